@@ -1,0 +1,55 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_mig_mps_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_mig_mps_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_mig_mps_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_mig_mps_using_subcommand
+    set -l cmd (__fish_mig_mps_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -s V -l version -d 'Print version'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "list" -d 'Show GPUs and their MIG devices'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "up" -d 'Bring this node to what a profile asks for'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "status" -d 'Show MPS servers and their clients'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "down" -d 'End the daemons that `up` started'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "completions" -d 'Print a shell\'s completion script'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand list" -l profiles -d 'Also show what each GPU offers: profiles, placements, how many more fit'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand list" -l json -d 'Print JSON'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand list" -s h -l help -d 'Print help'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l dry-run -d 'Show the plan and change nothing'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s y -l yes -d 'Do not ask before something that runs is disturbed'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l json -d 'Print JSON'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -s h -l help -d 'Print help'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l drain -d 'Wait for clients to end, at most so long; new ones are still admitted' -r
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l now -d 'End clients; with --drain, refuse new ones and end the rest after so many seconds'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l destroy-mig -d 'Also destroy the GPU instances that mig-mps made'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l purge -d 'Also remove the daemons\' logs'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s y -l yes -d 'Do not ask before instances are destroyed'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand help; and not __fish_seen_subcommand_from list up status down completions help" -f -a "list" -d 'Show GPUs and their MIG devices'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand help; and not __fish_seen_subcommand_from list up status down completions help" -f -a "up" -d 'Bring this node to what a profile asks for'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand help; and not __fish_seen_subcommand_from list up status down completions help" -f -a "status" -d 'Show MPS servers and their clients'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand help; and not __fish_seen_subcommand_from list up status down completions help" -f -a "down" -d 'End the daemons that `up` started'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand help; and not __fish_seen_subcommand_from list up status down completions help" -f -a "completions" -d 'Print a shell\'s completion script'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand help; and not __fish_seen_subcommand_from list up status down completions help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -1,0 +1,206 @@
+#compdef mig-mps
+
+autoload -U is-at-least
+
+_mig-mps() {
+    typeset -A opt_args
+    typeset -a _arguments_options
+    local ret=1
+
+    if is-at-least 5.2; then
+        _arguments_options=(-s -S -C)
+    else
+        _arguments_options=(-s -C)
+    fi
+
+    local context curcontext="$curcontext" state line
+    _arguments "${_arguments_options[@]}" : \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+'-V[Print version]' \
+'--version[Print version]' \
+":: :_mig-mps_commands" \
+"*::: :->mig-mps" \
+&& ret=0
+    case $state in
+    (mig-mps)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:mig-mps-command-$line[1]:"
+        case $line[1] in
+            (list)
+_arguments "${_arguments_options[@]}" : \
+'--profiles[Also show what each GPU offers\: profiles, placements, how many more fit]' \
+'--json[Print JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(up)
+_arguments "${_arguments_options[@]}" : \
+'--dry-run[Show the plan and change nothing]' \
+'-y[Do not ask before something that runs is disturbed]' \
+'--yes[Do not ask before something that runs is disturbed]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':profile -- What is wanted (TOML):_files' \
+&& ret=0
+;;
+(status)
+_arguments "${_arguments_options[@]}" : \
+'--json[Print JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+'*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
+&& ret=0
+;;
+(down)
+_arguments "${_arguments_options[@]}" : \
+'--drain=[Wait for clients to end, at most so long; new ones are still admitted]:SECONDS:_default' \
+'--now[End clients; with --drain, refuse new ones and end the rest after so many seconds]' \
+'--destroy-mig[Also destroy the GPU instances that mig-mps made]' \
+'--purge[Also remove the daemons'\'' logs]' \
+'-y[Do not ask before instances are destroyed]' \
+'--yes[Do not ask before instances are destroyed]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+'*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
+&& ret=0
+;;
+(completions)
+_arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+':shell -- Which shell'\''s:(bash elvish fish powershell zsh)' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_mig-mps__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:mig-mps-help-command-$line[1]:"
+        case $line[1] in
+            (list)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(up)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(status)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(down)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(completions)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+}
+
+(( $+functions[_mig-mps_commands] )) ||
+_mig-mps_commands() {
+    local commands; commands=(
+'list:Show GPUs and their MIG devices' \
+'up:Bring this node to what a profile asks for' \
+'status:Show MPS servers and their clients' \
+'down:End the daemons that \`up\` started' \
+'completions:Print a shell'\''s completion script' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'mig-mps commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__completions_commands] )) ||
+_mig-mps__subcmd__completions_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps completions commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__down_commands] )) ||
+_mig-mps__subcmd__down_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps down commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help_commands] )) ||
+_mig-mps__subcmd__help_commands() {
+    local commands; commands=(
+'list:Show GPUs and their MIG devices' \
+'up:Bring this node to what a profile asks for' \
+'status:Show MPS servers and their clients' \
+'down:End the daemons that \`up\` started' \
+'completions:Print a shell'\''s completion script' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'mig-mps help commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__completions_commands] )) ||
+_mig-mps__subcmd__help__subcmd__completions_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help completions commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__down_commands] )) ||
+_mig-mps__subcmd__help__subcmd__down_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help down commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__help_commands] )) ||
+_mig-mps__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help help commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__list_commands] )) ||
+_mig-mps__subcmd__help__subcmd__list_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help list commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__status_commands] )) ||
+_mig-mps__subcmd__help__subcmd__status_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help status commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__up_commands] )) ||
+_mig-mps__subcmd__help__subcmd__up_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help up commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__list_commands] )) ||
+_mig-mps__subcmd__list_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps list commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__status_commands] )) ||
+_mig-mps__subcmd__status_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps status commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__up_commands] )) ||
+_mig-mps__subcmd__up_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps up commands' commands "$@"
+}
+
+if [ "$funcstack[1]" = "_mig-mps" ]; then
+    _mig-mps "$@"
+else
+    compdef _mig-mps mig-mps
+fi

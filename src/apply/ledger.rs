@@ -1,0 +1,47 @@
+use std::io;
+use std::sync::Mutex;
+
+use super::lock;
+use crate::node::{Created, NodeFile, RunDir};
+
+/// The instances mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys those alone.
+///
+/// An instance is noted before it is made: what a crash leaves is then known as ours.
+pub(super) struct Ledger {
+    run_dir: RunDir,
+    file: Mutex<NodeFile>,
+}
+
+impl Ledger {
+    pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
+        let mut file = run_dir.node()?;
+        if file.boot_id != boot_id {
+            // Instances do not survive a reboot.
+            file.created.clear();
+        }
+        boot_id.clone_into(&mut file.boot_id);
+        Ok(Self {
+            run_dir: run_dir.clone(),
+            file: Mutex::new(file),
+        })
+    }
+
+    pub(super) fn add(&self, created: Created) -> io::Result<()> {
+        let mut file = lock(&self.file);
+        if !file.created.contains(&created) {
+            file.created.push(created);
+            self.run_dir.write_node(&file)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, gone: impl Fn(&Created) -> bool) -> io::Result<()> {
+        let mut file = lock(&self.file);
+        let before = file.created.len();
+        file.created.retain(|created| !gone(created));
+        if file.created.len() != before {
+            self.run_dir.write_node(&file)?;
+        }
+        Ok(())
+    }
+}

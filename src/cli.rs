@@ -1,0 +1,101 @@
+//! The program's command line: completions and `--help` come from here.
+
+use std::process::ExitCode;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::commands::{completions, down, list, status, up};
+use crate::environment::{Environment, VARIABLES};
+use crate::failure::{Status, hints};
+use crate::render::{self, Ui};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Yellow.on_default().bold())
+    .usage(AnsiColor::Yellow.on_default().bold())
+    .literal(AnsiColor::Green.on_default());
+
+/// Partition NVIDIA GPUs with MIG and share every part with MPS, from one declarative file
+#[derive(Debug, Parser)]
+#[command(version, styles = STYLES, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands, a file each.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show GPUs and their MIG devices
+    List(list::ListArgs),
+    /// Bring this node to what a profile asks for
+    ///
+    /// Shows the plan first, asks before anything that runs is disturbed, and reads the hardware
+    /// back when done. Running it again does nothing.
+    Up(up::UpArgs),
+    /// Show MPS servers and their clients
+    Status(status::StatusArgs),
+    /// End the daemons that `up` started
+    ///
+    /// Refuses while they have clients, unless it may wait for them or end them.
+    Down(down::DownArgs),
+    /// Print a shell's completion script
+    Completions(completions::CompletionsArgs),
+}
+
+/// The command line with everything that is made from other tables.
+pub fn command() -> clap::Command {
+    let list = |heading: &str, rows: Vec<(String, &str)>| {
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let lines: Vec<String> = rows
+            .iter()
+            .map(|(name, meaning)| format!("  {name:width$}  {meaning}"))
+            .collect();
+        format!("{heading}:\n{}", lines.join("\n"))
+    };
+    let environment = VARIABLES
+        .iter()
+        .map(|(name, meaning)| ((*name).to_owned(), *meaning))
+        .collect();
+    let statuses = Status::MEANINGS
+        .iter()
+        .map(|(status, meaning)| ((*status as u8).to_string(), *meaning))
+        .collect();
+    Cli::command().after_long_help(format!(
+        "{}\n\n{}",
+        list("Environment", environment),
+        list("Exit status", statuses)
+    ))
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let parsed = command()
+        .try_get_matches()
+        .and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        // Help and version are no errors; clap's usage errors exit with 2.
+        Err(error) => error.exit(),
+    };
+    // Directories get the permissions they are made with, and daemons the umask they expect.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let environment = Environment::read();
+    let ui = Ui::new();
+    let result = match &cli.command {
+        Command::List(args) => list::run(args, &environment, &ui),
+        Command::Up(args) => up::run(args, &environment, &ui),
+        Command::Status(args) => status::run(args, &environment, &ui),
+        Command::Down(args) => down::run(args, &environment, &ui),
+        Command::Completions(args) => completions::run(args),
+    };
+    let status = match result {
+        Ok(()) => Status::Done,
+        Err(error) => {
+            render::error(&format!("{error:#}"), &hints(&error));
+            Status::of(&error)
+        }
+    };
+    ExitCode::from(status as u8)
+}

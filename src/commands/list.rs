@@ -1,0 +1,32 @@
+//! `mig-mps list`
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::environment::Environment;
+use crate::node::{Look, observe};
+use crate::render::Ui;
+
+/// The flags of `list`.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Also show what each GPU offers: profiles, placements, how many more fit
+    #[arg(long)]
+    profiles: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows GPUs and their MIG devices.
+///
+/// # Errors
+/// Where NVML does not answer.
+pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+    let node = observe(environment, Look::Passive)?;
+    if args.json {
+        ui.list_json(&node)
+    } else {
+        ui.list(&node, args.profiles)
+    }
+}

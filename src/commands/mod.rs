@@ -1,0 +1,38 @@
+//! A file per subcommand: its flags, then its story from top to bottom.
+
+pub mod completions;
+pub mod down;
+pub mod list;
+pub mod status;
+pub mod up;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use thiserror::Error;
+
+use crate::environment::{Environment, Home};
+use crate::host::Lock;
+use crate::node::RunDir;
+
+/// For how long another change is waited for.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
+/// The node is not as wanted after a run that reported no error.
+#[derive(Debug, Error)]
+#[error("the node does not read back as the profile says: still to do:{0}")]
+pub struct NotAsWanted(pub String);
+
+/// A change that was called off.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct Declared(pub String);
+
+/// Makes the run directory and takes the node's change lock.
+fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
+    let run_dir = RunDir::at(&home.run);
+    run_dir
+        .make()
+        .with_context(|| format!("cannot use the run directory {}", home.run.display()))?;
+    Ok(Lock::take(&environment.host, &run_dir.lock(), LOCK_LIMIT)?)
+}

@@ -1,0 +1,234 @@
+//! The environment variables the program reads: each is named and explained here and nowhere else.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::host::{Host, Uid, caller};
+
+/// Path of the NVML library.
+pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
+/// Path of NVIDIA's MPS control program.
+pub const CONTROL: &str = "MIG_MPS_CONTROL";
+/// The run directory.
+pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
+/// The log directory.
+pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
+/// Where the machine's own paths begin.
+pub const ROOT: &str = "MIG_MPS_ROOT";
+
+/// Every variable of ours, with its meaning, for help and README.
+pub const VARIABLES: [(&str, &str); 5] = [
+    (
+        NVML_LIBRARY,
+        "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
+    ),
+    (
+        CONTROL,
+        "path of nvidia-cuda-mps-control [default: found in PATH]",
+    ),
+    (
+        RUN_DIR,
+        "directory of state and pipes [default: /run/mig-mps for root, $XDG_RUNTIME_DIR/mig-mps for others]",
+    ),
+    (
+        LOG_DIR,
+        "directory of daemon logs [default: /var/log/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
+    ),
+    (
+        ROOT,
+        "directory below which /proc is looked for [default: /]",
+    ),
+];
+
+/// The program NVIDIA ships for controlling MPS, and the one its daemon starts by name.
+const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
+const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
+
+/// What the environment says.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// The NVML library, if it is not to be found by name.
+    pub nvml_library: Option<PathBuf>,
+    /// The rest of the machine.
+    pub host: Host,
+    /// Who runs the program.
+    pub caller: Uid,
+    control: Option<PathBuf>,
+    run: Option<PathBuf>,
+    log: Option<PathBuf>,
+    path: OsString,
+}
+
+/// Where daemons' state and logs live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// State and pipes.
+    pub run: PathBuf,
+    /// Logs.
+    pub log: PathBuf,
+}
+
+/// Why the environment does not do.
+#[derive(Debug, Error)]
+pub enum EnvironmentError {
+    /// A plain user without a runtime directory.
+    #[error("XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons")]
+    NoRuntimeDir,
+    /// A plain user without a home.
+    #[error("neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs")]
+    NoStateHome,
+    /// No control program.
+    #[error("{CONTROL_PROGRAM} is not in PATH")]
+    NoControlProgram,
+    /// `MIG_MPS_CONTROL` names no file.
+    #[error("{CONTROL} is {}, where there is no program", .0.display())]
+    WrongControlProgram(PathBuf),
+    /// The control daemon could not start servers.
+    #[error("{SERVER_PROGRAM} is not in PATH, where {CONTROL_PROGRAM} looks for it")]
+    NoServerProgram,
+}
+
+impl EnvironmentError {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoRuntimeDir => {
+                "log in through a session that sets XDG_RUNTIME_DIR, set MIG_MPS_RUN_DIR, or run it as root"
+            }
+            Self::NoStateHome => "set HOME or MIG_MPS_LOG_DIR",
+            Self::NoControlProgram | Self::WrongControlProgram(_) | Self::NoServerProgram => {
+                "both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); \
+                 MIG_MPS_CONTROL may give the path of the control program"
+            }
+        }
+    }
+}
+
+/// The programs that run MPS, and the search path under which they find each other.
+#[derive(Clone, Debug, Default)]
+pub struct MpsPrograms {
+    /// The control program.
+    pub control: PathBuf,
+    /// The daemon's `PATH`: it finds the server program there by name.
+    pub path: OsString,
+}
+
+impl Environment {
+    /// Reads this process's environment.
+    pub fn read() -> Self {
+        let path = |name| {
+            env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        Self {
+            nvml_library: path(NVML_LIBRARY),
+            host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
+            caller: caller(),
+            control: path(CONTROL),
+            run: path(RUN_DIR),
+            log: path(LOG_DIR),
+            path: env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
+        }
+    }
+
+    /// For whom an eager server is started: the caller, or whoever called `sudo`. Any other user's
+    /// first client would have to wait for that server to be replaced.
+    pub fn server_user(&self) -> Uid {
+        let behind_sudo = env::var("SUDO_UID")
+            .ok()
+            .and_then(|uid| uid.parse().ok())
+            .map(Uid);
+        behind_sudo
+            .filter(|_| self.is_root())
+            .unwrap_or(self.caller)
+    }
+
+    /// Whether the caller is the superuser.
+    pub fn is_root(&self) -> bool {
+        self.caller == Uid::ROOT
+    }
+
+    /// The one home that changing commands use.
+    ///
+    /// # Errors
+    /// [`EnvironmentError`] where a plain user's environment names none.
+    pub fn home(&self) -> Result<Home, EnvironmentError> {
+        let run = match (&self.run, self.is_root()) {
+            (Some(run), _) => run.clone(),
+            (None, true) => PathBuf::from("/run/mig-mps"),
+            (None, false) => env::var_os("XDG_RUNTIME_DIR")
+                .filter(|value| !value.is_empty())
+                .map(|runtime| Path::new(&runtime).join("mig-mps"))
+                .ok_or(EnvironmentError::NoRuntimeDir)?,
+        };
+        let log = match (&self.log, self.is_root()) {
+            (Some(log), _) => log.clone(),
+            (None, true) => PathBuf::from("/var/log/mig-mps"),
+            (None, false) => state_home()?.join("mig-mps"),
+        };
+        Ok(Home { run, log })
+    }
+
+    /// Every run directory that reading commands look into, the system's first: the system's and
+    /// the caller's own, for root every user's; the one alone that `MIG_MPS_RUN_DIR` names.
+    pub fn run_dirs(&self) -> Vec<PathBuf> {
+        if let Some(run) = &self.run {
+            return vec![run.clone()];
+        }
+        let mut dirs = vec![PathBuf::from("/run/mig-mps")];
+        if self.is_root() {
+            let users = std::fs::read_dir("/run/user")
+                .into_iter()
+                .flatten()
+                .flatten();
+            dirs.extend(users.map(|user| user.path().join("mig-mps")));
+        } else if let Ok(home) = self.home() {
+            dirs.push(home.run);
+        }
+        dirs.retain(|dir| dir.is_dir());
+        dirs
+    }
+
+    /// The programs that run MPS, found before anything is touched.
+    ///
+    /// # Errors
+    /// [`EnvironmentError`] naming what is missing.
+    pub fn mps_programs(&self) -> Result<MpsPrograms, EnvironmentError> {
+        let control = match &self.control {
+            Some(control) if control.is_file() => control.clone(),
+            Some(control) => return Err(EnvironmentError::WrongControlProgram(control.clone())),
+            None => find(CONTROL_PROGRAM, &self.path).ok_or(EnvironmentError::NoControlProgram)?,
+        };
+        let mut path = self.path.clone();
+        if find(SERVER_PROGRAM, &path).is_none() {
+            let beside = control.parent().unwrap_or(Path::new("/"));
+            if !beside.join(SERVER_PROGRAM).is_file() {
+                return Err(EnvironmentError::NoServerProgram);
+            }
+            path.push(":");
+            path.push(beside);
+        }
+        Ok(MpsPrograms { control, path })
+    }
+}
+
+fn state_home() -> Result<PathBuf, EnvironmentError> {
+    let set = |name| {
+        env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    set("XDG_STATE_HOME")
+        .or_else(|| Some(set("HOME")?.join(".local/state")))
+        .ok_or(EnvironmentError::NoStateHome)
+}
+
+fn find(program: &str, path: &OsString) -> Option<PathBuf> {
+    env::split_paths(path)
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}

@@ -1,0 +1,104 @@
+//! How a command ends: exit statuses, and what to do about an error.
+
+use anyhow::Error;
+
+use crate::apply::ApplyError;
+use crate::commands::{Declared, NotAsWanted};
+use crate::environment::EnvironmentError;
+use crate::host::LockError;
+use crate::mps::MpsError;
+use crate::node::NoSuchDevice;
+use crate::nvml::NvmlError;
+use crate::plan::Refusal;
+use crate::profile::ProfileError;
+use crate::render::NoConsent;
+
+/// The program's exit status. The numbers are a promise to scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// Done.
+    Done = 0,
+    /// It did not work.
+    Failed = 1,
+    /// Wrong usage or a bad profile.
+    Usage = 2,
+    /// Not, or not yet, as the profile says: a reset or reboot is due.
+    NotYet = 3,
+    /// Refused because something runs, or another change is under way.
+    Refused = 4,
+    /// What is asked for does not fit on the GPU.
+    Infeasible = 5,
+}
+
+impl Status {
+    /// Every status with its meaning, for help and README.
+    pub const MEANINGS: [(Self, &'static str); 6] = [
+        (Self::Done, "done"),
+        (Self::Failed, "failed"),
+        (Self::Usage, "wrong usage or bad profile"),
+        (
+            Self::NotYet,
+            "not (yet) as the profile says: a reset or reboot is due",
+        ),
+        (
+            Self::Refused,
+            "refused because something runs, or another change is under way",
+        ),
+        (
+            Self::Infeasible,
+            "the profile asks for more than fits on a GPU",
+        ),
+    ];
+
+    /// The status an error ends the program with.
+    pub fn of(error: &Error) -> Self {
+        if error.is::<ProfileError>() || error.is::<NoSuchDevice>() {
+            return Self::Usage;
+        }
+        if let Some(refusal) = error.downcast_ref::<Refusal>() {
+            return match refusal {
+                Refusal::Profile(_) => Self::Usage,
+                Refusal::Infeasible { .. } => Self::Infeasible,
+                Refusal::InTheWay { .. } | Refusal::InUse { .. } => Self::Refused,
+            };
+        }
+        let busy = matches!(error.downcast_ref(), Some(LockError::Busy { .. }));
+        if busy || error.is::<NoConsent>() || error.is::<Declared>() {
+            return Self::Refused;
+        }
+        match error.downcast_ref::<ApplyError>() {
+            Some(apply) if apply.is_pending() => Self::NotYet,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// What to do about an error, where there is something to say.
+pub fn hints(error: &Error) -> Vec<String> {
+    let of = |hint: Option<String>| hint.into_iter().collect();
+    if let Some(error) = error.downcast_ref::<ApplyError>() {
+        return error.hints();
+    }
+    if let Some(error) = error.downcast_ref::<Refusal>() {
+        return of(error.hint());
+    }
+    if let Some(error) = error.downcast_ref::<NvmlError>() {
+        return of(error.hint().map(str::to_owned));
+    }
+    if let Some(error) = error.downcast_ref::<EnvironmentError>() {
+        return of(Some(error.hint().to_owned()));
+    }
+    if let Some(error) = error.downcast_ref::<MpsError>() {
+        return of(error.hint());
+    }
+    if let Some(NoConsent::NobodyToAsk(_)) = error.downcast_ref::<NoConsent>() {
+        return of(Some("agree beforehand with --yes".to_owned()));
+    }
+    if error.is::<NotAsWanted>() {
+        return of(Some(
+            "run the same command again: it goes on from here".to_owned(),
+        ));
+    }
+    Vec::new()
+}

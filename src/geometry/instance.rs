@@ -1,0 +1,65 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Placement, ProfileName};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// What `nvmlDeviceGetGpuInstanceProfileInfo` is asked with (`NVML_GPU_INSTANCE_PROFILE_*`).
+    ProfileEnum
+}
+number! {
+    /// A GPU instance profile's id: what every call but the profile query wants, and what
+    /// `nvidia-smi mig -lgip` prints. The same id can mean another size on another model.
+    ProfileId
+}
+number! {
+    /// A compute instance profile's id, valid within its GPU instance profile.
+    ComputeProfileId
+}
+number! {
+    /// A GPU instance's id, chosen by the driver. It does not tell the placement.
+    GpuInstanceId
+}
+number! {
+    /// A compute instance's id, counted within its GPU instance.
+    ComputeInstanceId
+}
+
+/// One profile that a GPU offers, as its driver reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInstanceProfile {
+    /// The number by which other calls name it.
+    pub id: ProfileId,
+    /// The number by which its properties are asked for.
+    pub query: ProfileEnum,
+    /// Its name on this GPU, such as `3g.40gb`.
+    pub name: ProfileName,
+    /// Compute slices.
+    pub slices: u32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory in MiB. It differs between driver versions: show it, never match on it.
+    pub memory_mib: u64,
+    /// How many fit on an empty GPU, counted from the placements (`instanceCount` is wrong on A30).
+    pub most: u32,
+    /// How many more the driver says would fit now; `None` where it does not tell.
+    pub free: Option<u32>,
+    /// Every place it may take.
+    pub placements: Vec<Placement>,
+}

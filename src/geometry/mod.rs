@@ -1,0 +1,19 @@
+//! Pure geometry: profile names, placements, the solver and the slice map. No I/O.
+//!
+//! Two number spaces meet here and must not be mixed (`nvml.h`): the *enum* by which NVML is asked
+//! for a profile's properties ([`ProfileEnum`]), and the *id* that every other call wants
+//! ([`ProfileId`], the number `nvidia-smi mig -lgip` prints).
+
+mod instance;
+mod placement;
+mod profile_name;
+mod slice_map;
+mod solver;
+
+pub use instance::{
+    ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, ProfileEnum, ProfileId,
+};
+pub use placement::Placement;
+pub use profile_name::{ComputeName, ProfileName, ProfileNameError};
+pub use slice_map::{Segment, SliceMap};
+pub use solver::{Infeasible, Request, Standing, place};

@@ -1,0 +1,226 @@
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A GPU instance profile's name: full (`3g.40gb`, `1g.10gb+me`) or short (`3g`, `1g+me`).
+///
+/// A short name is the plain profile of that many slices on whatever GPU it meets: right on every
+/// model, where the full names differ (`1g.10gb`, `1g.18gb`, `1g.23gb`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProfileName {
+    slices: u32,
+    gigabytes: Option<u32>,
+    attributes: Vec<Attribute>,
+}
+
+/// What a profile has more or less than the plain one: `+me`, `+gfx`, `+me.all`, `-me`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Attribute {
+    less: bool,
+    word: String,
+}
+
+/// Why a text is no profile name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("\"{0}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\"")]
+pub struct ProfileNameError(String);
+
+impl ProfileName {
+    /// Compute slices: the 3 of `3g.40gb`.
+    pub fn slices(&self) -> u32 {
+        self.slices
+    }
+
+    /// Whether it says no memory size, and so fits any model.
+    pub fn is_short(&self) -> bool {
+        self.gigabytes.is_none()
+    }
+
+    /// The same profile without its memory size.
+    #[must_use]
+    pub fn short(&self) -> Self {
+        Self {
+            gigabytes: None,
+            ..self.clone()
+        }
+    }
+
+    /// The one of `offered` that this name means.
+    ///
+    /// A short name that could mean two sizes (`1g` where there are `1g.10gb` and `1g.20gb`) means
+    /// the one with the least memory: the plain profile.
+    pub fn choose<'a, T>(&self, offered: impl IntoIterator<Item = (&'a Self, T)>) -> Option<T> {
+        offered
+            .into_iter()
+            .filter(|(name, _)| self == *name || *self == name.short())
+            .min_by_key(|(name, _)| name.gigabytes)
+            .map(|(_, offer)| offer)
+    }
+}
+
+impl FromStr for ProfileName {
+    type Err = ProfileNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ProfileNameError(text.to_owned());
+        let body_end = text.find(['+', '-']).unwrap_or(text.len());
+        let (body, mut rest) = text.split_at(body_end);
+        let (slices, memory) = match body.split_once('.') {
+            Some((slices, memory)) => (slices, Some(memory)),
+            None => (body, None),
+        };
+        let gigabytes = memory
+            .map(|memory| number_before(memory, "gb").ok_or_else(wrong))
+            .transpose()?;
+        let slices = number_before(slices, "g").ok_or_else(wrong)?;
+        let mut attributes = Vec::new();
+        while let Some(sign) = rest.chars().next() {
+            let tail = &rest[1..];
+            let end = tail.find(['+', '-']).unwrap_or(tail.len());
+            let word = &tail[..end];
+            if word.is_empty()
+                || !word
+                    .chars()
+                    .all(|c| c.is_ascii_lowercase() || c == '.' || c == ',')
+            {
+                return Err(wrong());
+            }
+            attributes.push(Attribute {
+                less: sign == '-',
+                word: word.to_owned(),
+            });
+            rest = &tail[end..];
+        }
+        Ok(Self {
+            slices,
+            gigabytes,
+            attributes,
+        })
+    }
+}
+
+fn number_before(text: &str, unit: &str) -> Option<u32> {
+    let digits = text.strip_suffix(unit)?;
+    let plain = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
+    digits
+        .parse()
+        .ok()
+        .filter(|&n| plain && n > 0 && !digits.starts_with('0'))
+}
+
+impl fmt::Display for ProfileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}g", self.slices)?;
+        if let Some(gigabytes) = self.gigabytes {
+            write!(f, ".{gigabytes}gb")?;
+        }
+        for attribute in &self.attributes {
+            let sign = if attribute.less { '-' } else { '+' };
+            write!(f, "{sign}{}", attribute.word)?;
+        }
+        Ok(())
+    }
+}
+
+impl serde::Serialize for ProfileName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for ProfileName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A compute instance's name within its GPU instance: `1c`, `2c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ComputeName {
+    /// Compute slices.
+    pub slices: u32,
+}
+
+impl FromStr for ComputeName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        number_before(text, "c")
+            .map(|slices| Self { slices })
+            .ok_or_else(|| {
+                format!("\"{text}\" is not a compute instance: expected one like \"1c\" or \"2c\"")
+            })
+    }
+}
+
+impl fmt::Display for ComputeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}c", self.slices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> ProfileName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_form_reads_back_as_written() {
+        for text in [
+            "1g",
+            "3g.40gb",
+            "1g.10gb+me",
+            "1g+me",
+            "2g.48gb-me",
+            "1g.24gb+me.all",
+            "4g.96gb+gfx",
+        ] {
+            assert_eq!(name(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused() {
+        for text in [
+            "",
+            "g",
+            "0g",
+            "3",
+            "3g.",
+            "3g.gb",
+            "3g.40",
+            "3G.40GB",
+            "03g",
+            "1g+",
+            "1g+ME",
+            "1c",
+            "+me",
+            "1g.10gb me",
+            "-1g",
+            "３g",
+        ] {
+            assert!(text.parse::<ProfileName>().is_err(), "{text} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_short_name_means_the_plain_profile() {
+        let offered = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb"].map(name);
+        let choose = |text: &str| {
+            name(text)
+                .choose(offered.iter().map(|name| (name, name.to_string())))
+                .unwrap_or_default()
+        };
+        assert_eq!(choose("1g"), "1g.10gb");
+        assert_eq!(choose("1g+me"), "1g.10gb+me");
+        assert_eq!(choose("1g.20gb"), "1g.20gb");
+        assert_eq!(choose("2g"), "2g.20gb");
+        assert_eq!(choose("3g"), "");
+        assert_eq!(choose("2g.10gb"), "");
+    }
+}

@@ -1,0 +1,119 @@
+use std::fmt;
+
+use super::{Placement, ProfileName};
+
+/// A GPU's placement units and who occupies them, drawn in characters.
+///
+/// ```text
+/// |3g                     |2g         |1g   |.....|
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceMap {
+    units: u32,
+    segments: Vec<Segment>,
+}
+
+/// One occupied stretch of a [`SliceMap`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it lies.
+    pub placement: Placement,
+    /// What is written into it.
+    pub label: String,
+}
+
+impl Segment {
+    /// As much of the label as there is room for: `1g.10gb` becomes `1g` before it is cut.
+    fn label_within(&self, room: usize) -> String {
+        let whole = self.label.chars().count() <= room;
+        let short = self
+            .label
+            .parse::<ProfileName>()
+            .map(|name| name.short().to_string());
+        let label = if whole {
+            &self.label
+        } else {
+            short.as_ref().unwrap_or(&self.label)
+        };
+        label.chars().take(room).collect()
+    }
+}
+
+/// Characters for the units of one GPU, borders included: 8 units get 6 each, 12 get 4.
+const WIDTH: u32 = 48;
+
+impl SliceMap {
+    /// The map of a GPU with that many placement units. Segments must not overlap.
+    pub fn new(units: u32, mut segments: Vec<Segment>) -> Self {
+        segments.sort_by_key(|segment| segment.placement);
+        Self { units, segments }
+    }
+
+    /// The longest stretch of free units.
+    pub fn largest_free_block(&self) -> u32 {
+        let mut start = 0;
+        let mut largest = 0;
+        for segment in &self.segments {
+            largest = largest.max(segment.placement.start.saturating_sub(start));
+            start = segment.placement.end();
+        }
+        largest.max(self.units.saturating_sub(start))
+    }
+}
+
+impl fmt::Display for SliceMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = (WIDTH / self.units.max(1)).max(2) as usize;
+        let free = |from: u32, to: u32| {
+            format!("|{}", ".".repeat(unit - 1)).repeat((to.max(from) - from) as usize)
+        };
+        let mut next = 0;
+        for segment in &self.segments {
+            f.write_str(&free(next, segment.placement.start))?;
+            let room = unit * segment.placement.size as usize - 1;
+            write!(f, "|{:<room$}", segment.label_within(room))?;
+            next = segment.placement.end();
+        }
+        f.write_str(&free(next, self.units))?;
+        f.write_str("|")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(start: u32, size: u32, label: &str) -> Segment {
+        Segment {
+            placement: Placement::new(start, size),
+            label: label.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_map_is_as_wide_as_its_gpu_whatever_lies_on_it() {
+        let map = SliceMap::new(
+            8,
+            vec![segment(4, 4, "3g.40gb"), segment(0, 1, "1g.10gb+me")],
+        );
+        assert_eq!(
+            map.to_string(),
+            "|1g+me|.....|.....|.....|3g.40gb                |"
+        );
+        assert_eq!(map.largest_free_block(), 3);
+        let other = SliceMap::new(12, vec![segment(3, 3, "1g.24gb")]);
+        assert_eq!(
+            other.to_string(),
+            "|...|...|...|1g.24gb    |...|...|...|...|...|...|"
+        );
+        assert_eq!(other.to_string().len(), map.to_string().len());
+        assert_eq!(other.largest_free_block(), 6);
+    }
+
+    #[test]
+    fn an_empty_gpu_is_free_and_a_full_one_is_not() {
+        assert_eq!(SliceMap::new(4, vec![]).largest_free_block(), 4);
+        let full = SliceMap::new(4, vec![segment(0, 4, "4g")]);
+        assert_eq!(full.largest_free_block(), 0);
+    }
+}

@@ -1,0 +1,229 @@
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
+use thiserror::Error;
+
+/// What a child program left behind.
+#[derive(Debug)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it wrote to its standard output.
+    pub stdout: String,
+    /// What it wrote to its standard error.
+    pub stderr: String,
+}
+
+/// Why a child program has no output.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// It could not be started.
+    #[error("cannot start {program}: {error}")]
+    Start {
+        /// The program.
+        program: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It did not end within its limit and was killed.
+    #[error("{program} did not answer within {limit:?} and was ended")]
+    Late {
+        /// The program.
+        program: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// Its end could not be waited for.
+    #[error("cannot wait for {program}: {error}")]
+    Wait {
+        /// The program.
+        program: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// How long output is still read after a program has ended: a daemon it left behind may hold the
+/// other end open for ever.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Runs a program to its end with `input` on its standard input, and ends it when it outlasts
+/// `limit`. `input` must fit into a pipe (64 KiB).
+///
+/// # Errors
+/// [`RunError`]
+pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| RunError::Start {
+            program: program.clone(),
+            error,
+        })?;
+    let waited = converse(&mut child, input, limit);
+    if !matches!(waited, Ok(Some(_))) {
+        // It may have ended by itself meanwhile; either way it is gone after this.
+        let _ = child.kill();
+    }
+    let status = child.wait();
+    match (waited, status) {
+        (Ok(Some((stdout, stderr))), Ok(status)) => Ok(Output {
+            status,
+            stdout,
+            stderr,
+        }),
+        (Ok(None), _) => Err(RunError::Late { program, limit }),
+        (Err(error), _) | (_, Err(error)) => Err(RunError::Wait { program, error }),
+    }
+}
+
+/// Writes the input and reads both outputs until the child has ended; `None` when time is up.
+fn converse(
+    child: &mut Child,
+    input: &str,
+    limit: Duration,
+) -> io::Result<Option<(String, String)>> {
+    if let Some(mut stdin) = child.stdin.take() {
+        match stdin.write_all(input.as_bytes()) {
+            // A program that does not read its input may still have something to say.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            other => other?,
+        }
+    }
+    let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::other("a child without a pid"))?;
+    let ended = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut out = Stream::new(child.stdout.take().map(OwnedFd::from))?;
+    let mut err = Stream::new(child.stderr.take().map(OwnedFd::from))?;
+    let mut deadline = Instant::now() + limit;
+    let mut alive = true;
+    loop {
+        let mut watched: Vec<PollFd<'_>> = Vec::with_capacity(3);
+        let streams = [out.file.as_ref(), err.file.as_ref()];
+        watched.extend(
+            streams
+                .into_iter()
+                .flatten()
+                .map(|file| PollFd::new(file, PollFlags::IN)),
+        );
+        if alive {
+            watched.push(PollFd::new(&ended, PollFlags::IN));
+        }
+        if watched.is_empty() {
+            break;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut watched, Some(&timeout)) {
+            Ok(0) if alive => return Ok(None),
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let just_ended = alive
+            && watched
+                .last()
+                .is_some_and(|ended| ended.revents().contains(PollFlags::IN));
+        out.read()?;
+        err.read()?;
+        if just_ended {
+            alive = false;
+            deadline = Instant::now() + GRACE;
+        }
+    }
+    Ok(Some((out.text(), err.text())))
+}
+
+/// One output of the child, read without blocking until its end.
+struct Stream {
+    file: Option<File>,
+    bytes: Vec<u8>,
+}
+
+impl Stream {
+    fn new(fd: Option<OwnedFd>) -> io::Result<Self> {
+        if let Some(fd) = &fd {
+            fcntl_setfl(fd.as_fd(), fcntl_getfl(fd.as_fd())? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self {
+            file: fd.map(File::from),
+            bytes: Vec::new(),
+        })
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        match file.read_to_end(&mut self.bytes) {
+            Ok(_) => self.file = None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn text(self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn input_goes_in_and_both_outputs_come_out() {
+        let output = run(&mut shell("cat; echo no >&2; exit 3"), "yes\n", LONG).unwrap();
+        assert_eq!(
+            (output.stdout.as_str(), output.stderr.as_str()),
+            ("yes\n", "no\n")
+        );
+        assert_eq!(output.status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended() {
+        let begun = Instant::now();
+        let late = run(&mut shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(late, RunError::Late { .. }), "{late}");
+        assert!(begun.elapsed() < LONG);
+    }
+
+    #[test]
+    fn a_daemon_that_keeps_the_output_open_does_not_hold_us() {
+        let begun = Instant::now();
+        let output = run(&mut shell("sleep 60 & echo $!"), "", LONG).unwrap();
+        assert!(begun.elapsed() < LONG);
+        let left = output.stdout.trim().to_owned();
+        run(&mut shell(&format!("kill {left}")), "", LONG).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_named() {
+        let error = run(&mut Command::new("/no/such/program"), "", LONG).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot start /no/such/program: "),
+            "{error}"
+        );
+    }
+}

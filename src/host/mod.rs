@@ -1,0 +1,55 @@
+//! Door 3: the rest of the machine: processes, users, files, child programs, locks.
+//!
+//! All its paths hang under one root, so that a test can give it another machine.
+
+mod child;
+mod files;
+mod lock;
+mod process;
+mod user;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use child::{Output, RunError, run};
+pub use files::{make_dir, read_json, remove_if_there, tail, write_json};
+pub use lock::{Lock, LockError};
+pub use process::{Pid, Process, ProcessTable, StartTime};
+pub use user::{Uid, caller, user_name};
+
+/// The machine below one root directory.
+#[derive(Clone, Debug)]
+pub struct Host {
+    root: PathBuf,
+}
+
+impl Host {
+    /// The machine whose `/proc` lies under `root`.
+    pub fn at(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    /// This boot's id: it tells state of an earlier boot from state of this one.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn boot_id(&self) -> io::Result<String> {
+        let id = std::fs::read_to_string(self.root.join("proc/sys/kernel/random/boot_id"))?;
+        Ok(id.trim().to_owned())
+    }
+
+    /// Every process that can be seen now.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn processes(&self) -> io::Result<ProcessTable> {
+        ProcessTable::read(&self.root.join("proc"))
+    }
+
+    /// One process, if it can be seen.
+    pub fn process(&self, pid: Pid) -> Option<Process> {
+        Process::read(&self.root.join("proc"), pid)
+    }
+}

@@ -1,0 +1,181 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Uid;
+
+/// A process id. It may be given to another process later: identity is pid and [`StartTime`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Pid(pub u32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// When a process started, in clock ticks since boot (field 22 of `/proc/PID/stat`, proc(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StartTime(pub u64);
+
+/// A live process, as `/proc` shows it. Zombies are none: a dead daemon stays one for ever where
+/// nobody reaps it.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its id.
+    pub pid: Pid,
+    /// Its parent's id.
+    pub parent: Pid,
+    /// With the id, its identity.
+    pub started: StartTime,
+    /// Its program's name, cut to 15 bytes by the kernel.
+    pub name: String,
+    directory: PathBuf,
+}
+
+impl Process {
+    pub(super) fn read(proc: &Path, pid: Pid) -> Option<Self> {
+        let directory = proc.join(pid.to_string());
+        let stat = fs::read(directory.join("stat")).ok()?;
+        Self::parse(&String::from_utf8_lossy(&stat), directory)
+    }
+
+    /// Reads a line of `/proc/PID/stat`. The name stands in parentheses and may hold any character,
+    /// so the fields are counted from the last one.
+    fn parse(stat: &str, directory: PathBuf) -> Option<Self> {
+        let (head, tail) = stat.rsplit_once(')')?;
+        let (pid, name) = head.split_once(" (")?;
+        let fields: Vec<&str> = tail.split_whitespace().collect();
+        let state = *fields.first()?;
+        if matches!(state, "Z" | "X" | "x") {
+            return None;
+        }
+        Some(Self {
+            pid: Pid(pid.parse().ok()?),
+            parent: Pid(fields.get(1)?.parse().ok()?),
+            started: StartTime(fields.get(19)?.parse().ok()?),
+            name: name.to_owned(),
+            directory,
+        })
+    }
+
+    /// Whose it is (its effective uid).
+    pub fn owner(&self) -> Option<Uid> {
+        fs::metadata(&self.directory)
+            .ok()
+            .map(|meta| Uid(meta.uid()))
+    }
+
+    /// Its command line, as a person would type it; its name where that is hidden or empty.
+    pub fn command(&self) -> String {
+        let line = fs::read(self.directory.join("cmdline")).unwrap_or_default();
+        let words: Vec<_> = line
+            .split(|byte| *byte == 0)
+            .filter(|word| !word.is_empty())
+            .map(|word| printable(&String::from_utf8_lossy(word)))
+            .collect();
+        if words.is_empty() {
+            printable(&self.name)
+        } else {
+            words.join(" ")
+        }
+    }
+
+    /// The value a variable had when the process started; `None` where it was unset or is hidden.
+    pub fn environment(&self, variable: &str) -> Option<String> {
+        let bytes = fs::read(self.directory.join("environ")).ok()?;
+        bytes.split(|byte| *byte == 0).find_map(|entry| {
+            let entry = String::from_utf8_lossy(entry);
+            let (name, value) = entry.split_once('=')?;
+            (name == variable).then(|| value.to_owned())
+        })
+    }
+
+    /// For how long it has been running.
+    pub fn age(&self) -> Option<std::time::Duration> {
+        let uptime = fs::read_to_string(self.directory.parent()?.join("uptime")).ok()?;
+        let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "ticks since boot stay far below 2^52"
+        )]
+        let started = self.started.0 as f64 / rustix::param::clock_ticks_per_second() as f64;
+        std::time::Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
+    }
+}
+
+/// A process chooses its own name and arguments: they must not steer the terminal they are shown on.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// Every process that could be seen at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessTable {
+    processes: BTreeMap<Pid, Process>,
+}
+
+impl ProcessTable {
+    pub(super) fn read(proc: &Path) -> io::Result<Self> {
+        let mut processes = BTreeMap::new();
+        for entry in fs::read_dir(proc)? {
+            let name = entry?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).map(Pid) else {
+                continue;
+            };
+            if let Some(process) = Process::read(proc, pid) {
+                processes.insert(pid, process);
+            }
+        }
+        Ok(Self { processes })
+    }
+
+    /// The process with that id.
+    pub fn get(&self, pid: Pid) -> Option<&Process> {
+        self.processes.get(&pid)
+    }
+
+    /// The live children of a process.
+    pub fn children(&self, parent: Pid) -> impl Iterator<Item = &Process> {
+        self.processes
+            .values()
+            .filter(move |process| process.parent == parent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_is_read() {
+        let stat = "466 (a) b (c) S 447 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
+        let process = Process::parse(stat, PathBuf::new()).unwrap();
+        assert_eq!((process.pid, process.parent), (Pid(466), Pid(447)));
+        assert_eq!(process.name, "a) b (c");
+        assert_eq!(process.started, StartTime(123_456));
+    }
+
+    #[test]
+    fn a_zombie_is_no_process() {
+        let stat = "466 (nvidia-cuda-mps) Z 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
+        assert!(Process::parse(stat, PathBuf::new()).is_none());
+    }
+
+    #[test]
+    fn this_process_sees_itself() {
+        let table = ProcessTable::read(Path::new("/proc")).unwrap();
+        let me = table.get(Pid(std::process::id())).unwrap();
+        assert_eq!(me.owner(), Some(super::super::caller()));
+        assert!(me.age().unwrap() < std::time::Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,82 @@
+use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::MAX_PIPE_DIR;
+use crate::host::RunError;
+
+/// Why a daemon did not do what was asked.
+#[derive(Debug, Error)]
+pub enum MpsError {
+    /// The pipe directory's path does not fit into a socket address.
+    #[error(
+        "the pipe directory {} is {} bytes long: a socket path allows {MAX_PIPE_DIR}",
+        .0.display(), .0.as_os_str().len()
+    )]
+    PathTooLong(PathBuf),
+    /// A directory could not be made or removed.
+    #[error("{}: {error}", path.display())]
+    Directory {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// No daemon answers in the directory.
+    #[error("no control daemon runs in {}", .0.display())]
+    NoDaemon(PathBuf),
+    /// Another session is open: the control program admits one at a time.
+    #[error("the control daemon in {} is busy: another control session has been open for {} s", pipe.display(), waited.as_secs())]
+    Busy {
+        /// Whose.
+        pipe: PathBuf,
+        /// For how long it was tried.
+        waited: Duration,
+    },
+    /// The control program answered what is not expected.
+    #[error("the control program was asked {asked:?} and answered {answer:?}")]
+    Strange {
+        /// The commands.
+        asked: String,
+        /// The answer, word for word.
+        answer: String,
+    },
+    /// The control program could not be run to its end.
+    #[error(transparent)]
+    Program(#[from] RunError),
+    /// Something did not work, and the logs may say why.
+    #[error("{what}{}", quote(last_words))]
+    Failed {
+        /// What did not work.
+        what: String,
+        /// Where the logs are.
+        log: PathBuf,
+        /// Their last lines.
+        last_words: Vec<String>,
+    },
+}
+
+impl MpsError {
+    /// What to do about it, where there is something to say.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),
+            Self::Busy { .. } => Some(
+                "close the other nvidia-cuda-mps-control session (a forgotten interactive one?) and try again"
+                    .to_owned(),
+            ),
+            Self::Failed { log, .. } => Some(format!("the whole logs are in {}", log.display())),
+            _ => None,
+        }
+    }
+}
+
+fn quote(lines: &[String]) -> String {
+    lines.iter().fold(String::new(), |mut text, line| {
+        let _ = write!(text, "\n    {line}");
+        text
+    })
+}

@@ -1,0 +1,21 @@
+//! Door 2: one MPS control daemon: its directories, launch, control sessions, servers and end.
+//!
+//! NVIDIA's control program exits 0 when it refuses, ignores commands given as arguments, admits one
+//! session at a time and may refuse a second one without a word. So commands go in on standard
+//! input, every session ends with a command that must answer, every wait has a limit, and what was
+//! set is read back.
+
+mod daemon;
+mod error;
+mod glance;
+mod launch;
+mod liveness;
+mod servers;
+mod session;
+mod stop;
+
+pub use daemon::{Daemon, MAX_PIPE_DIR, WhoMay};
+pub use error::MpsError;
+pub use glance::{Glance, ServerSeen, ServerState};
+pub use liveness::Liveness;
+pub use stop::Patience;

@@ -1,0 +1,74 @@
+use std::time::{Duration, Instant};
+
+use super::daemon::parse_pid;
+use super::{Daemon, MpsError, ServerState};
+use crate::host::{Pid, Uid};
+
+/// How long a server may take to become ready (0.15 to 0.3 s on an H200).
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// For how long a fresh daemon may be kept busy by somebody else's session.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Daemon {
+    /// Sets the default active thread percentage, reads it back, and starts a server for `user`
+    /// where one is asked for; returns the server once it is ACTIVE.
+    ///
+    /// # Errors
+    /// [`MpsError`] with the last log lines.
+    pub fn configure(&self, percentage: f64, user: Option<Uid>) -> Result<Option<Pid>, MpsError> {
+        let set = format!("set_default_active_thread_percentage {percentage}");
+        let start = user.map(|user| format!("start_server -uid {user}"));
+        let mut commands = vec![set.as_str()];
+        if let Some(start) = &start {
+            commands.extend([start.as_str(), "get_server_list"]);
+        }
+        let answer = self.session(&commands, PATIENCE)?;
+        // A value that is refused is answered with the one that stays, at exit status 0.
+        if (answer.percentage - percentage).abs() >= 0.05 {
+            return Err(self.failure(format!(
+                "active-thread-percentage was set to {percentage} and reads back as {}",
+                answer.percentage
+            )));
+        }
+        if user.is_none() {
+            return Ok(None);
+        }
+        // The first line echoes the percentage; what follows is the server list, or a refusal.
+        let servers: Option<Vec<Pid>> = answer.lines.iter().skip(1).map(|l| parse_pid(l)).collect();
+        let Some(servers) = servers else {
+            return Err(MpsError::Strange {
+                asked: commands.join("\n"),
+                answer: answer.lines.join("\n"),
+            });
+        };
+        self.await_active(servers.first().copied()).map(Some)
+    }
+
+    /// Waits until a server says ACTIVE.
+    fn await_active(&self, first: Option<Pid>) -> Result<Pid, MpsError> {
+        let begun = Instant::now();
+        let mut server = first;
+        loop {
+            // The server list is empty when the server did not come up: the daemon answers nothing
+            // while one is starting.
+            let Some(pid) = server else {
+                return Err(self.failure("the MPS server did not start"));
+            };
+            let glance = self.glance(&[pid], PATIENCE)?;
+            match glance.servers.iter().find(|seen| seen.pid == pid) {
+                Some(seen) if seen.state == Some(ServerState::Active) => return Ok(pid),
+                Some(_) if begun.elapsed() < READY_LIMIT => std::thread::sleep(PAUSE),
+                Some(seen) => {
+                    return Err(self.failure(format!(
+                        "the MPS server {pid} is not ready after {} s: its state is {:?}",
+                        READY_LIMIT.as_secs(),
+                        seen.state
+                    )));
+                }
+                None => server = glance.servers.first().map(|seen| seen.pid),
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement, ProfileId, ProfileName};
+
+/// What one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What it is matched by.
+    pub key: DeviceKey,
+    /// `MIG-…` or `GPU-…`, as CUDA takes it.
+    pub uuid: String,
+    /// Its GPU's index.
+    pub gpu: u32,
+    /// `<gpu index>.<start of its placement>`, with `.c<n>` where several compute instances share a
+    /// GPU instance; a whole GPU's index.
+    pub default_name: String,
+    /// Its part of the GPU; `None` for a whole one.
+    pub part: Option<DevicePart>,
+}
+
+/// A MIG device's place in its GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePart {
+    /// The GPU instance.
+    pub gpu_instance: GpuInstanceId,
+    /// The compute instance.
+    pub compute_instance: ComputeInstanceId,
+    /// The GPU instance profile.
+    pub profile: ProfileName,
+    /// `3g.40gb`, or `1c.3g.40gb` where the compute instance has only part of the SMs.
+    pub title: String,
+    /// Where the GPU instance lies.
+    pub placement: Placement,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory of the GPU instance in MiB, shared by its compute instances.
+    pub memory_mib: u64,
+}
+
+/// What a device is matched by from one boot to the next: a MIG UUID is opaque and may change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeviceKey {
+    /// The GPU's UUID.
+    pub gpu: String,
+    /// The part of it; `None` for the whole.
+    pub instance: Option<InstanceKey>,
+}
+
+/// A compute instance's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct InstanceKey {
+    /// The GPU instance's profile.
+    pub profile: ProfileId,
+    /// Where the GPU instance lies.
+    pub placement: Placement,
+    /// Where the compute instance lies in it, in compute slices.
+    pub compute: Placement,
+}

@@ -1,0 +1,121 @@
+//! What this node has: its GPUs and MIG devices joined with the daemons that serve them.
+//!
+//! A [`Node`] is a snapshot. Nothing here changes anything, and reading takes no lock.
+
+mod device;
+mod gpu;
+mod observe;
+mod record;
+mod run_dir;
+mod served;
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::nvml::Processes;
+
+pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
+pub use gpu::Gpu;
+pub use observe::{Look, observe};
+pub use record::{Created, DaemonId, DeviceRecord, NodeFile};
+pub use run_dir::RunDir;
+pub use served::{Client, Life, Served, ServerProcess};
+
+/// A snapshot of the node.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// The driver's version.
+    pub driver: String,
+    /// This boot's id.
+    pub boot_id: String,
+    /// Every GPU the driver shows, by index.
+    pub gpus: Vec<Gpu>,
+    /// Every device that some run directory has a record of, by name.
+    pub served: Vec<Served>,
+    /// Who computes on each device, by its UUID. Devices whose lists are hidden are left out.
+    pub processes: BTreeMap<String, Processes>,
+    /// The GPU and compute instances that mig-mps made.
+    pub created: Vec<Created>,
+    /// What could not be seen, in words.
+    pub hidden: Vec<String>,
+}
+
+/// Why no device, or not one alone, was meant.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NoSuchDevice {
+    /// None has this name or UUID.
+    #[error("no device is called \"{wanted}\"; there are {}", known.join(", "))]
+    Unknown {
+        /// What was asked for.
+        wanted: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A UUID prefix fits several.
+    #[error("\"{wanted}\" begins the UUIDs of {}", names.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        wanted: String,
+        /// The names it fits.
+        names: Vec<String>,
+    },
+}
+
+impl Node {
+    /// Every device of every GPU.
+    pub fn devices(&self) -> impl Iterator<Item = Device> {
+        self.gpus.iter().flat_map(Gpu::devices)
+    }
+
+    /// The record of who serves a device, if mig-mps does.
+    pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
+        self.served.iter().find(|served| served.record.key == *key)
+    }
+
+    /// A device's name: the one its record gives, or the default one.
+    pub fn name_of(&self, device: &Device) -> String {
+        self.served_on(&device.key).map_or_else(
+            || device.default_name.clone(),
+            |served| served.record.name.clone(),
+        )
+    }
+
+    /// The names of the devices that words on the command line mean: a name, a UUID, or a unique
+    /// prefix of one.
+    ///
+    /// # Errors
+    /// [`NoSuchDevice`]
+    pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
+        let mut named: BTreeMap<String, String> = self
+            .devices()
+            .map(|device| (self.name_of(&device), device.uuid))
+            .collect();
+        for served in &self.served {
+            named.insert(served.record.name.clone(), served.record.uuid.clone());
+        }
+        let resolve = |word: &String| {
+            if named.contains_key(word) {
+                return Ok(word.clone());
+            }
+            // A prefix must say more than what every UUID begins with.
+            let fits: Vec<String> = named
+                .iter()
+                .filter(|(_, uuid)| word.len() > "MIG-".len() && uuid.starts_with(word.as_str()))
+                .map(|(name, _)| name.clone())
+                .collect();
+            match fits.as_slice() {
+                [one] => Ok(one.clone()),
+                [] => Err(NoSuchDevice::Unknown {
+                    wanted: word.clone(),
+                    known: named.keys().cloned().collect(),
+                }),
+                _ => Err(NoSuchDevice::Ambiguous {
+                    wanted: word.clone(),
+                    names: fits,
+                }),
+            }
+        };
+        words.iter().map(resolve).collect()
+    }
+}

@@ -1,0 +1,67 @@
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::DeviceKey;
+use crate::geometry::{Placement, ProfileId};
+use crate::host::{Pid, StartTime};
+use crate::profile::Settings;
+
+/// `device.json`: what mig-mps made for one device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeviceRecord {
+    /// The device's name.
+    pub name: String,
+    /// What it is matched by.
+    pub key: DeviceKey,
+    /// Its UUID when the daemon was started: the directory is called so.
+    pub uuid: String,
+    /// How its daemon serves; `serve` is always said.
+    pub settings: Settings,
+    /// The control daemon; `None` until it has been seen to hold its lock.
+    pub daemon: Option<DaemonId>,
+    /// Whether everything was set, started and read back. An interrupted start leaves it false.
+    pub finished: bool,
+    /// The boot it was started in.
+    pub boot_id: String,
+    /// When it was started.
+    pub since: Timestamp,
+}
+
+/// A control daemon's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DaemonId {
+    /// Its process id.
+    pub pid: Pid,
+    /// When that process started, in clock ticks since boot.
+    pub start_time: StartTime,
+}
+
+/// `node.json`: what mig-mps did to the node as a whole.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NodeFile {
+    /// The applied profile's own name or path.
+    pub profile: Option<String>,
+    /// The boot of `created`: instances vanish with it.
+    pub boot_id: String,
+    /// The instances mig-mps made and has not destroyed.
+    #[serde(default)]
+    pub created: Vec<Created>,
+}
+
+/// An instance that mig-mps made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Created {
+    /// The GPU's UUID.
+    pub gpu: String,
+    /// The GPU instance's profile.
+    pub profile: ProfileId,
+    /// Where the GPU instance lies.
+    pub placement: Placement,
+    /// For a compute instance made within somebody else's GPU instance, its place there; `None`
+    /// for the GPU instance itself.
+    pub compute: Option<Placement>,
+}

@@ -1,0 +1,149 @@
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{DeviceRecord, NodeFile};
+use crate::host::{make_dir, read_json, remove_if_there, write_json};
+
+/// A run directory: the state of what mig-mps made (DESIGN 6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// The run directory at `path`, whether or not it is there.
+    pub fn at(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The system's, or where it is somebody else's.
+    pub fn make(&self) -> io::Result<()> {
+        make_dir(&self.path, 0o755)
+    }
+
+    /// The file whose lock allows changes.
+    pub fn lock(&self) -> PathBuf {
+        self.path.join("lock")
+    }
+
+    /// A device's pipe directory.
+    pub fn pipe_dir(&self, uuid: &str) -> PathBuf {
+        self.path.join(uuid).join("pipe")
+    }
+
+    /// The name under which jobs find a device's directory: it survives a reboot that changes UUIDs.
+    pub fn by_name(&self, name: &str) -> PathBuf {
+        self.path.join("by-name").join(name)
+    }
+
+    fn record(&self, uuid: &str) -> PathBuf {
+        self.path.join(uuid).join("device.json")
+    }
+
+    fn node_file(&self) -> PathBuf {
+        self.path.join("node.json")
+    }
+
+    /// Every device record in it. One that cannot be read is an error in words, not a missing one.
+    pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
+        let mut records = Vec::new();
+        let mut problems = Vec::new();
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let path = entry.path().join("device.json");
+            match read_json::<DeviceRecord>(&path) {
+                Ok(Some(record)) => records.push(record),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+                Err(error) => problems.push(format!("{}: {error}", path.display())),
+            }
+        }
+        (records, problems)
+    }
+
+    /// Writes a device's record and its link by name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_record(&self, record: &DeviceRecord) -> io::Result<()> {
+        make_dir(&self.path.join(&record.uuid), 0o755)?;
+        write_json(&self.record(&record.uuid), record)?;
+        let link = self.by_name(&record.name);
+        let target = Path::new("..").join(&record.uuid);
+        if fs::read_link(&link).is_ok_and(|there| there == target) {
+            return Ok(());
+        }
+        make_dir(&self.path.join("by-name"), 0o755)?;
+        let new = self
+            .path
+            .join("by-name")
+            .join(format!(".{}.new", record.name));
+        remove_if_there(&new)?;
+        std::os::unix::fs::symlink(&target, &new)?;
+        fs::rename(&new, &link)
+    }
+
+    /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_record(&self, record: &DeviceRecord) -> io::Result<()> {
+        let link = self.by_name(&record.name);
+        if fs::read_link(&link).is_ok_and(|to| to == Path::new("..").join(&record.uuid)) {
+            fs::remove_file(&link)?;
+        }
+        remove_if_there(&self.record(&record.uuid))?;
+        remove_dir_if_there(&self.path.join(&record.uuid))?;
+        remove_empty_dir(&self.path.join("by-name"))
+    }
+
+    /// What `node.json` says; nothing where there is none.
+    ///
+    /// # Errors
+    /// The system's, or where it cannot be understood.
+    pub fn node(&self) -> io::Result<NodeFile> {
+        Ok(read_json(&self.node_file())?.unwrap_or_default())
+    }
+
+    /// Replaces `node.json`; one that says nothing any more is removed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
+        if node.created.is_empty() && node.profile.is_none() {
+            return remove_if_there(&self.node_file());
+        }
+        write_json(&self.node_file(), node)
+    }
+}
+
+fn remove_dir_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn remove_empty_dir(path: &Path) -> io::Result<()> {
+    match fs::remove_dir(path) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+use super::{DeviceRecord, RunDir};
+use crate::host::{Pid, Uid};
+
+/// A device that mig-mps serves, or served, with what was found of its daemon.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// What was recorded when the daemon was started.
+    pub record: DeviceRecord,
+    /// The run directory the record is in.
+    pub run_dir: RunDir,
+    /// Whether the device is there now, under the recorded UUID.
+    pub device_is_there: bool,
+    /// How its daemon is.
+    pub life: Life,
+    /// Its servers: at most one, but for the moment when one user's follows another's.
+    pub servers: Vec<ServerProcess>,
+    /// Its clients.
+    pub clients: Vec<Client>,
+    /// Its default active thread percentage as it answers now; `None` where it was not asked.
+    pub percentage: Option<f64>,
+}
+
+/// How a daemon is, in the words of `status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its server serves.
+    Ready,
+    /// It waits for the first client to start a server for.
+    NoServerYet,
+    /// Its server is coming up, or an `up` has not finished with it.
+    Starting,
+    /// Its server has met a fatal GPU fault and waits until every client has gone.
+    Fault,
+    /// It is alive, and somebody else's control session keeps it from answering.
+    Busy,
+    /// It lives, and the caller may not ask it.
+    Hidden,
+    /// It is gone; the record and maybe files of it are left.
+    Dead,
+}
+
+impl Life {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::NoServerYet => "no server yet",
+            Self::Starting => "starting",
+            Self::Fault => "fault",
+            Self::Busy => "busy",
+            Self::Hidden => "hidden",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// An MPS server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerProcess {
+    /// Its process id.
+    pub pid: Pid,
+    /// Whose it is; `None` where that is hidden.
+    pub user: Option<Uid>,
+}
+
+/// A program that computes through MPS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its process id; 0 for one in a pid namespace that cannot be seen from here.
+    pub pid: Pid,
+    /// Whose it is; `None` where that is hidden.
+    pub user: Option<Uid>,
+    /// Its command line; `None` where that is hidden.
+    pub command: Option<String>,
+    /// Device memory it uses in bytes; `None` where the driver does not tell.
+    pub memory: Option<u64>,
+    /// For how long it has been running.
+    pub age: Option<Duration>,
+}
+
+impl Served {
+    /// Whether its daemon lives, whatever else is to be said of it.
+    pub fn is_alive(&self) -> bool {
+        self.life != Life::Dead
+    }
+}

@@ -1,0 +1,67 @@
+//! Door 1: NVML. The only `unsafe` of the program is here.
+//!
+//! [`Nvml::open`] loads the library once for the life of the process. Work is done in
+//! [`Nvml::supervise`]d tasks: NVML has no time limits of its own and a broken GPU can make any call
+//! hang for ever, so each task runs in a thread that is left behind when one of its calls outlasts
+//! its limit. Calls are made through the library's symbol table and never through methods that
+//! panic on a symbol an older driver lacks.
+
+mod error;
+mod gpu;
+mod instances;
+mod processes;
+mod supervise;
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use nvml_wrapper::Nvml as Library;
+
+pub use error::{Code, NvmlError};
+pub use gpu::{GpuReading, Memory, MigMode};
+pub use instances::{ComputeInstanceReading, GpuInstanceReading, ModeChange};
+pub use processes::{Processes, Usage};
+pub use supervise::Session;
+
+/// The loaded library. It is never unloaded: `nvmlShutdown` costs 17 ms and buys a dying process
+/// nothing.
+#[derive(Clone, Copy)]
+pub struct Nvml {
+    library: &'static Library,
+}
+
+impl Nvml {
+    /// Loads and initialises the library: `path`, or the driver's `libnvidia-ml.so.1`.
+    ///
+    /// # Errors
+    /// [`NvmlError::NotFound`] when there is no such library, [`NvmlError::Refused`] with the
+    /// driver's code when it is there and does not start, [`NvmlError::Hung`].
+    pub fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
+        let path = path.map(Path::to_owned);
+        supervise::watched(move |watch| {
+            watch.begin("nvmlInit_v2", "the driver");
+            let name = path
+                .as_deref()
+                .map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
+            let library = Library::builder()
+                .lib_path(name)
+                .init()
+                .map_err(|error| NvmlError::at_init(name, &error))?;
+            Ok(Self {
+                library: Box::leak(Box::new(library)),
+            })
+        })
+    }
+
+    /// Runs a task in a thread of its own that is left behind when a call in it hangs.
+    ///
+    /// # Errors
+    /// The task's own, or [`NvmlError::Hung`].
+    pub fn supervise<T: Send + 'static>(
+        self,
+        task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<T, NvmlError> {
+        let library = self.library;
+        supervise::watched(move |watch| task(&Session::new(library, watch)))
+    }
+}

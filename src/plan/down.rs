@@ -1,0 +1,215 @@
+use super::up::unknowable;
+use super::{Action, ClientOf, GpuPlan, Plan, Refusal, Step, Stop};
+use crate::geometry::SliceMap;
+use crate::host::user_name;
+use crate::mps::Patience;
+use crate::node::{Created, Gpu, Life, Node, RunDir, Served};
+use crate::nvml::GpuInstanceReading;
+
+/// What shall be taken down, and how.
+#[derive(Clone, Debug)]
+pub struct Down {
+    /// The names of the devices; empty for all.
+    pub devices: Vec<String>,
+    /// End daemons that have clients, these many seconds after refusing new ones.
+    pub force: Option<u32>,
+    /// Also destroy the instances that mig-mps made.
+    pub destroy_mig: bool,
+}
+
+/// What takes devices down.
+///
+/// # Errors
+/// A [`Refusal`]: [`Refusal::InUse`] where there are clients and `force` is not given.
+pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
+    let selected =
+        |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
+    let mut plan = Plan::default();
+    let mut clients = Vec::new();
+    let ours = node.served.iter().filter(|served| served.run_dir == *home);
+    for served in ours.filter(|served| selected(&served.record.name)) {
+        if matches!(served.life, Life::Busy | Life::Hidden) && wanted.force.is_none() {
+            return Err(unknowable(served));
+        }
+        if wanted.force.is_none() {
+            clients.extend(ClientOf::all(served));
+        }
+        let patience = match wanted.force {
+            Some(seconds) if !served.clients.is_empty() || served.life != Life::NoServerYet => {
+                Patience::Force(seconds)
+            }
+            _ => Patience::Idle,
+        };
+        gpu_plan(node, &mut plan, &served.record.key.gpu)
+            .steps
+            .push(Step {
+                action: Action::Stop(Stop {
+                    name: served.record.name.clone(),
+                    uuid: served.record.uuid.clone(),
+                    patience,
+                    alive: served.is_alive(),
+                }),
+                because: match served.life {
+                    Life::Dead => "its daemon is gone already".to_owned(),
+                    _ => "asked for".to_owned(),
+                },
+            });
+    }
+    if !clients.is_empty() {
+        return Err(Refusal::InUse { clients });
+    }
+    if wanted.destroy_mig {
+        for gpu in &node.gpus {
+            destroy(node, gpu, &selected, &mut plan)?;
+        }
+    }
+    plan.gpus.sort_by_key(|gpu| gpu.index);
+    Ok(plan)
+}
+
+/// The plan of one GPU, made when it is first needed. A record may name a GPU that is gone.
+fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan {
+    let position = plan.gpus.iter().position(|gpu| gpu.uuid == uuid);
+    let position = position.unwrap_or_else(|| {
+        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == uuid);
+        let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
+        plan.gpus.push(GpuPlan {
+            index: gpu.map_or(u32::MAX, |gpu| gpu.index),
+            uuid: uuid.to_owned(),
+            product: gpu.map_or_else(
+                || "a GPU that is gone".to_owned(),
+                |gpu| gpu.product.clone(),
+            ),
+            before: map.clone(),
+            after: map,
+            steps: Vec::new(),
+            to_be_continued: false,
+        });
+        plan.gpus.len() - 1
+    });
+    &mut plan.gpus[position]
+}
+
+fn destroy(
+    node: &Node,
+    gpu: &Gpu,
+    selected: &impl Fn(&str) -> bool,
+    plan: &mut Plan,
+) -> Result<(), Refusal> {
+    let mut steps = Vec::new();
+    let mut staying = Vec::new();
+    for instance in &gpu.instances {
+        let devices: Vec<_> = gpu
+            .devices()
+            .into_iter()
+            .filter(|device| {
+                device
+                    .part
+                    .as_ref()
+                    .is_some_and(|part| part.gpu_instance == instance.id)
+            })
+            .collect();
+        let chosen = devices.iter().all(|device| selected(&node.name_of(device)));
+        let is_whole = made(node, gpu, instance, None);
+        let mut stays = !(chosen && is_whole);
+        for compute in &instance.compute {
+            let device = devices.iter().find(|device| device.uuid == compute.uuid);
+            let asked = device.is_some_and(|device| selected(&node.name_of(device)));
+            let ours =
+                is_whole && chosen || asked && made(node, gpu, instance, Some(compute.placement));
+            if !ours {
+                stays = true;
+                continue;
+            }
+            check_idle(node, gpu, &compute.uuid)?;
+            steps.push(Step {
+                action: Action::DestroyComputeInstance {
+                    instance: instance.placement,
+                    compute: compute.placement,
+                },
+                because: "mig-mps made it".to_owned(),
+            });
+        }
+        if stays {
+            staying.push(instance);
+        } else if let Some(profile) = gpu.profile(instance.profile) {
+            steps.push(Step {
+                action: Action::DestroyGpuInstance {
+                    name: profile.name.clone(),
+                    placement: instance.placement,
+                },
+                because: "mig-mps made it".to_owned(),
+            });
+        }
+    }
+    if !steps.is_empty() {
+        let after = SliceMap::new(gpu.units(), gpu.segments_of(&staying));
+        let gpu_plan = gpu_plan(node, plan, &gpu.uuid);
+        gpu_plan.steps.extend(steps);
+        gpu_plan.after = after;
+    }
+    Ok(())
+}
+
+/// Whether mig-mps made this GPU instance, or that compute instance in it.
+fn made(
+    node: &Node,
+    gpu: &Gpu,
+    instance: &GpuInstanceReading,
+    compute: Option<crate::geometry::Placement>,
+) -> bool {
+    node.created.contains(&Created {
+        gpu: gpu.uuid.clone(),
+        profile: instance.profile,
+        placement: instance.placement,
+        compute,
+    })
+}
+
+/// A program that computes outside MPS holds the instance: the driver would refuse half-way.
+fn check_idle(node: &Node, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
+    let served = node.served.iter().find(|served| served.record.uuid == uuid);
+    let known: Vec<u32> = served
+        .into_iter()
+        .flat_map(|served| {
+            let servers = served.servers.iter().map(|server| server.pid.0);
+            servers.chain(served.clients.iter().map(|client| client.pid.0))
+        })
+        .collect();
+    let Some(processes) = node.processes.get(uuid) else {
+        return Ok(());
+    };
+    let clients: Vec<u32> = processes.clients.iter().map(|usage| usage.pid).collect();
+    let strangers: Vec<String> = processes
+        .compute
+        .iter()
+        .filter(|usage| !known.contains(&usage.pid) && !clients.contains(&usage.pid))
+        .map(|usage| usage.pid.to_string())
+        .collect();
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::InTheWay {
+        what: format!(
+            "GPU {}: {uuid} computes outside MPS for pid {}",
+            gpu.index,
+            strangers.join(", ")
+        ),
+        hint: "let them end first, or leave --destroy-mig out".to_owned(),
+    })
+}
+
+impl ClientOf {
+    /// Every client of a device.
+    pub(super) fn all(served: &Served) -> Vec<Self> {
+        served
+            .clients
+            .iter()
+            .map(|client| Self {
+                device: served.record.name.clone(),
+                client: client.clone(),
+                user: client.user.map_or_else(|| "?".to_owned(), user_name),
+            })
+            .collect()
+    }
+}

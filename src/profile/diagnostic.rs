@@ -1,0 +1,159 @@
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// A stretch of a profile's text, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    start: usize,
+    end: usize,
+}
+
+impl From<Range<usize>> for Span {
+    fn from(range: Range<usize>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+}
+
+/// A profile's path and text, kept for messages.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// The text of the file at `path`.
+    pub fn new(path: &Path, text: String) -> Self {
+        Self {
+            path: path.to_owned(),
+            text,
+        }
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The file's path, as the user gave it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error at a place in this text.
+    pub fn error(self: &Arc<Self>, span: Span, message: impl Into<String>) -> ProfileError {
+        ProfileError::At(Box::new(Mistake {
+            source: Arc::clone(self),
+            span,
+            message: message.into(),
+            hint: None,
+        }))
+    }
+}
+
+/// Why a profile is refused. Exit status 2.
+#[derive(Debug, Error)]
+pub enum ProfileError {
+    /// The file cannot be read.
+    #[error("cannot read the profile {}: {error}", path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{0}")]
+    At(Box<Mistake>),
+}
+
+impl ProfileError {
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::At(mistake) = &mut self {
+            mistake.hint = Some(hint.into());
+        }
+        self
+    }
+}
+
+/// A mistake at one place of a profile. It prints with the line it is on:
+///
+/// ```text
+/// profile.toml:7:14: unknown key "prfile"
+///   |
+/// 7 |   { name = "a", prfile = "3g" },
+///   |                 ^^^^^^ did you mean "profile"?
+/// ```
+#[derive(Debug)]
+pub struct Mistake {
+    source: Arc<Source>,
+    span: Span,
+    message: String,
+    hint: Option<String>,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.source.text();
+        let start = floor_char(text, self.span.start);
+        let end = floor_char(text, self.span.end.max(start));
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[start..]
+            .find('\n')
+            .map_or(text.len(), |newline| start + newline);
+        let line = text[..start].matches('\n').count() + 1;
+        let before = &text[line_start..start];
+        let column = before.chars().count() + 1;
+        let marked = text[start..end.clamp(start, line_end)]
+            .chars()
+            .count()
+            .max(1);
+        let gutter = " ".repeat(line.to_string().len());
+        // Tabs stay tabs, so that the carets stand under what they mean.
+        let indent: String = before
+            .chars()
+            .map(|c| if c == '\t' { '\t' } else { ' ' })
+            .collect();
+        writeln!(
+            f,
+            "{}:{line}:{column}: {}",
+            self.source.path().display(),
+            self.message
+        )?;
+        writeln!(f, "{gutter} |")?;
+        writeln!(f, "{line} | {}", text[line_start..line_end].trim_end())?;
+        write!(f, "{gutter} | {indent}{}", "^".repeat(marked))?;
+        match &self.hint {
+            Some(hint) if hint.contains('\n') => write!(f, "\n{hint}"),
+            Some(hint) => write!(f, " {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn floor_char(text: &str, index: usize) -> usize {
+    let index = index.min(text.len());
+    (0..=index)
+        .rev()
+        .find(|&i| text.is_char_boundary(i))
+        .unwrap_or(0)
+}
+
+/// The word of `known` that `word` was probably meant to be.
+pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 2).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}

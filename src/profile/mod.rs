@@ -1,0 +1,108 @@
+//! What the user wants: the profile file, read and checked, without any GPU at hand.
+//!
+//! The file's form is [`schema`]'s; here it has become types. Everything that can be wrong with a
+//! profile by itself is found on loading, and every error points at file, line and column.
+
+mod diagnostic;
+mod name;
+mod schema;
+mod selector;
+mod settings;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::geometry::{ComputeName, ProfileName};
+
+pub use diagnostic::{ProfileError, Source, Span};
+pub use name::{Names, is_device_name};
+pub use selector::Selector;
+pub use settings::{Percentage, Serve, Server, Settings};
+
+/// A profile file, checked.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The file's text, for errors that are found only when the profile meets a node.
+    pub source: Arc<Source>,
+    /// The profile's own name.
+    pub name: Option<String>,
+    /// Every place where the file says whose clients are served: not everyone may serve everybody.
+    pub serves: Vec<(Serve, Span)>,
+    /// In the file's order: the first block that selects a GPU has it.
+    pub blocks: Vec<Block>,
+}
+
+/// What is wanted of the GPUs that one `[[gpu]]` block selects.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Which GPUs.
+    pub select: Selector,
+    /// Where the selector stands in the file.
+    pub span: Span,
+    /// Whole or in parts.
+    pub want: Want,
+}
+
+/// What a selected GPU shall be.
+#[derive(Clone, Debug)]
+pub enum Want {
+    /// Not partitioned: one device, the whole GPU.
+    Whole(WholeGpu),
+    /// Partitioned with MIG into these devices and nothing else.
+    Parts(Vec<Part>),
+}
+
+/// A whole GPU as one device (`mig = false`).
+#[derive(Clone, Debug)]
+pub struct WholeGpu {
+    /// The device's name, if the profile gives one, and where it stands.
+    pub name: Option<(String, Span)>,
+    /// How its daemon shall serve.
+    pub settings: Settings,
+}
+
+/// One entry of `devices`.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The devices' name, if the profile gives one, and where it stands.
+    pub name: Option<(String, Span)>,
+    /// Which GPU instance profile.
+    pub profile: ProfileName,
+    /// Where the profile name stands.
+    pub span: Span,
+    /// The start of its placement, if pinned.
+    pub at: Option<u32>,
+    /// How many of them.
+    pub count: u32,
+    /// The compute instances that share each of them; empty for the one that has all its SMs.
+    pub compute: Vec<ComputeName>,
+    /// How the daemons shall serve.
+    pub settings: Settings,
+}
+
+impl Profile {
+    /// Reads and checks a profile file.
+    ///
+    /// # Errors
+    /// A [`ProfileError`]: exit status 2.
+    pub fn load(path: &Path) -> Result<Self, ProfileError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ProfileError::Unreadable {
+            path: path.to_owned(),
+            error,
+        })?;
+        Self::parse(path, text)
+    }
+
+    /// Checks a profile's text; `path` is for messages only.
+    ///
+    /// # Errors
+    /// A [`ProfileError`]: exit status 2.
+    pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
+        schema::read(&Arc::new(Source::new(path, text)))
+    }
+
+    /// An error at a place in this profile.
+    pub fn error(&self, span: Span, message: impl Into<String>) -> ProfileError {
+        self.source.error(span, message)
+    }
+}

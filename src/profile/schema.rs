@@ -1,0 +1,337 @@
+//! The profile file's form, as TOML, and its checks.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use regex::Regex;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::diagnostic::nearest;
+use super::selector::PciAddress;
+use super::{
+    Block, Part, Percentage, Profile, ProfileError, Selector, Serve, Server, Settings, Source,
+    Span, Want, WholeGpu, is_device_name,
+};
+use crate::geometry::{ComputeName, ProfileName};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    name: Option<String>,
+    mps: Option<Mps>,
+    #[serde(default)]
+    gpu: Vec<Spanned<Gpu>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Gpu {
+    select: Spanned<Select>,
+    mig: Option<Spanned<bool>>,
+    name: Option<Spanned<String>>,
+    mps: Option<Mps>,
+    devices: Option<Vec<Device>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Select {
+    index: Option<Vec<u32>>,
+    product: Option<Spanned<String>>,
+    uuid: Option<Spanned<String>>,
+    pci: Option<Spanned<String>>,
+    all: Option<Spanned<bool>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Device {
+    name: Option<Spanned<String>>,
+    profile: Spanned<String>,
+    at: Option<u32>,
+    count: Option<Spanned<u32>>,
+    compute: Option<Vec<Spanned<String>>>,
+    mps: Option<Mps>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Mps {
+    serve: Option<Spanned<String>>,
+    server: Option<Spanned<String>>,
+    active_thread_percentage: Option<Spanned<f64>>,
+}
+
+/// Reads and checks a profile's text.
+pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
+    let file: File = toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
+    let check = Check {
+        source,
+        serves: RefCell::default(),
+    };
+    let defaults = check.settings(&Settings::default(), file.mps.as_ref())?;
+    if file.gpu.is_empty() {
+        let message = "the profile selects no GPU: it has no [[gpu]] block";
+        return Err(source.error(Span::default(), message));
+    }
+    let mut blocks: Vec<Block> = Vec::new();
+    for gpu in file.gpu {
+        let block = check.block(&defaults, gpu.into_inner())?;
+        let earlier: Vec<&Selector> = blocks.iter().map(|block| &block.select).collect();
+        if block.select.is_shadowed_by(&earlier) {
+            let message =
+                "this block can never be reached: the blocks before it select every GPU it could";
+            return Err(source
+                .error(block.span, message)
+                .with_hint("the first block that selects a GPU has it"));
+        }
+        blocks.push(block);
+    }
+    Ok(Profile {
+        source: Arc::clone(source),
+        name: file.name,
+        serves: check.serves.into_inner(),
+        blocks,
+    })
+}
+
+struct Check<'a> {
+    source: &'a Arc<Source>,
+    serves: RefCell<Vec<(Serve, Span)>>,
+}
+
+impl Check<'_> {
+    fn error(&self, span: std::ops::Range<usize>, message: impl Into<String>) -> ProfileError {
+        self.source.error(span.into(), message)
+    }
+
+    fn block(&self, defaults: &Settings, gpu: Gpu) -> Result<Block, ProfileError> {
+        let span: Span = gpu.select.span().into();
+        let select = self.selector(gpu.select)?;
+        let settings = self.settings(defaults, gpu.mps.as_ref())?;
+        let whole = gpu.mig.as_ref().is_some_and(|mig| !*mig.get_ref());
+        let want = match (whole, gpu.devices) {
+            (true, Some(_)) => {
+                return Err(self
+                    .source
+                    .error(span, "mig = false and devices exclude each other"));
+            }
+            (true, None) => Want::Whole(WholeGpu {
+                name: self.name(gpu.name)?,
+                settings,
+            }),
+            (false, Some(devices)) => {
+                if let Some(name) = gpu.name {
+                    let message = "a block with devices has no name of its own: name its devices";
+                    return Err(self.error(name.span(), message));
+                }
+                let parts = devices
+                    .into_iter()
+                    .map(|device| self.part(&settings, device));
+                Want::Parts(parts.collect::<Result<_, _>>()?)
+            }
+            (false, None) => {
+                return Err(self
+                    .source
+                    .error(span, "this block does not say what its GPUs shall be")
+                    .with_hint("add devices = [ … ], or mig = false for the whole GPU"));
+            }
+        };
+        Ok(Block { select, span, want })
+    }
+
+    fn selector(&self, select: Spanned<Select>) -> Result<Selector, ProfileError> {
+        let span = select.span();
+        let mut found = Vec::new();
+        let select = select.into_inner();
+        if let Some(index) = select.index {
+            found.push(Selector::Index(index));
+        }
+        if let Some(product) = select.product {
+            let regex = Regex::new(product.get_ref()).map_err(|error| {
+                let why = error
+                    .to_string()
+                    .lines()
+                    .last()
+                    .unwrap_or_default()
+                    .to_owned();
+                self.error(product.span(), format!("not a regular expression: {why}"))
+            })?;
+            found.push(Selector::Product(regex));
+        }
+        if let Some(uuid) = select.uuid {
+            if !uuid.get_ref().starts_with("GPU-") {
+                return Err(self.error(uuid.span(), "a GPU's UUID begins with \"GPU-\""));
+            }
+            found.push(Selector::Uuid(uuid.into_inner()));
+        }
+        if let Some(pci) = select.pci {
+            let address = PciAddress::parse(pci.get_ref()).ok_or_else(|| {
+                self.error(
+                    pci.span(),
+                    "not a PCI address: expected one like \"0000:17:00.0\"",
+                )
+            })?;
+            found.push(Selector::Pci(address));
+        }
+        if let Some(all) = select.all {
+            if !all.get_ref() {
+                return Err(self.error(all.span(), "all = false selects nothing: leave it out"));
+            }
+            found.push(Selector::All);
+        }
+        let count = found.len();
+        match (found.pop(), count) {
+            (Some(selector), 1) => Ok(selector),
+            _ => Err(self.error(
+                span,
+                format!("select takes exactly one of index, product, uuid, pci and all; here are {count}"),
+            )),
+        }
+    }
+
+    fn part(&self, defaults: &Settings, device: Device) -> Result<Part, ProfileError> {
+        let span = device.profile.span();
+        let profile: ProfileName = device
+            .profile
+            .get_ref()
+            .parse()
+            .map_err(|error| self.error(span.clone(), format!("{error}")))?;
+        let count = device.count.as_ref().map_or(1, |count| *count.get_ref());
+        if let Some(written) = &device.count
+            && (count == 0 || (count > 1 && device.at.is_some()))
+        {
+            let message = match count {
+                0 => "count = 0 asks for nothing: leave the entry out",
+                _ => "at pins one device: it cannot be there for a count above 1",
+            };
+            return Err(self.error(written.span(), message));
+        }
+        let mut compute: Vec<ComputeName> = Vec::new();
+        for name in device.compute.unwrap_or_default() {
+            let parsed = name.get_ref().parse();
+            compute.push(parsed.map_err(|error: String| self.error(name.span(), error))?);
+        }
+        let slices: u32 = compute.iter().map(|compute| compute.slices).sum();
+        if slices > profile.slices() {
+            let message = format!(
+                "compute asks for {slices} slices of a GPU instance that has {}",
+                profile.slices()
+            );
+            return Err(self.error(span, message));
+        }
+        let devices = count as usize * compute.len().max(1);
+        let name = self.name(device.name)?;
+        if let Some((name, span)) = &name
+            && devices > 1
+            && !name.contains("{n}")
+        {
+            return Err(self
+                .source
+                .error(
+                    *span,
+                    format!("{devices} devices would be named \"{name}\""),
+                )
+                .with_hint("put {n} into the name"));
+        }
+        Ok(Part {
+            name,
+            profile,
+            span: span.into(),
+            at: device.at,
+            count,
+            compute,
+            settings: self.settings(defaults, device.mps.as_ref())?,
+        })
+    }
+
+    fn name(&self, name: Option<Spanned<String>>) -> Result<Option<(String, Span)>, ProfileError> {
+        let Some(name) = name else { return Ok(None) };
+        let span = name.span();
+        let name = name.into_inner();
+        // "0" stands for whatever number comes in.
+        if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
+            let message = "not a device name: letters, digits, \".\", \"_\" and \"-\", at most 64 of them, \
+                 and {gpu} or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
+            return Err(self.error(span, message));
+        }
+        Ok(Some((name, span.into())))
+    }
+
+    fn settings(&self, defaults: &Settings, mps: Option<&Mps>) -> Result<Settings, ProfileError> {
+        let mut settings = defaults.clone();
+        let Some(mps) = mps else { return Ok(settings) };
+        if let Some(serve) = &mps.serve {
+            let word = serve.get_ref();
+            if word.starts_with("user:") || word.starts_with("group:") {
+                let message = format!("serve = \"{word}\" is not supported yet by this version");
+                return Err(self
+                    .error(serve.span(), message)
+                    .with_hint("use \"one-at-a-time\", \"all\" or \"self\""));
+            }
+            let parsed = word
+                .parse()
+                .map_err(|()| self.unknown_word(serve, "serve", &Serve::WORDS))?;
+            self.serves.borrow_mut().push((parsed, serve.span().into()));
+            settings.serve = Some(parsed);
+        }
+        if let Some(server) = &mps.server {
+            settings.server = match server.get_ref().as_str() {
+                "eager" => Server::Eager,
+                "lazy" => Server::Lazy,
+                _ => return Err(self.unknown_word(server, "server", &["eager", "lazy"])),
+            };
+        }
+        if let Some(percentage) = &mps.active_thread_percentage {
+            settings.active_thread_percentage =
+                Percentage::new(*percentage.get_ref()).ok_or_else(|| {
+                    let message = "active-thread-percentage must be above 0 and at most 100";
+                    self.error(percentage.span(), message)
+                })?;
+        }
+        Ok(settings)
+    }
+
+    fn unknown_word(&self, word: &Spanned<String>, key: &str, known: &[&str]) -> ProfileError {
+        let written = word.get_ref();
+        let error = self.error(
+            word.span(),
+            format!("{key} = \"{written}\" is not one of {}", quoted(known)),
+        );
+        match nearest(written, known.iter().copied()) {
+            Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+            None => error,
+        }
+    }
+}
+
+fn quoted(words: &[&str]) -> String {
+    words
+        .iter()
+        .map(|word| format!("\"{word}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The TOML reader's error in our words, with the nearest right key for a wrong one.
+fn in_words(source: &Arc<Source>, error: &toml::de::Error) -> ProfileError {
+    let span = error.span().map(Span::from).unwrap_or_default();
+    let message = error.message();
+    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    if message.starts_with("unknown field")
+        && let Some((unknown, known)) = words.split_first()
+    {
+        let error = source.error(span, format!("unknown key \"{unknown}\""));
+        return match nearest(unknown, known.iter().copied()) {
+            Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+            None => error.with_hint(format!("here may stand {}", quoted(known))),
+        };
+    }
+    if message.starts_with("missing field")
+        && let Some(key) = words.first()
+    {
+        return source.error(span, format!("the key \"{key}\" is missing here"));
+    }
+    source.error(span, message.replace('`', "\""))
+}

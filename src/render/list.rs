@@ -1,0 +1,230 @@
+use std::fmt::Write as _;
+
+use console::style;
+use serde_json::{Value, json};
+
+use super::json::VERSION;
+use super::table::{Column, Table};
+use super::words::gib;
+use crate::node::{Device, Gpu, Node};
+
+/// GPUs, and under each its slice map and MIG devices.
+pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
+    let mut out = String::new();
+    if node.gpus.is_empty() {
+        let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
+    }
+    for (position, gpu) in node.gpus.iter().enumerate() {
+        if position > 0 {
+            out.push('\n');
+        }
+        let _ = writeln!(out, "{}", heading(gpu));
+        if gpu.in_mig_mode() {
+            let _ = writeln!(out, "  {}", gpu.slice_map());
+            if let Some(why) = &gpu.hidden {
+                let _ = writeln!(out, "  instances are hidden: {why}");
+            }
+            out.push_str(&indent(&devices(node, gpu, width.saturating_sub(2))));
+            out.push_str(&without_compute(gpu));
+        }
+        if profiles {
+            out.push_str(&indent(&offers(gpu, width.saturating_sub(2))));
+        }
+    }
+    for hidden in &node.hidden {
+        let _ = writeln!(out, "\nnot seen: {hidden}");
+    }
+    out
+}
+
+fn heading(gpu: &Gpu) -> String {
+    let memory = gpu
+        .memory
+        .map_or_else(|| "hidden".to_owned(), |memory| gib(memory.total));
+    let mig = match gpu.mig {
+        None => "no MIG".to_owned(),
+        Some(mode) if mode.current == mode.pending => format!("MIG {}", on(mode.current)),
+        Some(mode) => format!(
+            "MIG {}, {} after a reset",
+            on(mode.current),
+            on(mode.pending)
+        ),
+    };
+    let first = format!("GPU {}  {}  {memory} GiB  {mig}", gpu.index, gpu.product);
+    format!("{}\n  {}  {}", style(first).bold(), gpu.uuid, gpu.pci)
+}
+
+fn on(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
+    let mut table = Table::new(vec![
+        Column::left("NAME", 0),
+        Column::left("PROFILE", 0),
+        Column::right("GI", 1),
+        Column::right("CI", 2),
+        Column::left("AT", 0),
+        Column::right("SMS", 3),
+        Column::right("GIB", 4),
+        Column::left("UUID", 0),
+    ]);
+    let devices = gpu.devices();
+    if devices.is_empty() {
+        return String::new();
+    }
+    for device in &devices {
+        if let Some(part) = &device.part {
+            table.row(vec![
+                node.name_of(device),
+                part.title.clone(),
+                part.gpu_instance.to_string(),
+                part.compute_instance.to_string(),
+                part.placement.to_string(),
+                part.multiprocessors.to_string(),
+                gib(part.memory_mib << 20),
+                device.uuid.clone(),
+            ]);
+        }
+    }
+    table.fit(width).0
+}
+
+/// GPU instances without a compute instance: invisible to CUDA, and in the way.
+fn without_compute(gpu: &Gpu) -> String {
+    gpu.instances
+        .iter()
+        .filter(|instance| instance.compute.is_empty())
+        .fold(String::new(), |mut out, instance| {
+            let name = gpu.profile(instance.profile).map_or_else(
+                || format!("profile {}", instance.profile),
+                |profile| profile.name.to_string(),
+            );
+            let _ = writeln!(
+                out,
+                "  GPU instance {} ({name} at {}) has no compute instance: CUDA does not see it",
+                instance.id, instance.placement
+            );
+            out
+        })
+}
+
+fn offers(gpu: &Gpu, width: usize) -> String {
+    if gpu.mig.is_some() && gpu.profiles.is_empty() {
+        return "This driver lists profiles only while MIG is on.\n".to_owned();
+    }
+    let mut table = Table::new(vec![
+        Column::left("OFFERS", 0),
+        Column::right("ID", 2),
+        Column::right("SMS", 1),
+        Column::right("GIB", 1),
+        Column::right("MOST", 0),
+        Column::right("FREE", 0),
+        Column::left("PLACEMENTS", 0),
+    ]);
+    for profile in &gpu.profiles {
+        let starts: Vec<String> = profile
+            .placements
+            .iter()
+            .map(|p| p.start.to_string())
+            .collect();
+        let size = profile
+            .placements
+            .first()
+            .map_or(0, |placement| placement.size);
+        table.row(vec![
+            profile.name.to_string(),
+            profile.id.to_string(),
+            profile.multiprocessors.to_string(),
+            gib(profile.memory_mib << 20),
+            profile.most.to_string(),
+            profile
+                .free
+                .map_or_else(|| "?".to_owned(), |free| free.to_string()),
+            format!("{{{}}}:{size}", starts.join(",")),
+        ]);
+    }
+    if gpu.profiles.is_empty() {
+        return String::new();
+    }
+    table.fit(width).0
+}
+
+fn indent(text: &str) -> String {
+    text.lines().fold(String::new(), |mut out, line| {
+        let _ = writeln!(out, "  {line}");
+        out
+    })
+}
+
+/// The same for programs.
+pub(super) fn json(node: &Node) -> Value {
+    let gpus: Vec<Value> = node
+        .gpus
+        .iter()
+        .map(|gpu| {
+            json!({
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "product": gpu.product,
+                "pci": gpu.pci,
+                "memory_total_bytes": gpu.memory.map(|memory| memory.total),
+                "memory_used_bytes": gpu.memory.map(|memory| memory.used),
+                "mig": gpu.mig.map(|mode| json!({ "current": mode.current, "pending": mode.pending })),
+                "placement_units": gpu.units(),
+                "gpu_instances": instances(gpu),
+                "devices": gpu.devices().iter().map(|device| device_json(node, device)).collect::<Vec<_>>(),
+                "profiles": offers_json(gpu),
+                "hidden": gpu.hidden,
+            })
+        })
+        .collect();
+    json!({ "version": VERSION, "driver": node.driver, "gpus": gpus, "hidden": node.hidden })
+}
+
+fn instances(gpu: &Gpu) -> Vec<Value> {
+    gpu.instances
+        .iter()
+        .map(|instance| {
+            json!({
+                "id": instance.id,
+                "profile": gpu.profile(instance.profile).map(|profile| &profile.name),
+                "profile_id": instance.profile,
+                "placement": instance.placement,
+                "compute_instances": instance.compute.len(),
+            })
+        })
+        .collect()
+}
+
+fn device_json(node: &Node, device: &Device) -> Value {
+    let part = device.part.as_ref();
+    json!({
+        "name": node.name_of(device),
+        "uuid": device.uuid,
+        "profile": part.map(|part| &part.title),
+        "gpu_instance_id": part.map(|part| part.gpu_instance),
+        "compute_instance_id": part.map(|part| part.compute_instance),
+        "placement": part.map(|part| part.placement),
+        "multiprocessors": part.map(|part| part.multiprocessors),
+        "memory_mib": part.map(|part| part.memory_mib),
+    })
+}
+
+fn offers_json(gpu: &Gpu) -> Vec<Value> {
+    gpu.profiles
+        .iter()
+        .map(|profile| {
+            json!({
+                "name": profile.name,
+                "id": profile.id,
+                "slices": profile.slices,
+                "multiprocessors": profile.multiprocessors,
+                "memory_mib": profile.memory_mib,
+                "most": profile.most,
+                "free": profile.free,
+                "placements": profile.placements,
+            })
+        })
+        .collect()
+}

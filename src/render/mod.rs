@@ -1,0 +1,12 @@
+//! What a person or a program is shown: tables, JSON, progress, questions.
+
+mod json;
+mod list;
+mod plan;
+mod progress;
+mod status;
+mod table;
+mod ui;
+mod words;
+
+pub use ui::{Consent, NoConsent, Ui, error};

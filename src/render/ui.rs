@@ -1,0 +1,154 @@
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::{Result, bail};
+use console::{Term, style};
+use dialoguer::Confirm;
+use dialoguer::theme::SimpleTheme;
+
+use super::progress::Bar;
+use super::{json, list, plan, status};
+use crate::node::Node;
+use crate::plan::Plan;
+
+/// How the user agrees to a plan that disturbs something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consent {
+    /// Given beforehand with `--yes`.
+    Given,
+    /// Asked for on the terminal.
+    Ask,
+}
+
+/// Everything that is written for the user goes through here.
+#[derive(Debug)]
+pub struct Ui {
+    width: usize,
+}
+
+/// The width where output does not go to a terminal: nothing is left out for a program or a log.
+const UNLIMITED: usize = usize::MAX;
+
+impl Ui {
+    /// The user's terminal, or whatever stands for it.
+    pub fn new() -> Self {
+        let width = Term::stdout()
+            .size_checked()
+            .map_or(UNLIMITED, |(_, columns)| columns.into());
+        Self { width }
+    }
+
+    /// Shows the GPUs and their MIG devices.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn list(&self, node: &Node, profiles: bool) -> Result<()> {
+        print(&list::text(node, profiles, self.width))
+    }
+
+    /// The same for a program.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn list_json(&self, node: &Node) -> Result<()> {
+        print(&json::pretty(&list::json(node))?)
+    }
+
+    /// Shows the servers and clients of these devices; of all where none is named.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn status(&self, node: &Node, devices: &[String]) -> Result<()> {
+        print(&status::text(node, devices, self.width))
+    }
+
+    /// The same for a program.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn status_json(&self, node: &Node, devices: &[String]) -> Result<()> {
+        print(&json::pretty(&status::json(node, devices))?)
+    }
+
+    /// Shows what will happen.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn plan(&self, plan: &Plan) -> Result<()> {
+        print(&plan::text(plan))
+    }
+
+    /// Says something that is no result: on standard error.
+    pub fn note(&self, text: &str) {
+        // Nobody can be told that standard error is closed.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Has the user agree to a plan; one that disturbs nothing needs no agreement.
+    ///
+    /// # Errors
+    /// When the user does not agree, or there is nobody to ask.
+    pub fn confirm(&self, plan: &Plan, consent: Consent) -> Result<(), NoConsent> {
+        let disturbs = plan::disturbances(plan);
+        if disturbs.is_empty() || consent == Consent::Given {
+            return Ok(());
+        }
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return Err(NoConsent::NobodyToAsk(disturbs));
+        }
+        let agreed = Confirm::with_theme(&SimpleTheme)
+            .with_prompt(format!("This will {disturbs}. Go on?"))
+            .default(false)
+            .interact();
+        match agreed {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NoConsent::Declined),
+            Err(error) => Err(NoConsent::Failed(error.to_string())),
+        }
+    }
+
+    /// A progress bar for a plan, on standard error, if that is a terminal.
+    pub fn progress(&self, plan: &Plan) -> Bar {
+        Bar::new(plan)
+    }
+}
+
+impl Default for Ui {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why a plan is not carried out though it could be.
+#[derive(Debug, thiserror::Error)]
+pub enum NoConsent {
+    /// The user said no.
+    #[error("nothing was changed")]
+    Declined,
+    /// There is no terminal, and no `--yes`.
+    #[error("this would {0}, and there is no terminal to ask on")]
+    NobodyToAsk(String),
+    /// The terminal did not work.
+    #[error("cannot ask on the terminal: {0}")]
+    Failed(String),
+}
+
+/// Shows an error and what to do about it.
+pub fn error(text: &str, hints: &[String]) {
+    let mut out = io::stderr();
+    let _ = writeln!(out, "{}: {text}", style("error").red().bold().for_stderr());
+    for hint in hints {
+        let _ = writeln!(out, "{}: {hint}", style("hint").cyan().bold().for_stderr());
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    match io::stdout()
+        .write_all(text.as_bytes())
+        .and_then(|()| io::stdout().flush())
+    {
+        Ok(()) => Ok(()),
+        // Whoever read the output has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => bail!("cannot write to standard output: {error}"),
+    }
+}

@@ -1,0 +1,245 @@
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde_json::Value;
+use simnode::harness::{App, TestNode};
+
+/// A simulated node, with short words for what tests do on it.
+pub(crate) struct Sim {
+    pub(crate) node: TestNode,
+}
+
+/// What a program left behind.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) status: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Sim {
+    /// A node with so many GPUs of a model.
+    pub(crate) fn with(model: &str, count: usize) -> Self {
+        Self {
+            node: TestNode::builder().gpu(model, count).build(),
+        }
+    }
+
+    /// `mig-mps` with arguments.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.node.mig_mps();
+        command.args(args);
+        command
+    }
+
+    /// Runs `mig-mps`.
+    #[must_use]
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        Ran::of(&mut self.command(args))
+    }
+
+    /// Runs `mig-mps up` with a profile of that text.
+    #[must_use]
+    pub(crate) fn up(&self, profile: &str, args: &[&str]) -> Ran {
+        let path = self.profile(profile);
+        let mut all = vec!["up", path.to_str().unwrap()];
+        all.extend(args);
+        self.run(&all)
+    }
+
+    /// Writes a profile and returns its path.
+    pub(crate) fn profile(&self, text: &str) -> PathBuf {
+        let path = self.node.dir().join("profile.toml");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// `status --json`
+    pub(crate) fn status(&self) -> Value {
+        self.run(&["status", "--json"]).json()
+    }
+
+    /// `list --json`
+    pub(crate) fn list(&self) -> Value {
+        self.run(&["list", "--json"]).json()
+    }
+
+    /// One device of `status --json`.
+    pub(crate) fn device(&self, name: &str) -> Value {
+        let status = self.status();
+        let devices = status["devices"].as_array().unwrap();
+        let found = devices.iter().find(|device| device["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("no device {name} in {status:#}"))
+            .clone()
+    }
+
+    /// A CUDA program that is up as a client of the device with that name.
+    pub(crate) fn client(&self, name: &str) -> App {
+        let mut app = self.app(name, &["hold"]);
+        let up = app.wait_up();
+        assert!(up.ends_with("mps yes"), "{up}");
+        app
+    }
+
+    /// A CUDA program that was told the pipe directory of the device with that name.
+    pub(crate) fn app(&self, name: &str, args: &[&str]) -> App {
+        let pipe = self.node.run_dir().join("by-name").join(name).join("pipe");
+        self.node.cuda_app(&pipe, args)
+    }
+
+    /// A `1g` GPU instance that another tool made, without a compute instance, as
+    /// `nvidia-smi mig -cgi` without `-C` leaves it; returns its id.
+    pub(crate) fn foreign_instance(&self, gpu: usize, start: u32) -> u32 {
+        let place = simnode::node::Placement { start, size: 1 };
+        let update = self
+            .node
+            .node()
+            .update(|state| state.create_gpu_instance(gpu, 19, Some(place)));
+        update.unwrap().unwrap()
+    }
+
+    /// The state directory's entries, for seeing that nothing is left.
+    pub(crate) fn run_dir(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.node.run_dir()).into_iter().flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// How often something happened.
+    pub(crate) fn happened(&self, what: &str) -> usize {
+        self.node
+            .events()
+            .iter()
+            .filter(|event| event.what == what)
+            .count()
+    }
+}
+
+impl Ran {
+    #[must_use]
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Asserts that it ended with that status.
+    #[track_caller]
+    pub(crate) fn ended(self, status: i32) -> Self {
+        assert_eq!(self.status, status, "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Its standard output as JSON.
+    #[track_caller]
+    pub(crate) fn json(self) -> Value {
+        let ran = self.ended(0);
+        serde_json::from_str(&ran.stdout).unwrap()
+    }
+
+    /// Everything it wrote, with what differs from run to run made plain.
+    pub(crate) fn tidy(&self) -> String {
+        tidy(&format!("{}{}", self.stdout, self.stderr))
+    }
+}
+
+/// Replaces UUIDs and directories alone: for text in which every column counts.
+pub(crate) fn plain(text: &str) -> String {
+    static RULES: LazyLock<[(Regex, &str); 2]> = LazyLock::new(|| {
+        [
+            (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
+            (r"[^ \n]*/profile\.toml", "profile.toml"),
+        ]
+        .map(|(from, to)| (Regex::new(from).unwrap(), to))
+    });
+    RULES.iter().fold(text.to_owned(), |text, (from, to)| {
+        from.replace_all(&text, *to).into_owned()
+    })
+}
+
+/// Whether this test may go on: it needs root. Without it, it says so, and fails where everything
+/// must run.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    assert!(
+        root || std::env::var_os("CI").is_none(),
+        "{test} needs root"
+    );
+    if !root {
+        eprintln!("SKIPPED: {test} needs root");
+    }
+    root
+}
+
+/// Replaces UUIDs, process ids, ages and directories, and the widths that depend on them.
+pub(crate) fn tidy(text: &str) -> String {
+    static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+        [
+            (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
+            (r"[^ \n]*/profile\.toml", "profile.toml"),
+            (r"/tmp/[^/ \n]+", "/tmp/…"),
+            (r"\bpid \d+", "pid N"),
+            (r"\bprocess \d+", "process N"),
+            (
+                r"\b\d{3,7}  (?P<rest>\d+  )?(?P<age>\d+s)\b",
+                "N  ${rest}Ns",
+            ),
+            (
+                r"(?m)(?P<before>  )\d{2,7}(?P<after>  )",
+                "${before}N${after}",
+            ),
+            (r"(?m)\b\d+s  ", "Ns  "),
+            (r" {2,}", "  "),
+        ]
+        .map(|(from, to)| (Regex::new(from).unwrap(), to))
+        .into()
+    });
+    let collapsed = Regex::new(" {3,}")
+        .unwrap()
+        .replace_all(text, "  ")
+        .into_owned();
+    RULES.iter().fold(collapsed, |text, (from, to)| {
+        from.replace_all(&text, *to).into_owned()
+    })
+}
+
+/// The names of the devices in `status --json` that are in a state.
+pub(crate) fn in_state(status: &Value, state: &str) -> Vec<String> {
+    let devices = status["devices"].as_array().unwrap().iter();
+    devices
+        .filter(|device| device["state"] == state)
+        .map(|device| device["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Whether a process is there and not a zombie.
+pub(crate) fn is_alive(pid: &Value) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// The profile most tests use: two devices on each GPU, far from filling it.
+pub(crate) const SMALL: &str = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "2g" }, { profile = "1g" } ]
+"#;
+
+/// Runs a program other than `mig-mps`.
+#[must_use]
+pub(crate) fn shell(script: impl AsRef<OsStr>) -> Ran {
+    Ran::of(Command::new("/bin/sh").arg("-c").arg(script))
+}

@@ -1,0 +1,197 @@
+use insta::assert_snapshot;
+
+use crate::common::{SMALL, Sim, in_state, is_alive};
+
+#[test]
+fn daemons_are_ended_and_what_was_made_is_removed() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.status();
+    let ran = sim.run(&["down"]).ended(0);
+    assert_eq!(ran.stderr, "4 daemons stopped.\n");
+    for device in before["devices"].as_array().unwrap() {
+        assert!(!is_alive(&device["daemon_pid"]));
+    }
+    assert_eq!(
+        in_state(&sim.status(), "no daemon"),
+        ["0.0", "0.2", "1.0", "1.2"]
+    );
+    let again = sim.run(&["down"]).ended(0);
+    assert!(
+        again.stderr.starts_with("Nothing to do"),
+        "{}",
+        again.stderr
+    );
+    // The instances stay, and stay known as ours.
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
+    sim.up(SMALL, &[]).ended(0);
+    assert_eq!(sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"), 4);
+}
+
+#[test]
+fn one_device_can_be_taken_down_alone() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down", "0.2"]).ended(0);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0.0"]);
+    assert_eq!(in_state(&status, "no daemon"), ["0.2"]);
+    sim.run(&["down", "0.9"]).ended(2);
+}
+
+#[test]
+fn clients_are_never_ended_unasked() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let ran = sim.run(&["down"]).ended(4);
+    assert_snapshot!(ran.tidy(), @"
+    error: 1 client is still running:
+      0.2: pid N (root, /tmp/…/node/bin/cuda-app hold)
+    hint: wait for them with --drain SECONDS, or end them with --now
+    ");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    let drained = sim.run(&["down", "--drain", "1"]).ended(4);
+    assert!(
+        drained.stderr.contains("waiting for at most 1 s more"),
+        "{}",
+        drained.stderr
+    );
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    // The server has not even heard of it.
+    let finished = app.finish();
+    assert!(finished.status.success(), "{}", finished.output);
+}
+
+#[test]
+fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let first = sim.client("0.2");
+    let mut down = sim
+        .command(&["down", "--drain", "60"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = std::io::BufReader::new(down.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
+    }
+    let second = sim.client("0.2");
+    assert!(first.finish().status.success());
+    assert!(second.finish().status.success());
+    assert!(down.wait().unwrap().success());
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn now_ends_clients_and_the_daemon() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    sim.run(&["down", "--now"]).ended(0);
+    assert!(!is_alive(&daemon));
+    let finished = app.finish();
+    assert!(finished.output.contains("806"), "{}", finished.output);
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn drain_and_now_refuse_newcomers_and_end_the_rest_in_time() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let mut down = sim
+        .command(&["down", "--drain", "3", "--now"])
+        .spawn()
+        .unwrap();
+    while sim.happened("quit") == 0 && sim.happened("control quit") == 0 {
+        assert!(
+            down.try_wait().unwrap().is_none(),
+            "events: {:?}",
+            sim.node.events()
+        );
+        std::thread::yield_now();
+    }
+    let mut newcomer = sim.app("0.2", &["hold"]);
+    let refused = newcomer.wait_up();
+    assert!(refused.contains("805"), "{refused}");
+    assert!(down.wait().unwrap().success());
+    assert!(app.finish().output.contains("806"));
+    drop(newcomer);
+}
+
+#[test]
+fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    sim.foreign_instance(1, 6);
+    let refused = sim.run(&["down", "--destroy-mig"]).ended(4);
+    assert!(
+        refused.stderr.contains("agree beforehand with --yes"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert!(
+        ran.stderr
+            .contains("4 daemons stopped, 4 GPU instances destroyed."),
+        "{}",
+        ran.stderr
+    );
+    let list = sim.list();
+    assert_eq!(
+        list["gpus"][0]["gpu_instances"].as_array().unwrap().len(),
+        0
+    );
+    assert_eq!(
+        list["gpus"][1]["gpu_instances"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn a_program_outside_mps_keeps_its_instance() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let mut command = sim.node.program("cuda-app");
+    command
+        .arg("hold")
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")
+        .env("CUDA_VISIBLE_DEVICES", &uuid)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut app = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(app.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    assert!(line.contains("mps no"), "{line}");
+    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
+    let outside = format!("computes outside MPS for pid {}", app.id());
+    assert!(ran.stderr.contains(&outside), "{}", ran.stderr);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    drop(app.stdin.take());
+    app.wait().unwrap();
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+}
+
+#[test]
+fn logs_stay_unless_they_are_purged() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let logs = || std::fs::read_dir(sim.node.log_dir()).unwrap().count();
+    sim.run(&["down", "0.2"]).ended(0);
+    assert_eq!(logs(), 2);
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(
+        logs(),
+        1,
+        "only the logs of what was taken down are removed"
+    );
+}

@@ -1,0 +1,90 @@
+use insta::assert_snapshot;
+
+use crate::common::{Ran, SMALL, Sim};
+
+#[test]
+fn no_nvml_library() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = Ran::of(
+        sim.command(&["list"])
+            .env("MIG_MPS_NVML_LIBRARY", "/no/libnvidia-ml.so.1"),
+    )
+    .ended(1);
+    assert_snapshot!(ran.tidy(), @"
+    error: cannot load the NVML library /no/libnvidia-ml.so.1: /no/libnvidia-ml.so.1: cannot open shared object file: No such file or directory
+    hint: install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1
+    ");
+}
+
+#[test]
+fn no_driver() {
+    let sim = Sim::with("a100-80gb", 1);
+    let library = sim
+        .node
+        .dir()
+        .join("lib/libnvidia-ml.so.1")
+        .canonicalize()
+        .unwrap();
+    let mut command = sim.command(&["list"]);
+    command
+        .env_remove("SIMNODE")
+        .env("MIG_MPS_NVML_LIBRARY", library);
+    assert_snapshot!(Ran::of(&mut command).ended(1).tidy(), @"
+    error: the driver: nvmlInit_v2: Driver Not Loaded (9)
+    hint: load the NVIDIA kernel module; nvidia-smi shows whether it works
+    ");
+}
+
+#[test]
+fn no_control_program() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let up = ["up", profile.to_str().unwrap()];
+    let ran = Ran::of(sim.command(&up).env("PATH", "/usr/bin:/bin")).ended(1);
+    assert_snapshot!(ran.tidy(), @"
+    error: nvidia-cuda-mps-control is not in PATH
+    hint: both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); MIG_MPS_CONTROL may give the path of the control program
+    ");
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_CONTROL", "/no/control")).ended(1);
+    assert_snapshot!(ran.tidy(), @"
+    error: MIG_MPS_CONTROL is /no/control, where there is no program
+    hint: both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); MIG_MPS_CONTROL may give the path of the control program
+    ");
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+    // Looking needs none.
+    Ran::of(sim.command(&["status"]).env("PATH", "/usr/bin:/bin")).ended(0);
+}
+
+#[test]
+fn a_run_directory_too_long_for_a_socket() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let long = format!("/tmp/{}", "x".repeat(40));
+    let up = ["up", profile.to_str().unwrap()];
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", &long)).ended(1);
+    assert_snapshot!(ran.tidy(), @"
+    error: the pipe directory /tmp/…/MIG-000000000000000000000000000000000000/pipe is 91 bytes long: a socket path allows 87
+    hint: set MIG_MPS_RUN_DIR to a shorter directory
+    ");
+    assert!(!std::path::Path::new(&long).exists());
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+}
+
+#[test]
+fn a_run_directory_that_others_can_write_to_is_not_used() {
+    let sim = Sim::with("a100-80gb", 1);
+    std::fs::create_dir(sim.node.run_dir()).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(sim.node.run_dir(), open).unwrap();
+    let ran = sim.up(SMALL, &[]).ended(1);
+    assert_snapshot!(ran.tidy(), @"
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      |.....|.....|.....|.....|.....|.....|.....|.....|  now
+      |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
+      + enable MIG mode
+      + create 2g.20gb at 0:2, 1g.10gb at 2:1
+      + start 2 daemons (no daemon serves it): 0.0, 0.2
+    error: cannot use the run directory /tmp/…/run: it is there and is not a directory that belongs to the caller alone
+    ");
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+}

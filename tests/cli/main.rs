@@ -1,0 +1,10 @@
+//! Runs the real program on simulated nodes and looks at what a user sees.
+
+mod common;
+mod completions;
+mod down;
+mod environment;
+mod errors;
+mod list;
+mod status;
+mod up;

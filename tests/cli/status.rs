@@ -1,0 +1,155 @@
+use insta::assert_snapshot;
+
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell};
+
+#[test]
+fn servers_and_clients_are_shown() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut first = sim.app("0.2", &["hold", "--alloc", "2048"]);
+    assert!(first.wait_up().ends_with("mps yes"));
+    let second = sim.client("0.2");
+    let ran = sim.run(&["status"]).ended(0);
+    assert_snapshot!(ran.tidy(), @"
+    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
+    0.0  0  2g.20gb  ready  root  0  100%  0.0/19.5  N  N  Ns  one-at-a-time  MIG-…
+    0.2  0  1g.10gb  ready  root  2  100%  2.2/9.5  N  N  Ns  one-at-a-time  MIG-…
+
+    CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
+    0.2  N  root  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048
+    0.2  N  root  0.1  Ns  /tmp/…/node/bin/cuda-app hold
+    ");
+
+    let status = sim.status();
+    let pids: Vec<_> = status["clients"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["pid"].clone())
+        .collect();
+    assert!(pids.contains(&first.pid().into()) && pids.contains(&second.pid().into()));
+    assert_eq!(sim.device("0.2")["clients"], 2);
+    assert_eq!(sim.device("0.0")["clients"], 0);
+    for client in status["clients"].as_array().unwrap() {
+        assert_eq!(
+            (&client["device"], &client["user"]),
+            (&"0.2".into(), &"root".into())
+        );
+        assert!(client["memory_bytes"].as_u64().unwrap() > 0);
+    }
+    let used = sim.device("0.2")["memory_used_bytes"].as_u64().unwrap();
+    assert!(used > 2 << 30, "{used}");
+    assert!(first.finish().status.success() && second.finish().status.success());
+    assert_eq!(sim.device("0.2")["clients"], 0);
+}
+
+#[test]
+fn a_device_is_named_by_name_uuid_or_prefix() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    for word in ["0.2", uuid.as_str(), &uuid[..14]] {
+        let status = sim.run(&["status", "--json", word]).json();
+        assert_eq!(in_state(&status, "ready"), ["0.2"], "{word}");
+    }
+    let ran = sim.run(&["status", "0.7"]).ended(2);
+    assert_snapshot!(ran.tidy(), @r#"error: no device is called "0.7"; there are 0.0, 0.2"#);
+    sim.run(&["status", "MIG-"]).ended(2);
+}
+
+#[test]
+fn what_is_dead_missing_or_unserved_is_shown_as_such() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = r#"
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "1g", count = 3 } ]
+"#;
+    sim.up(profile, &[]).ended(0);
+    let (first, second) = (sim.device("0.0"), sim.device("0.1"));
+    shell(format!(
+        "kill -9 {} {}",
+        first["daemon_pid"], second["servers"][0]["pid"]
+    ))
+    .ended(0);
+    while is_alive(&first["daemon_pid"]) || is_alive(&second["servers"][0]["pid"]) {
+        std::thread::yield_now();
+    }
+    let status = sim.status();
+    assert_eq!(in_state(&status, "dead"), ["0.0"]);
+    assert_eq!(in_state(&status, "no server yet"), ["0.1"]);
+    assert_eq!(in_state(&status, "ready"), ["0.2"]);
+    assert_eq!(in_state(&status, "no daemon"), ["1"]);
+    let dead = sim.device("0.0");
+    assert_eq!(
+        (&dead["daemon_pid"], &dead["clients"]),
+        (&().into(), &().into())
+    );
+}
+
+#[test]
+fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let pipe = sim.device("0.2")["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    // A forgotten interactive session: its standard input stays open.
+    let mut session = sim
+        .node
+        .program("nvidia-cuda-mps-control")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = session.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"get_default_active_thread_percentage\n").unwrap();
+    let mut answer = [0; 5];
+    std::io::Read::read_exact(session.stdout.as_mut().unwrap(), &mut answer).unwrap();
+    let device = sim.device("0.2");
+    assert_eq!(device["state"], "busy");
+    assert_eq!(
+        (&device["clients"], &device["active_thread_percentage"]),
+        (&().into(), &().into())
+    );
+    assert!(
+        is_alive(&device["servers"][0]["pid"]),
+        "servers are known from /proc all the same"
+    );
+    assert_eq!(sim.device("0.0")["state"], "ready");
+    let ran = sim.run(&["down"]).ended(4);
+    assert!(
+        ran.stderr
+            .contains("the daemon of 0.2 cannot be asked for its clients"),
+        "{}",
+        ran.stderr
+    );
+    drop(input);
+    session.wait().unwrap();
+    sim.run(&["down"]).ended(0);
+}
+
+#[test]
+fn a_narrow_terminal_leaves_columns_out_and_says_so() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let in_terminal = format!("stty rows 24 cols 80; exec {program} status");
+    let mut script = std::process::Command::new("script");
+    script
+        .args(["-qec", &in_terminal, "/dev/null"])
+        .env_clear()
+        .envs(sim.node.env());
+    let ran = Ran::of(&mut script).ended(0);
+    for line in ran.stdout.lines() {
+        assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
+    }
+    assert!(
+        ran.stdout
+            .contains("(not shown in 80 columns: device, serve"),
+        "{}",
+        ran.stdout
+    );
+}

@@ -1,0 +1,369 @@
+use std::path::Path;
+
+use insta::assert_snapshot;
+
+use crate::common::{SMALL, Sim, in_state, is_alive, plain, shell};
+
+#[test]
+fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
+    let sim = Sim::with("a100-80gb", 2);
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert_snapshot!(ran.tidy(), @r#"
+    GPU 0-1  NVIDIA A100-SXM4-80GB
+      |.....|.....|.....|.....|.....|.....|.....|.....|  now
+      |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
+      + enable MIG mode
+      + create 2g.20gb at 0:2, 1g.10gb at 2:1
+      + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
+    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
+    0.0  0  2g.20gb  ready  root  0  100%  0.0/19.5  N  N  Ns  one-at-a-time  MIG-…
+    0.2  0  1g.10gb  ready  root  0  100%  0.0/9.5  N  N  Ns  one-at-a-time  MIG-…
+    1.0  1  2g.20gb  ready  root  0  100%  0.0/19.5  N  N  Ns  one-at-a-time  MIG-…
+    1.2  1  1g.10gb  ready  root  0  100%  0.0/9.5  N  N  Ns  one-at-a-time  MIG-…
+
+    No clients.
+    These devices serve one user at a time: a second user's program waits in cuInit until the first user's have gone. serve = "all" lets users share.
+    "#);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0.0", "0.2", "1.0", "1.2"]);
+    for device in status["devices"].as_array().unwrap() {
+        assert!(is_alive(&device["daemon_pid"]) && is_alive(&device["servers"][0]["pid"]));
+        assert_eq!(device["active_thread_percentage"], 100.0);
+    }
+}
+
+#[test]
+fn up_again_does_nothing() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.status();
+    let changes = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    assert_eq!(sim.status()["devices"], before["devices"]);
+    assert_eq!(
+        sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"),
+        changes
+    );
+    assert_eq!(sim.happened("daemon start"), 4);
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_changes_nothing() {
+    let sim = Sim::with("a100-80gb", 2);
+    let ran = sim.up(SMALL, &["--dry-run"]).ended(0);
+    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
+    GPU 0-1  NVIDIA A100-SXM4-80GB
+      |.....|.....|.....|.....|.....|.....|.....|.....|  now
+      |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
+      + enable MIG mode
+      + create 2g.20gb at 0:2, 1g.10gb at 2:1
+      + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
+    ");
+    assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
+    assert!(!sim.node.run_dir().exists());
+}
+
+#[test]
+fn gpus_that_the_profile_does_not_select_are_left_alone() {
+    let sim = Sim::with("a100-80gb", 3);
+    let profile = r#"
+[[gpu]]
+select = { index = [1] }
+devices = [ { profile = "7g" } ]
+"#;
+    sim.up(profile, &[]).ended(0);
+    let list = sim.list();
+    let mig: Vec<bool> = (0..3)
+        .map(|gpu| list["gpus"][gpu]["mig"]["current"].as_bool().unwrap())
+        .collect();
+    assert_eq!(mig, [false, true, false]);
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0", "2"]);
+}
+
+#[test]
+fn names_whole_gpus_and_settings_are_as_the_profile_says() {
+    let sim = Sim::with("h200", 3);
+    let profile = r#"
+[mps]
+active-thread-percentage = 50
+
+[[gpu]]
+select = { index = [2] }
+mig = false
+name = "whole"
+mps = { server = "lazy", active-thread-percentage = 33.3 }
+
+[[gpu]]
+select = { product = "H200" }
+devices = [
+  { name = "trainer-{gpu}", profile = "3g.71gb", at = 4, mps = { serve = "all" } },
+  { name = "small-{gpu}-{n}", profile = "1g", count = 2 },
+  { profile = "1g+me" },
+]
+"#;
+    sim.up(profile, &[]).ended(0);
+    let status = sim.status();
+    assert_eq!(
+        in_state(&status, "ready"),
+        [
+            "0.2",
+            "1.2",
+            "small-0-0",
+            "small-0-1",
+            "small-1-0",
+            "small-1-1",
+            "trainer-0",
+            "trainer-1"
+        ]
+    );
+    assert_eq!(in_state(&status, "no server yet"), ["whole"]);
+    assert_eq!(sim.device("whole")["active_thread_percentage"], 33.3);
+    assert_eq!(sim.device("small-1-0")["active_thread_percentage"], 50.0);
+    assert_eq!(sim.device("trainer-1")["serve"], "all");
+    assert_eq!(sim.device("0.2")["profile"], "1g.18gb+me");
+    assert_eq!(sim.device("small-0-0")["profile"], "1g.18gb");
+    assert!(
+        sim.up(profile, &[])
+            .ended(0)
+            .stderr
+            .starts_with("Nothing to do")
+    );
+}
+
+#[test]
+fn compute_instances_share_a_gpu_instance() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g", compute = ["2c", "1c"] } ]
+"#;
+    sim.up(profile, &[]).ended(0);
+    let list = sim.list();
+    let devices = list["gpus"][0]["devices"].as_array().unwrap();
+    let profiles: Vec<_> = devices
+        .iter()
+        .map(|device| device["profile"].clone())
+        .collect();
+    assert_eq!(profiles, ["2c.3g.40gb", "1c.3g.40gb"]);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0.c0", "0.0.c1"]);
+    assert!(
+        sim.up(profile, &[])
+            .ended(0)
+            .stderr
+            .starts_with("Nothing to do")
+    );
+}
+
+#[test]
+fn the_double_memory_profile_gets_all_its_multiprocessors() {
+    // The compute instance with the slice's number has 16 of the 26 SMs.
+    let sim = Sim::with("h200", 1);
+    let profile = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "1g.35gb" } ]
+"#;
+    sim.up(profile, &[]).ended(0);
+    assert_eq!(sim.list()["gpus"][0]["devices"][0]["multiprocessors"], 26);
+}
+
+#[test]
+fn other_instances_are_never_destroyed_to_make_room() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.list();
+    let other = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "7g" } ]
+"#;
+    let ran = sim.up(other, &["--yes"]).ended(4);
+    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
+    error: GPU 0 (NVIDIA A100-SXM4-80GB) is partitioned otherwise, and this version does not destroy instances to make room
+      |2g.20gb    |1g   |.....|.....|.....|.....|.....|
+    hint: take it down with mig-mps down --destroy-mig, or destroy the instances of other tools with nvidia-smi mig -i 0 -dci && nvidia-smi mig -i 0 -dgi
+    ");
+    assert_eq!(sim.list(), before);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn a_profile_that_asks_for_more_adds_it() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.device("0.2");
+    let more = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g" } ]
+"#;
+    sim.up(more, &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2", "0.4"]);
+    let after = sim.device("0.2");
+    assert_eq!(
+        (&after["uuid"], &after["daemon_pid"]),
+        (&before["uuid"], &before["daemon_pid"])
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_touched() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
+"#;
+    let ran = sim.up(profile, &[]).ended(5);
+    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
+    error: profile.toml:3:10: this does not fit on a GPU it selects
+      |
+    3 | select = { all = true }
+      |          ^^^^^^^^^^^^^^
+    GPU 0: 3g.40gb + 3g.40gb + 1g.10gb does not fit: it needs 9 of 8 memory slices
+      |.....|.....|.....|.....|.....|.....|.....|.....|
+    hint: 3g.40gb + 3g.40gb would fit
+    ");
+    assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
+    assert!(!sim.node.run_dir().exists());
+}
+
+#[test]
+fn a_busy_gpu_is_not_switched_to_mig_mode() {
+    let sim = Sim::with("a100-80gb", 1);
+    let mut app = sim.node.cuda_app(Path::new("/nowhere"), &["hold"]);
+    let up = app.wait_up();
+    assert!(up.ends_with("mps no"), "{up}");
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    let pid = app.pid();
+    assert!(
+        ran.stderr.contains(&format!("computes for pid {pid}")),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+    assert!(app.finish().status.success());
+    sim.up(SMALL, &[]).ended(0);
+}
+
+#[test]
+fn a_dead_daemon_is_started_again() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dead = sim.device("0.2");
+    shell(format!("kill -9 {}", dead["daemon_pid"])).ended(0);
+    while is_alive(&dead["daemon_pid"]) {
+        std::thread::yield_now();
+    }
+    assert_eq!(sim.device("0.2")["state"], "dead");
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert!(
+        ran.stdout.contains("(its daemon has died): 0.2"),
+        "{}",
+        ran.stdout
+    );
+    let healed = sim.device("0.2");
+    assert_eq!(healed["state"], "ready");
+    assert_ne!(healed["daemon_pid"], dead["daemon_pid"]);
+}
+
+#[test]
+fn changed_settings_restart_an_idle_daemon_and_leave_one_with_clients_alone() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let half = format!("{SMALL}\n[mps]\nactive-thread-percentage = 50\n");
+    let app = sim.client("0.2");
+    let before = sim.status();
+    let ran = sim.up(&half, &["--yes"]).ended(4);
+    assert!(
+        ran.stderr
+            .contains(&format!("0.2: pid {} (root", app.pid())),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.status()["devices"], before["devices"]);
+    assert!(app.finish().status.success());
+
+    let nobody_asked = sim.up(&half, &[]).ended(4);
+    assert!(
+        nobody_asked.stderr.contains("--yes"),
+        "{}",
+        nobody_asked.stderr
+    );
+    assert_eq!(sim.device("0.2")["active_thread_percentage"], 100.0);
+
+    sim.up(&half, &["--yes"]).ended(0);
+    assert_eq!(sim.device("0.2")["active_thread_percentage"], 50.0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn what_is_no_longer_asked_for_on_a_whole_gpu_makes_way() {
+    let sim = Sim::with("a100-80gb", 1);
+    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    sim.up(whole, &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    let ran = sim.up(whole, &["--yes"]).ended(4);
+    assert!(
+        ran.stderr
+            .contains("is in MIG mode, and the profile wants it whole"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_second_change_waits_and_names_the_holder() {
+    let sim = Sim::with("a100-80gb", 1);
+    std::fs::create_dir(sim.node.run_dir()).unwrap();
+    let lock = std::fs::File::create(sim.node.run_dir().join("lock")).unwrap();
+    std::fs::write(
+        sim.node.run_dir().join("lock"),
+        std::process::id().to_string(),
+    )
+    .unwrap();
+    lock.lock().unwrap();
+    let ran = sim.up(SMALL, &[]).ended(4);
+    let holder = format!("process {} (root, ", std::process::id());
+    assert!(ran.stderr.contains(&holder), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("is changing this node"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+    // Reading takes no lock.
+    sim.run(&["status"]).ended(0);
+    sim.run(&["list"]).ended(0);
+}
+
+#[test]
+fn an_up_that_was_killed_is_gone_on_with() {
+    let sim = Sim::with("a100-80gb", 4);
+    let path = sim.profile(SMALL);
+    let mut child = sim
+        .command(&["up", path.to_str().unwrap()])
+        .spawn()
+        .unwrap();
+    while sim.happened("daemon start") < 2 {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "up was over too soon to be killed"
+        );
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready").len(), 8, "{status:#}");
+    let made = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
+    assert_eq!(made, 8, "no instance is made twice");
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(sim.list()["gpus"][3]["devices"], serde_json::json!([]));
+}
