@@ -99,7 +99,14 @@ impl Shared<'_> {
     ) -> Result<(), Cause> {
         let daemon = self.daemon(record);
         let host = &self.site.environment.host;
-        if let Liveness::Held(pid) = daemon.liveness()
+        let liveness = daemon.liveness();
+        if let (Liveness::Dead, Some(id)) = (liveness, record.daemon)
+            && record.boot_id == self.site.boot_id
+        {
+            // It may live on without its lock file.
+            daemon.terminate(host, (id.pid, id.start_time))?;
+        }
+        if let Liveness::Held(pid) = liveness
             && record.boot_id == self.site.boot_id
             && let Some(process) = host.process(pid)
         {

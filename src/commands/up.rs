@@ -71,8 +71,9 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let (after, rest) = up.plan()?;
         if rest.is_empty() {
             up.record(&after)?;
+            ui.status(&after, &[])?;
             remark(&plan, ui);
-            return ui.status(&after, &[]);
+            return Ok(());
         }
         if !plan.gpus.iter().any(|gpu| gpu.to_be_continued) {
             return Err(NotAsWanted(steps(&rest)).into());

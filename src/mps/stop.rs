@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Daemon, Liveness, MpsError};
 use crate::host::{Host, Pid, RunError, StartTime, run};
@@ -71,6 +71,29 @@ impl Daemon {
             daemon.0,
             limit.as_secs()
         )))
+    }
+
+    /// Ends a daemon that no control session can reach any more. Its server and their clients'
+    /// connections end with it.
+    ///
+    /// # Errors
+    /// [`MpsError::Failed`] where it does not end.
+    pub fn terminate(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<(), MpsError> {
+        let (pid, started) = daemon;
+        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
+        // Opened first, checked then, signalled last: no other process can come in between.
+        if let Some(Ok(pidfd)) = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty()))
+            && host
+                .process(pid)
+                .is_some_and(|process| process.started == started)
+        {
+            let sent = pidfd_send_signal(&pidfd, Signal::TERM);
+            sent.map_err(|error| self.failure(format!("cannot end process {pid}: {error}")))?;
+        }
+        if gone(host, daemon, QUIT_LIMIT) {
+            return Ok(());
+        }
+        Err(self.failure(format!("process {pid} does not end")))
     }
 
     fn verify_lock_free(&self) -> Result<(), MpsError> {

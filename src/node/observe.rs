@@ -168,7 +168,17 @@ fn look_at(
             served.life = Life::Hidden;
             return;
         }
-        Liveness::Dead => return,
+        Liveness::Dead => {
+            let recorded = record.daemon.filter(|_| record.boot_id == boot_id);
+            let lives = |id: &DaemonId| {
+                host.process(id.pid)
+                    .is_some_and(|process| process.started == id.start_time)
+            };
+            if recorded.as_ref().is_some_and(lives) {
+                served.life = Life::Orphan;
+            }
+            return;
+        }
     };
     let same = record.boot_id == boot_id
         && match record.daemon {

@@ -37,6 +37,8 @@ pub enum Life {
     Busy,
     /// It lives, and the caller may not ask it.
     Hidden,
+    /// It lives, and its pipe directory is gone: no program can reach it.
+    Orphan,
     /// It is gone; the record and maybe files of it are left.
     Dead,
 }
@@ -51,6 +53,7 @@ impl Life {
             Self::Fault => "fault",
             Self::Busy => "busy",
             Self::Hidden => "hidden",
+            Self::Orphan => "orphan",
             Self::Dead => "dead",
         }
     }

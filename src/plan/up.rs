@@ -373,6 +373,7 @@ impl<'a> Planner<'a> {
             }
             let because = match present {
                 None => "no daemon serves it".to_owned(),
+                Some(served) if served.life == Life::Orphan => return Err(unknowable(served)),
                 Some(served) => match difference(served, aim) {
                     _ if served.life == Life::Dead => "its daemon has died".to_owned(),
                     Some(difference) => {
@@ -441,7 +442,7 @@ impl<'a> Planner<'a> {
 
 /// Ends a daemon that has no clients.
 fn stop(served: &Served, because: String) -> Result<Step, Refusal> {
-    if matches!(served.life, Life::Busy | Life::Hidden) {
+    if matches!(served.life, Life::Busy | Life::Hidden | Life::Orphan) {
         return Err(unknowable(served));
     }
     if !served.clients.is_empty() {
@@ -468,7 +469,13 @@ pub(super) fn unknowable(served: &Served) -> Refusal {
             served.record.name,
             served.life.word()
         ),
-        hint: "close other control sessions, or run it as root".to_owned(),
+        hint: match served.life {
+            Life::Orphan => format!(
+                "its pipe directory was removed; end it with mig-mps down {} --now",
+                served.record.name
+            ),
+            _ => "close other control sessions, or run it as root".to_owned(),
+        },
     }
 }
 

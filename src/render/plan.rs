@@ -141,7 +141,7 @@ fn starts(group: &[&GpuPlan], started: &[&Step]) -> Vec<String> {
             } else {
                 "daemon"
             };
-            let shown = if names.len() > 8 {
+            let shown = if names.len() > 5 {
                 format!("{} … {}", names[..4].join(", "), names[names.len() - 1])
             } else {
                 names.join(", ")

@@ -224,7 +224,7 @@ fn since(served: &Served) -> Duration {
 fn state_style(state: &str) -> Style {
     match state {
         "ready" => Style::new().green(),
-        "fault" | "dead" | "no device" => Style::new().red().bold(),
+        "fault" | "dead" | "orphan" | "no device" => Style::new().red().bold(),
         "no daemon" | "no server yet" => Style::new().dim(),
         _ => Style::new().yellow(),
     }

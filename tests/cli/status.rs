@@ -153,3 +153,25 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
         ran.stdout
     );
 }
+
+#[test]
+fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let device = sim.device("0.2");
+    std::fs::remove_dir_all(device["pipe_directory"].as_str().unwrap()).unwrap();
+    assert_eq!(in_state(&sim.status(), "orphan"), ["0.2"]);
+    // A second daemon beside it would make two.
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    assert!(
+        ran.stderr.contains("mig-mps down 0.2 --now"),
+        "{}",
+        ran.stderr
+    );
+    sim.run(&["down", "0.2"]).ended(4);
+    assert!(is_alive(&device["daemon_pid"]));
+    sim.run(&["down", "0.2", "--now"]).ended(0);
+    assert!(!is_alive(&device["daemon_pid"]));
+    sim.up(SMALL, &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
