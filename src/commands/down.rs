@@ -121,7 +121,7 @@ fn drain(
             Err(error) => error,
         };
         let waiting_for = match error.downcast_ref() {
-            Some(Refusal::InUse { clients }) => clients.len(),
+            Some(Refusal::InUse { clients, .. }) => clients.len(),
             _ => return Err(error),
         };
         let left = patience.and_then(|patience| patience.checked_sub(begun.elapsed()));

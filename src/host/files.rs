@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::{Uid, caller, user_name};
+
 /// Makes a directory with exactly these permissions, and its parents with 0755; one that is there
 /// must be a directory of ours that nobody else can write to.
 ///
@@ -22,11 +24,7 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let meta = fs::symlink_metadata(path)?;
-            let ours = meta.is_dir()
-                && meta.uid() == rustix::process::geteuid().as_raw()
-                && meta.mode() & 0o022 == 0;
-            if !ours {
-                let why = "it is there and is not a directory that belongs to the caller alone";
+            if let Some(why) = not_ours(&meta) {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
             }
         }
@@ -34,6 +32,17 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
     // The umask may have taken bits away.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Why a directory cannot be trusted with our state; `None` where it can.
+fn not_ours(meta: &fs::Metadata) -> Option<String> {
+    if !meta.is_dir() {
+        return Some("it is not a directory".to_owned());
+    }
+    if Uid(meta.uid()) != caller() {
+        return Some(format!("it belongs to {}", user_name(Uid(meta.uid()))));
+    }
+    (meta.mode() & 0o022 != 0).then(|| "others can write to it".to_owned())
 }
 
 /// Replaces a JSON file atomically: a reader sees the old one or the new one.

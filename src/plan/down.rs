@@ -57,7 +57,10 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
             });
     }
     if !clients.is_empty() {
-        return Err(Refusal::InUse { clients });
+        return Err(Refusal::InUse {
+            clients,
+            hint: "wait for them with --drain SECONDS, or end them with --now".to_owned(),
+        });
     }
     if wanted.destroy_mig {
         for gpu in &node.gpus {

@@ -41,6 +41,8 @@ pub enum Refusal {
     InUse {
         /// Who.
         clients: Vec<ClientOf>,
+        /// What to do about it.
+        hint: String,
     },
 }
 
@@ -86,10 +88,7 @@ impl Refusal {
             Self::Infeasible { nearest, .. } => nearest
                 .as_ref()
                 .map(|nearest| format!("{nearest} would fit")),
-            Self::InTheWay { hint, .. } => Some(hint.clone()),
-            Self::InUse { .. } => {
-                Some("wait for them with --drain SECONDS, or end them with --now".to_owned())
-            }
+            Self::InTheWay { hint, .. } | Self::InUse { hint, .. } => Some(hint.clone()),
         }
     }
 }

@@ -448,6 +448,10 @@ fn stop(served: &Served, because: String) -> Result<Step, Refusal> {
     if !served.clients.is_empty() {
         return Err(Refusal::InUse {
             clients: ClientOf::all(served),
+            hint: format!(
+                "let them end, or take the device down first: mig-mps down {} --drain SECONDS",
+                served.record.name
+            ),
         });
     }
     Ok(Step {

@@ -1,5 +1,6 @@
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -7,6 +8,9 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 use simnode::harness::{App, TestNode};
+
+/// A user who is not root: `nobody`.
+pub(crate) const NOBODY: u32 = 65534;
 
 /// A simulated node, with short words for what tests do on it.
 pub(crate) struct Sim {
@@ -56,6 +60,24 @@ impl Sim {
         let path = self.node.dir().join("profile.toml");
         fs::write(&path, text).unwrap();
         path
+    }
+
+    /// `mig-mps` run by a plain user, with directories of that user's own.
+    pub(crate) fn by_nobody(&self, args: &[&str]) -> Command {
+        let runtime = self.node.run_dir().with_file_name("nobody");
+        if !runtime.exists() {
+            fs::create_dir(&runtime).unwrap();
+            std::os::unix::fs::chown(&runtime, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let mut command = self.command(args);
+        command
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .env_remove("MIG_MPS_RUN_DIR")
+            .env_remove("MIG_MPS_LOG_DIR")
+            .env("XDG_RUNTIME_DIR", &runtime)
+            .env("XDG_STATE_HOME", runtime.join("state"));
+        command
     }
 
     /// `status --json`
@@ -148,9 +170,12 @@ impl Ran {
         serde_json::from_str(&ran.stdout).unwrap()
     }
 
-    /// Everything it wrote, with what differs from run to run made plain.
+    /// Everything it wrote, with what differs from run to run and user to user made plain.
     pub(crate) fn tidy(&self) -> String {
-        tidy(&format!("{}{}", self.stdout, self.stderr))
+        let all = tidy(&format!("{}{}", self.stdout, self.stderr));
+        all.replace(&user(), "USER")
+            .replace("one-at-a-time", "SERVE")
+            .replace("  self  ", "  SERVE  ")
     }
 }
 
@@ -180,6 +205,11 @@ pub(crate) fn is_root(test: &str) -> bool {
         eprintln!("SKIPPED: {test} needs root");
     }
     root
+}
+
+/// Who runs the tests.
+pub(crate) fn user() -> String {
+    shell("id -un").ended(0).stdout.trim().to_owned()
 }
 
 /// Replaces UUIDs, process ids, ages and directories, and the widths that depend on them.

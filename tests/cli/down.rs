@@ -47,7 +47,7 @@ fn clients_are_never_ended_unasked() {
     let ran = sim.run(&["down"]).ended(4);
     assert_snapshot!(ran.tidy(), @"
     error: 1 client is still running:
-      0.2: pid N (root, /tmp/…/node/bin/cuda-app hold)
+      0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     hint: wait for them with --drain SECONDS, or end them with --now
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);

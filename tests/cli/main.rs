@@ -6,5 +6,7 @@ mod down;
 mod environment;
 mod errors;
 mod list;
+mod readme;
 mod status;
 mod up;
+mod users;

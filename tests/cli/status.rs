@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell};
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell, user};
 
 #[test]
 fn servers_and_clients_are_shown() {
@@ -12,12 +12,12 @@ fn servers_and_clients_are_shown() {
     let ran = sim.run(&["status"]).ended(0);
     assert_snapshot!(ran.tidy(), @"
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0.0  0  2g.20gb  ready  root  0  100%  0.0/19.5  N  N  Ns  one-at-a-time  MIG-…
-    0.2  0  1g.10gb  ready  root  2  100%  2.2/9.5  N  N  Ns  one-at-a-time  MIG-…
+    0.0  0  2g.20gb  ready  USER  0  100%  0.0/19.5  N  N  Ns  SERVE  MIG-…
+    0.2  0  1g.10gb  ready  USER  2  100%  2.2/9.5  N  N  Ns  SERVE  MIG-…
 
     CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
-    0.2  N  root  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048
-    0.2  N  root  0.1  Ns  /tmp/…/node/bin/cuda-app hold
+    0.2  N  USER  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048
+    0.2  N  USER  0.1  Ns  /tmp/…/node/bin/cuda-app hold
     ");
 
     let status = sim.status();
@@ -33,7 +33,7 @@ fn servers_and_clients_are_shown() {
     for client in status["clients"].as_array().unwrap() {
         assert_eq!(
             (&client["device"], &client["user"]),
-            (&"0.2".into(), &"root".into())
+            (&"0.2".into(), &user().into())
         );
         assert!(client["memory_bytes"].as_u64().unwrap() > 0);
     }
