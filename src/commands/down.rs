@@ -95,7 +95,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     if args.purge {
         purge(&home, &plan)?;
     }
-    let after = observe(environment, Look::Passive)?;
+    let after = observe(environment, Look::Geometry)?;
     let left = after.served.iter().any(|served| served.run_dir == run_dir);
     if !left {
         apply::record_profile(&run_dir, &after.boot_id, None)

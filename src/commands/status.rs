@@ -23,7 +23,7 @@ pub struct StatusArgs {
 /// # Errors
 /// Where NVML does not answer, or a device is not there.
 pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<()> {
-    let node = observe(environment, Look::Close)?;
+    let node = observe(environment, Look::Status)?;
     let devices = node.resolve(&args.devices)?;
     if args.json {
         ui.status_json(&node, &devices)

@@ -35,6 +35,8 @@ pub struct Process {
     pub parent: Pid,
     /// With the id, its identity.
     pub started: StartTime,
+    /// Whether it is stopped by a signal or a debugger: it answers nobody.
+    pub is_stopped: bool,
     /// Its program's name, cut to 15 bytes by the kernel.
     pub name: String,
     directory: PathBuf,
@@ -61,6 +63,7 @@ impl Process {
             pid: Pid(pid.parse().ok()?),
             parent: Pid(fields.get(1)?.parse().ok()?),
             started: StartTime(fields.get(19)?.parse().ok()?),
+            is_stopped: matches!(state, "T" | "t"),
             name: name.to_owned(),
             directory,
         })

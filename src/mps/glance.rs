@@ -41,15 +41,20 @@ impl Daemon {
     /// `/proc` shows as its children.
     ///
     /// # Errors
-    /// [`MpsError::Busy`] when somebody else's session outlasts `patience`, and others.
-    pub fn glance(&self, children: &[Pid], patience: Duration) -> Result<Glance, MpsError> {
+    /// [`MpsError::Busy`] when somebody else's session outlasts `patience`, a late answer, and others.
+    pub fn glance(
+        &self,
+        children: &[Pid],
+        patience: Duration,
+        limit: Duration,
+    ) -> Result<Glance, MpsError> {
         let mut commands = vec!["get_server_list".to_owned()];
         for child in children {
             commands.push(format!("get_server_status {child}"));
             commands.push(format!("get_client_list {child}"));
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-        let answer = self.session(&commands, patience)?;
+        let answer = self.session(&commands, patience, limit)?;
         let servers = read(&answer.lines, children).ok_or_else(|| MpsError::Strange {
             asked: commands.join("\n"),
             answer: answer.lines.join("\n"),

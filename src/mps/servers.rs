@@ -4,7 +4,8 @@ use super::daemon::parse_pid;
 use super::{Daemon, MpsError, ServerState};
 use crate::host::{Pid, Uid};
 
-/// How long a server may take to become ready (0.15 to 0.3 s on an H200).
+/// How long a server may take to become ready (0.15 to 0.3 s on an H200). The daemon is
+/// single-threaded and answers nothing meanwhile.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -24,7 +25,7 @@ impl Daemon {
         if let Some(start) = &start {
             commands.extend([start.as_str(), "get_server_list"]);
         }
-        let answer = self.session(&commands, PATIENCE)?;
+        let answer = self.session(&commands, PATIENCE, READY_LIMIT)?;
         // A value that is refused is answered with the one that stays, at exit status 0.
         if (answer.percentage - percentage).abs() >= 0.05 {
             return Err(self.failure(format!(
@@ -56,7 +57,7 @@ impl Daemon {
             let Some(pid) = server else {
                 return Err(self.failure("the MPS server did not start"));
             };
-            let glance = self.glance(&[pid], PATIENCE)?;
+            let glance = self.glance(&[pid], PATIENCE, READY_LIMIT)?;
             match glance.servers.iter().find(|seen| seen.pid == pid) {
                 Some(seen) if seen.state == Some(ServerState::Active) => return Ok(pid),
                 Some(_) if begun.elapsed() < READY_LIMIT => std::thread::sleep(PAUSE),

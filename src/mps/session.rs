@@ -8,10 +8,6 @@ use crate::host::run;
 /// the setting back.
 const SENTINEL: &str = "get_default_active_thread_percentage";
 
-/// How long a daemon may take over one session. It is single-threaded and answers nothing while a
-/// server starts (0.3 s on an H200).
-const SESSION_LIMIT: Duration = Duration::from_secs(30);
-
 /// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -26,12 +22,13 @@ pub(super) struct Answer {
 }
 
 impl Daemon {
-    /// Runs commands in one control session, trying again for as long as `patience` while another
-    /// session keeps the daemon busy.
+    /// Runs commands in one control session that may take up to `limit`, trying again for as long as
+    /// `patience` while another session keeps the daemon busy.
     pub(super) fn session(
         &self,
         commands: &[&str],
         patience: Duration,
+        limit: Duration,
     ) -> Result<Answer, MpsError> {
         let mut script = commands.join("\n");
         if !commands.is_empty() {
@@ -42,7 +39,7 @@ impl Daemon {
         let begun = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let output = run(&mut self.control(), &script, SESSION_LIMIT)?;
+            let output = run(&mut self.control(), &script, limit)?;
             match read(&script, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
                 Err(Refusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),

@@ -2,6 +2,7 @@
 //!
 //! A [`Node`] is a snapshot. Nothing here changes anything, and reading takes no lock.
 
+mod daemons;
 mod device;
 mod gpu;
 mod observe;

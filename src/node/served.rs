@@ -14,11 +14,15 @@ pub struct Served {
     pub device_is_there: bool,
     /// How its daemon is.
     pub life: Life,
+    /// Whether its servers and clients are known: a daemon that could not be asked has an unknown
+    /// number of them, not none.
+    pub is_known: bool,
     /// Its servers: at most one, but for the moment when one user's follows another's.
     pub servers: Vec<ServerProcess>,
     /// Its clients.
     pub clients: Vec<Client>,
-    /// Its default active thread percentage as it answers now; `None` where it was not asked.
+    /// Its default active thread percentage as it answers now; `None` where it was not asked: what
+    /// was read back when it was started is in the record.
     pub percentage: Option<f64>,
 }
 
@@ -35,8 +39,10 @@ pub enum Life {
     Fault,
     /// It is alive, and somebody else's control session keeps it from answering.
     Busy,
-    /// It lives, and the caller may not ask it.
+    /// It lives, and was asked nothing: the caller may not, or did not need to.
     Hidden,
+    /// It lives, and does not answer.
+    NoAnswer,
     /// It lives, and its pipe directory is gone: no program can reach it.
     Orphan,
     /// It is gone; the record and maybe files of it are left.
@@ -53,6 +59,7 @@ impl Life {
             Self::Fault => "fault",
             Self::Busy => "busy",
             Self::Hidden => "hidden",
+            Self::NoAnswer => "no answer",
             Self::Orphan => "orphan",
             Self::Dead => "dead",
         }

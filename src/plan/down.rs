@@ -28,7 +28,10 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
     let mut clients = Vec::new();
     let ours = node.served.iter().filter(|served| served.run_dir == *home);
     for served in ours.filter(|served| selected(&served.record.name)) {
-        if matches!(served.life, Life::Busy | Life::Hidden | Life::Orphan) && wanted.force.is_none()
+        if matches!(
+            served.life,
+            Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan
+        ) && wanted.force.is_none()
         {
             return Err(unknowable(served));
         }

@@ -442,7 +442,10 @@ impl<'a> Planner<'a> {
 
 /// Ends a daemon that has no clients.
 fn stop(served: &Served, because: String) -> Result<Step, Refusal> {
-    if matches!(served.life, Life::Busy | Life::Hidden | Life::Orphan) {
+    if matches!(
+        served.life,
+        Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan
+    ) {
         return Err(unknowable(served));
     }
     if !served.clients.is_empty() {

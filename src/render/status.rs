@@ -96,10 +96,9 @@ impl Row<'_> {
             .and_then(|processes| processes.memory)
     }
 
-    /// Whether servers and clients are known: a daemon that could not be asked has an unknown number.
-    fn was_asked(&self) -> bool {
-        self.served
-            .is_some_and(|served| served.percentage.is_some())
+    /// Whether its servers and clients are known.
+    fn is_known(&self) -> bool {
+        self.served.is_some_and(|served| served.is_known)
     }
 }
 
@@ -154,7 +153,7 @@ fn servers(node: &Node, rows: &[Row<'_>]) -> Table {
     for row in rows {
         let served = row.served;
         let alive = served.filter(|served| served.is_alive());
-        let unknown = if row.was_asked() { "-" } else { "?" };
+        let unknown = if row.is_known() { "-" } else { "?" };
         let user = alive.map(|served| users(served).unwrap_or_else(|| unknown.to_owned()));
         let server_pids = alive.map(|served| {
             let pids: Vec<String> = served.servers.iter().map(|s| s.pid.to_string()).collect();
@@ -165,7 +164,7 @@ fn servers(node: &Node, rows: &[Row<'_>]) -> Table {
             }
         });
         let clients = alive.map(|served| {
-            if row.was_asked() {
+            if row.is_known() {
                 served.clients.len().to_string()
             } else {
                 "?".to_owned()
@@ -297,8 +296,8 @@ pub(super) fn json(node: &Node, devices: &[String]) -> Value {
 fn row_json(node: &Node, row: &Row<'_>) -> Value {
     let served = row.served;
     let alive = served.filter(|served| served.is_alive());
-    let asked = row.was_asked();
-    let servers = alive.filter(|served| asked || served.life == Life::Busy).map(|served| {
+    let known = row.is_known();
+    let servers = alive.filter(|served| known || served.life == Life::Busy).map(|served| {
         let all = served.servers.iter();
         all.map(|server| json!({ "pid": server.pid, "user": server.user.map(user_name), "uid": server.user }))
             .collect::<Vec<_>>()
@@ -314,8 +313,11 @@ fn row_json(node: &Node, row: &Row<'_>) -> Value {
         "pipe_directory": served.map(|served| served.run_dir.pipe_dir(&served.record.uuid)),
         "daemon_pid": alive.and_then(|served| served.record.daemon).map(|daemon| daemon.pid),
         "servers": servers,
-        "clients": alive.filter(|_| asked).map(|served| served.clients.len()),
-        "active_thread_percentage": served.and_then(|served| served.percentage),
+        "clients": alive.filter(|_| known).map(|served| served.clients.len()),
+        "active_thread_percentage": served.map(|served| {
+            let recorded = served.record.settings.active_thread_percentage.value();
+            served.percentage.unwrap_or(recorded)
+        }),
         "memory_used_bytes": memory.map(|memory| memory.used),
         "memory_total_bytes": memory.map(|memory| memory.total),
         "since": alive.map(|served| served.record.since),

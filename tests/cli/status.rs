@@ -108,11 +108,13 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     std::io::Write::write_all(&mut input, b"get_default_active_thread_percentage\n").unwrap();
     let mut answer = [0; 5];
     std::io::Read::read_exact(session.stdout.as_mut().unwrap(), &mut answer).unwrap();
+    // Without clients nothing needs asking; with one, fault must be told from ready.
+    let client = sim.client("0.2");
     let device = sim.device("0.2");
     assert_eq!(device["state"], "busy");
     assert_eq!(
         (&device["clients"], &device["active_thread_percentage"]),
-        (&().into(), &().into())
+        (&().into(), &100.0.into())
     );
     assert!(
         is_alive(&device["servers"][0]["pid"]),
@@ -128,6 +130,7 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     );
     drop(input);
     session.wait().unwrap();
+    assert!(client.finish().status.success());
     sim.run(&["down"]).ended(0);
 }
 
@@ -174,4 +177,42 @@ fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
     assert!(!is_alive(&device["daemon_pid"]));
     sim.up(SMALL, &[]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn status_of_idle_devices_leaves_no_trace_in_the_logs() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let log = sim.node.log_dir().join(uuid).join("control.log");
+    let before = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), before);
+    let app = sim.client("0.2");
+    assert_eq!(sim.device("0.2")["clients"], 1);
+    assert_ne!(std::fs::read_to_string(&log).unwrap(), before);
+    assert!(app.finish().status.success());
+}
+
+#[test]
+fn a_fault_is_shown_until_its_clients_have_gone() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut healthy = sim.client("0.2");
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    // Both are told of the fault; the state lasts while one of them lives.
+    while sim.device("0.2")["state"] != "fault" {
+        assert_ne!(
+            sim.device("0.2")["clients"],
+            0,
+            "the fault was over before it was seen"
+        );
+    }
+    drop(faulty);
+    healthy.wait_up();
+    drop(healthy);
+    while sim.device("0.2")["state"] != "ready" {
+        std::thread::yield_now();
+    }
 }
