@@ -377,8 +377,8 @@ impl<'a> Planner<'a> {
                 Some(served) => match difference(served, aim) {
                     _ if served.life == Life::Dead => "its daemon has died".to_owned(),
                     Some(difference) => {
-                        stops.push(stop(served, format!("{difference} changes"))?);
-                        format!("{difference} changes")
+                        stops.push(stop(served, difference.clone())?);
+                        difference
                     }
                     None if !served.record.finished => {
                         "an interrupted up did not finish it".to_owned()
@@ -490,20 +490,23 @@ pub(super) fn unknowable(served: &Served) -> Refusal {
 fn difference(served: &Served, aim: &Aim) -> Option<String> {
     let record = &served.record;
     let has = &record.settings;
+    let text = |serve: Option<Serve>| serve.map_or_else(|| "?".to_owned(), |s| s.to_string());
     if record.name != aim.name {
-        return Some(format!("its name \"{}\"", record.name));
+        return Some(format!("it is called {}, not {}", record.name, aim.name));
     }
     if has.serve != Some(aim.serve) {
-        let serve = has
-            .serve
-            .map_or_else(|| "?".to_owned(), |serve| serve.to_string());
-        return Some(format!("serve = \"{serve}\""));
-    }
-    if has.active_thread_percentage != aim.settings.active_thread_percentage {
         return Some(format!(
-            "active-thread-percentage = {}",
-            has.active_thread_percentage
+            "serve is \"{}\", not \"{}\"",
+            text(has.serve),
+            aim.serve
         ));
+    }
+    let (is, shall) = (
+        has.active_thread_percentage,
+        aim.settings.active_thread_percentage,
+    );
+    if is != shall {
+        return Some(format!("active-thread-percentage is {is}, not {shall}"));
     }
     None
 }

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 
 use super::words::count;
-use crate::plan::{Action, GpuPlan, Place, Plan, Step};
+use crate::plan::{Action, GpuPlan, Plan, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
 pub(super) fn text(plan: &Plan) -> String {
@@ -30,20 +30,25 @@ pub(super) fn text(plan: &Plan) -> String {
 
 /// Whether the same happens to both, whatever their devices are called.
 fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
-    let nameless = |gpu: &GpuPlan| -> Vec<Step> {
-        let nameless = |step: &Step| {
-            let mut step = step.clone();
-            if let Action::Start(start) = &mut step.action {
-                start.name.clear();
-            }
-            step
-        };
-        gpu.steps.iter().map(nameless).collect()
-    };
     a.product == b.product
         && a.before == b.before
         && a.after == b.after
         && nameless(a) == nameless(b)
+}
+
+fn nameless(gpu: &GpuPlan) -> Vec<Step> {
+    let mut steps = gpu.steps.clone();
+    for step in &mut steps {
+        match &mut step.action {
+            Action::Start(start) => start.name.clear(),
+            Action::Stop(stop) => {
+                stop.name.clear();
+                stop.uuid.clear();
+            }
+            _ => {}
+        }
+    }
+    steps
 }
 
 fn heading(group: &[&GpuPlan]) -> String {
@@ -68,87 +73,100 @@ fn ranges(indices: &[u32]) -> String {
 }
 
 fn lines(group: &[&GpuPlan]) -> Vec<String> {
-    let mut lines = Vec::new();
     let steps = &group[0].steps;
-    let mut created: Vec<String> = Vec::new();
-    let mut started: Vec<&Step> = Vec::new();
-    for step in steps {
-        match &step.action {
-            Action::CreateGpuInstance {
-                name, placement, ..
-            } => {
-                created.push(format!("{name} at {placement}"));
-            }
-            // The one that every GPU instance needs goes without saying.
-            Action::CreateComputeInstance {
-                instance,
-                slices: None,
-            } => {
-                let fresh = steps.iter().any(|other| {
-                    matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
-                });
-                if !fresh {
-                    lines.push(format!("+ {}: {}", step.action, step.because));
-                }
-            }
-            Action::CreateComputeInstance {
-                instance,
-                slices: Some(slices),
-            } => {
-                created.push(format!("{slices}c in {instance}"));
-            }
-            Action::Start(_) => started.push(step),
-            Action::EnableMig => lines.push("+ enable MIG mode".to_owned()),
-            Action::Stop(_) | Action::DestroyComputeInstance { .. } => {
-                lines.push(format!("- {}: {}", step.action, step.because));
-            }
-            Action::DestroyGpuInstance { .. } => lines.push(format!("- {}", step.action)),
-        }
+    let mut lines = daemons(group, "- stop", |action| match action {
+        Action::Stop(stop) if stop.alive => Some(&stop.name),
+        _ => None,
+    });
+    lines.extend(daemons(group, "- clear away", |action| match action {
+        Action::Stop(stop) if !stop.alive => Some(&stop.name),
+        _ => None,
+    }));
+    lines.extend(listed("- destroy", steps.iter().filter_map(destroyed)));
+    if steps.iter().any(|step| step.action == Action::EnableMig) {
+        lines.push("+ enable MIG mode".to_owned());
     }
-    if !created.is_empty() {
-        lines.push(format!("+ create {}", created.join(", ")));
-    }
-    lines.extend(starts(group, &started));
+    let created = |step| created(step, steps);
+    lines.extend(listed("+ create", steps.iter().filter_map(created)));
+    lines.extend(daemons(group, "+ start", |action| match action {
+        Action::Start(start) => Some(&start.name),
+        _ => None,
+    }));
     if group[0].to_be_continued {
-        lines.push(
-            "  its driver lists profiles only while MIG is on: the rest is planned then".to_owned(),
-        );
+        let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
+        lines.push(rest.to_owned());
     }
     lines
 }
 
-/// Daemons started for the same reason on one line.
-fn starts(group: &[&GpuPlan], started: &[&Step]) -> Vec<String> {
-    let mut reasons: Vec<&str> = started.iter().map(|step| step.because.as_str()).collect();
+fn listed(verb: &str, items: impl Iterator<Item = String>) -> Option<String> {
+    let items: Vec<String> = items.collect();
+    (!items.is_empty()).then(|| format!("{verb} {}", items.join(", ")))
+}
+
+fn destroyed(step: &Step) -> Option<String> {
+    match &step.action {
+        Action::DestroyGpuInstance { name, placement } => Some(format!("{name} at {placement}")),
+        _ => None,
+    }
+}
+
+/// What is made. The compute instance that every new GPU instance needs goes without saying.
+fn created(step: &Step, steps: &[Step]) -> Option<String> {
+    match &step.action {
+        Action::CreateGpuInstance {
+            name, placement, ..
+        } => Some(format!("{name} at {placement}")),
+        Action::CreateComputeInstance { instance, slices } => {
+            let is_new = steps.iter().any(|other| {
+                matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
+            });
+            match slices {
+                Some(slices) => Some(format!("{slices}c in {instance}")),
+                None => (!is_new).then(|| format!("the compute instance missing in {instance}")),
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Daemons that are started or ended for the same reason, on one line.
+fn daemons(
+    group: &[&GpuPlan],
+    verb: &str,
+    name: impl Fn(&Action) -> Option<&String>,
+) -> Vec<String> {
+    let all: Vec<(&str, &str)> = group
+        .iter()
+        .flat_map(|gpu| &gpu.steps)
+        .filter_map(|step| Some((step.because.as_str(), name(&step.action)?.as_str())))
+        .collect();
+    let mut reasons: Vec<&str> = all.iter().map(|(reason, _)| *reason).collect();
+    reasons.sort_unstable();
     reasons.dedup();
     reasons
         .into_iter()
         .map(|reason| {
-            let names: Vec<&str> = group
+            let names: Vec<&str> = all
                 .iter()
-                .flat_map(|gpu| &gpu.steps)
-                .filter(|step| step.because == reason)
-                .filter_map(|step| match &step.action {
-                    Action::Start(start) => Some(start.name.as_str()),
-                    _ => None,
-                })
+                .filter(|(other, _)| *other == reason)
+                .map(|(_, name)| *name)
                 .collect();
-            let whole = started.iter().any(
-                |step| matches!(&step.action, Action::Start(start) if start.place == Place::Whole),
-            );
-            let noun = if whole && group.len() == 1 {
-                "daemon of the whole GPU"
-            } else {
-                "daemon"
-            };
-            let shown = if names.len() > 5 {
-                format!("{} … {}", names[..4].join(", "), names[names.len() - 1])
-            } else {
-                names.join(", ")
-            };
-            format!("+ start {} ({reason}): {shown}", count(names.len(), noun))
+            format!(
+                "{verb} {} ({reason}): {}",
+                count(names.len(), "daemon"),
+                some(&names)
+            )
         })
         .collect()
+}
+
+/// A few names, and the last one.
+fn some(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
+        _ => names.join(", "),
+    }
 }
 
 /// What a plan ends or destroys, as one phrase; empty where it does neither.
@@ -156,11 +174,14 @@ pub(super) fn disturbances(plan: &Plan) -> String {
     let mut phrases = Vec::new();
     let interrupts = plan.interrupts();
     if !interrupts.is_empty() {
-        phrases.push(format!("stop the daemons of {}", interrupts.join(", ")));
+        // The plan shown above has the names; a question must fit on a line.
+        phrases.push(format!("stop {}", count(interrupts.len(), "daemon")));
     }
     let destroys = plan.destroys();
-    if !destroys.is_empty() {
-        phrases.push(format!("destroy {}", destroys.join(", ")));
+    match destroys.as_slice() {
+        [] => {}
+        [one] => phrases.push(format!("destroy {one}")),
+        _ => phrases.push(format!("destroy {}", count(destroys.len(), "GPU instance"))),
     }
     phrases.join(" and ")
 }
