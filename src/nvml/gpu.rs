@@ -3,7 +3,7 @@ use std::ffi::{CStr, c_char, c_uint};
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
-    nvmlGpuInstanceProfileInfo_v2_t,
+    nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t,
 };
 
 use super::{Code, NvmlError, Session};
@@ -128,10 +128,30 @@ impl Session {
         }
     }
 
-    /// Memory of a GPU or MIG device. Older drivers know only the first version of the call.
+    /// Memory of a GPU or MIG device. Drivers before R510 know only the first version of the call,
+    /// which counts the driver's own share as used.
     pub(super) fn memory(&self, device: &Device<'_>, subject: &str) -> Result<Memory, NvmlError> {
-        let info = self.ask("nvmlDeviceGetMemoryInfo_v2", subject, || {
-            device.memory_info()
+        let call = "nvmlDeviceGetMemoryInfo_v2";
+        match self.ask(call, subject, || device.memory_info()) {
+            Ok(info) => Ok(Memory {
+                total: info.total,
+                used: info.used,
+            }),
+            Err(NvmlError::TooOld { .. }) => self.memory_v1(handle(device), subject),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn memory_v1(&self, device: nvmlDevice_t, subject: &str) -> Result<Memory, NvmlError> {
+        let mut info = nvmlMemory_t {
+            total: 0,
+            free: 0,
+            used: 0,
+        };
+        let symbol = &self.symbols().nvmlDeviceGetMemoryInfo;
+        self.call("nvmlDeviceGetMemoryInfo", subject, symbol, |function| {
+            // SAFETY: the handle came from this library and `info` outlives the call.
+            unsafe { function(device, &raw mut info) }
         })?;
         Ok(Memory {
             total: info.total,

@@ -6,9 +6,10 @@
 //! its limit. Calls are made through the library's symbol table and never through methods that
 //! panic on a symbol an older driver lacks.
 
+mod compute_instances;
 mod error;
 mod gpu;
-mod instances;
+mod gpu_instances;
 mod processes;
 mod supervise;
 
@@ -17,9 +18,10 @@ use std::path::Path;
 
 use nvml_wrapper::Nvml as Library;
 
+pub use compute_instances::ComputeInstanceReading;
 pub use error::{Code, NvmlError};
 pub use gpu::{GpuReading, Memory, MigMode};
-pub use instances::{ComputeInstanceReading, GpuInstanceReading, ModeChange};
+pub use gpu_instances::{GpuInstanceReading, ModeChange};
 pub use processes::{Processes, Usage};
 pub use supervise::Session;
 

@@ -1,4 +1,4 @@
-use super::up::unknowable;
+use super::daemons::unknowable;
 use super::{Action, ClientOf, GpuPlan, Plan, Refusal, Step, Stop};
 use crate::geometry::SliceMap;
 use crate::host::user_name;

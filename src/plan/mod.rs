@@ -1,6 +1,7 @@
 //! Pure: a node and what is wanted of it become ordered actions, each with its reason. No I/O.
 
 mod action;
+mod daemons;
 mod down;
 mod refusal;
 mod up;

@@ -1,3 +1,5 @@
+//! Compute instances: what shares a GPU instance.
+
 use std::ffi::c_uint;
 use std::ptr::null_mut;
 
@@ -5,27 +7,12 @@ use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
     nvmlComputeInstanceProfileInfo_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
-    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
 };
 
 use super::gpu::handle;
-use super::{Code, MigMode, NvmlError, Session};
-use crate::geometry::{
-    ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId,
-};
-
-/// A GPU instance and the compute instances in it.
-#[derive(Clone, Debug)]
-pub struct GpuInstanceReading {
-    /// The driver's number for it.
-    pub id: GpuInstanceId,
-    /// Its profile.
-    pub profile: ProfileId,
-    /// Where it lies.
-    pub placement: Placement,
-    /// What shares it, by placement. A GPU instance without any is invisible to CUDA.
-    pub compute: Vec<ComputeInstanceReading>,
-}
+use super::gpu_instances::gone_is_done;
+use super::{Code, NvmlError, Session};
+use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement};
 
 /// A compute instance: with its GPU instance, a MIG device.
 #[derive(Clone, Debug)]
@@ -42,17 +29,8 @@ pub struct ComputeInstanceReading {
     pub multiprocessors: u32,
 }
 
-/// What came of switching the MIG mode: a call that says SUCCESS may still have changed nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct ModeChange {
-    /// `activationStatus` of `nvmlDeviceSetMigMode`: why the mode is not active yet.
-    pub activation: Code,
-    /// The mode, read back.
-    pub mode: MigMode,
-}
-
 /// A compute instance profile as one GPU instance offers it.
-struct ComputeProfile {
+pub(super) struct ComputeProfile {
     id: ComputeProfileId,
     slices: u32,
     multiprocessors: u32,
@@ -66,82 +44,6 @@ const MOST_COMPUTE_PROFILES: u32 = 32;
 const ENGINES_SHARED: u32 = 0;
 
 impl Session {
-    /// Every GPU instance of a GPU, by placement. Empty while MIG is off.
-    ///
-    /// # Errors
-    /// [`NvmlError`]; `NO_PERMISSION` where the driver shows instances to root alone.
-    pub fn read_instances(
-        &self,
-        gpu: &str,
-        profiles: &[GpuInstanceProfile],
-    ) -> Result<Vec<GpuInstanceReading>, NvmlError> {
-        let device = self.device(gpu)?;
-        let mut instances = Vec::new();
-        for profile in profiles {
-            for instance in self.gpu_instances(&device, gpu, profile)? {
-                instances.push(self.read_gpu_instance(instance, gpu)?);
-            }
-        }
-        instances.sort_by_key(|instance| instance.placement);
-        Ok(instances)
-    }
-
-    /// Switches the MIG mode on and reads it back.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
-    pub fn enable_mig(&self, gpu: &str) -> Result<ModeChange, NvmlError> {
-        let device = self.device(gpu)?;
-        let mut activation: c_uint = 0;
-        let symbol = &self.symbols().nvmlDeviceSetMigMode;
-        self.call("nvmlDeviceSetMigMode", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library and `activation` outlives the call.
-            unsafe { function(handle(&device), 1, &raw mut activation) }
-        })?;
-        // The call may have reset the GPU: its handle is asked for again.
-        let device = self.device(gpu)?;
-        let mode = self.mig_mode(&device, gpu)?.unwrap_or(MigMode {
-            current: false,
-            pending: false,
-        });
-        Ok(ModeChange {
-            activation: Code(activation),
-            mode,
-        })
-    }
-
-    /// Creates a GPU instance at a place.
-    ///
-    /// # Errors
-    /// [`NvmlError`]; `INSUFFICIENT_RESOURCES` where the place is taken.
-    pub fn create_gpu_instance(
-        &self,
-        gpu: &str,
-        profile: ProfileId,
-        at: Placement,
-    ) -> Result<GpuInstanceId, NvmlError> {
-        let device = self.device(gpu)?;
-        let placement = nvmlGpuInstancePlacement_t {
-            start: at.start,
-            size: at.size,
-        };
-        let mut instance: nvmlGpuInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlDeviceCreateGpuInstanceWithPlacement;
-        let call = "nvmlDeviceCreateGpuInstanceWithPlacement";
-        self.call(call, gpu, symbol, |function| {
-            // SAFETY: the handle came from this library; both pointers outlive the call.
-            unsafe {
-                function(
-                    handle(&device),
-                    profile.0,
-                    &raw const placement,
-                    &raw mut instance,
-                )
-            }
-        })?;
-        Ok(GpuInstanceId(self.gpu_instance_info(instance, gpu)?.id))
-    }
-
     /// Creates a compute instance of `slices` slices, or the one that has all the SMs of its GPU
     /// instance.
     ///
@@ -218,118 +120,7 @@ impl Session {
         })())
     }
 
-    /// Destroys a GPU instance that has no compute instances left.
-    ///
-    /// # Errors
-    /// [`NvmlError`]; `IN_USE` while it holds a compute instance or a process holds it.
-    pub fn destroy_gpu_instance(
-        &self,
-        gpu: &str,
-        instance: GpuInstanceId,
-    ) -> Result<(), NvmlError> {
-        gone_is_done((|| {
-            let found = self.gpu_instance(gpu, instance)?;
-            let subject = format!("{gpu} GPU instance {instance}");
-            let symbol = &self.symbols().nvmlGpuInstanceDestroy;
-            self.call("nvmlGpuInstanceDestroy", &subject, symbol, |function| {
-                // SAFETY: the instance came from this library and is not used afterwards.
-                unsafe { function(found) }
-            })
-        })())
-    }
-
-    fn gpu_instance(&self, gpu: &str, id: GpuInstanceId) -> Result<nvmlGpuInstance_t, NvmlError> {
-        let device = self.device(gpu)?;
-        let subject = format!("{gpu} GPU instance {id}");
-        let mut found: nvmlGpuInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstanceById;
-        self.call(
-            "nvmlDeviceGetGpuInstanceById",
-            &subject,
-            symbol,
-            |function| {
-                // SAFETY: the handle came from this library; `found` outlives the call.
-                unsafe { function(handle(&device), id.0, &raw mut found) }
-            },
-        )?;
-        Ok(found)
-    }
-
-    fn gpu_instances(
-        &self,
-        device: &Device<'_>,
-        gpu: &str,
-        profile: &GpuInstanceProfile,
-    ) -> Result<Vec<nvmlGpuInstance_t>, NvmlError> {
-        // `nvml.h` wants room for the profile's instanceCount, which is wrong on A30: there can never
-        // be more than one per placement.
-        let room = profile.placements.len().max(profile.most as usize).max(16);
-        let mut found: Vec<nvmlGpuInstance_t> = vec![null_mut(); room];
-        let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstances;
-        let asked = self.call("nvmlDeviceGetGpuInstances", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library; the buffer has more room than instances of
-            // one profile fit on a GPU.
-            unsafe {
-                function(
-                    handle(device),
-                    profile.id.0,
-                    found.as_mut_ptr(),
-                    &raw mut count,
-                )
-            }
-        });
-        match asked {
-            Ok(()) => found.truncate(count as usize),
-            // MIG is off.
-            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => found.clear(),
-            Err(error) => return Err(error),
-        }
-        Ok(found)
-    }
-
-    fn gpu_instance_info(
-        &self,
-        instance: nvmlGpuInstance_t,
-        gpu: &str,
-    ) -> Result<nvmlGpuInstanceInfo_t, NvmlError> {
-        let mut info = nvmlGpuInstanceInfo_t {
-            device: null_mut(),
-            id: 0,
-            profileId: 0,
-            placement: nvmlGpuInstancePlacement_t { start: 0, size: 0 },
-        };
-        let symbol = &self.symbols().nvmlGpuInstanceGetInfo;
-        self.call("nvmlGpuInstanceGetInfo", gpu, symbol, |function| {
-            // SAFETY: the instance came from this library; `info` outlives the call.
-            unsafe { function(instance, &raw mut info) }
-        })?;
-        Ok(info)
-    }
-
-    fn read_gpu_instance(
-        &self,
-        instance: nvmlGpuInstance_t,
-        gpu: &str,
-    ) -> Result<GpuInstanceReading, NvmlError> {
-        let info = self.gpu_instance_info(instance, gpu)?;
-        let subject = format!("{gpu} GPU instance {}", info.id);
-        let mut compute = Vec::new();
-        for profile in self.compute_profiles(instance, &subject)? {
-            for found in self.compute_instances(instance, &subject, &profile)? {
-                compute.push(self.read_compute_instance(found, &subject)?);
-            }
-        }
-        compute.sort_by_key(|compute| compute.placement);
-        Ok(GpuInstanceReading {
-            id: GpuInstanceId(info.id),
-            profile: ProfileId(info.profileId),
-            placement: Placement::new(info.placement.start, info.placement.size),
-            compute,
-        })
-    }
-
-    fn compute_profiles(
+    pub(super) fn compute_profiles(
         &self,
         instance: nvmlGpuInstance_t,
         subject: &str,
@@ -368,7 +159,7 @@ impl Session {
         Ok(profiles)
     }
 
-    fn compute_instances(
+    pub(super) fn compute_instances(
         &self,
         instance: nvmlGpuInstance_t,
         subject: &str,
@@ -392,7 +183,7 @@ impl Session {
         Ok(found)
     }
 
-    fn read_compute_instance(
+    pub(super) fn read_compute_instance(
         &self,
         instance: nvmlComputeInstance_t,
         subject: &str,
@@ -449,13 +240,5 @@ impl Session {
             unsafe { function(handle(device), &raw mut attributes) }
         })?;
         Ok(attributes)
-    }
-}
-
-/// What is gone, or whose GPU has left MIG mode, needs no destroying.
-fn gone_is_done(result: Result<(), NvmlError>) -> Result<(), NvmlError> {
-    match result {
-        Err(error) if matches!(error.code(), Some(Code::NOT_FOUND | Code::NOT_SUPPORTED)) => Ok(()),
-        other => other,
     }
 }
