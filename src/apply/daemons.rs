@@ -1,8 +1,10 @@
+use std::path::Path;
+
 use jiff::Timestamp;
 
-use super::{Cause, Shared, lock};
-use crate::host;
-use crate::mps::{Daemon, Liveness, Patience, WhoMay};
+use super::{Cause, Done, Shared, lock};
+use crate::host::{self, Pid, Uid};
+use crate::mps::{Daemon, Launched, Liveness, Patience, WhoMay};
 use crate::node::{DaemonId, DeviceKey, DeviceRecord};
 use crate::plan::Start;
 use crate::profile::{Serve, Server, Settings};
@@ -18,7 +20,7 @@ impl Shared<'_> {
         key: DeviceKey,
         uuid: &str,
         start: &Start,
-    ) -> Result<DeviceRecord, Cause> {
+    ) -> Result<(), Cause> {
         let record = DeviceRecord {
             name: start.name.clone(),
             key,
@@ -33,7 +35,11 @@ impl Shared<'_> {
             boot_id: self.site.boot_id.to_owned(),
             since: Timestamp::now(),
         };
-        self.bring_up(record)
+        let (record, is_new) = self.bring_up(record)?;
+        if is_new {
+            self.did(Done::Started(Box::new(record)));
+        }
+        Ok(())
     }
 
     /// Starts a daemon again as it was recorded.
@@ -47,48 +53,62 @@ impl Shared<'_> {
         self.bring_up(record).map(drop)
     }
 
-    fn bring_up(&self, mut record: DeviceRecord) -> Result<DeviceRecord, Cause> {
+    /// Brings a daemon to what its record says; tells whether it was started for that, or found.
+    fn bring_up(&self, mut record: DeviceRecord) -> Result<(DeviceRecord, bool), Cause> {
         let daemon = self.daemon(&record);
         daemon.check_path()?;
         self.run_dir.write_record(&record)?;
-        match self.configure(&daemon, &mut record) {
-            Ok(()) => Ok(record),
+        let launched = match self.launch(&daemon, &record) {
+            Ok(launched) => launched,
+            Err(cause) if daemon.liveness() == Liveness::Dead => {
+                return Err(cause.and(self.clear_away(&daemon, &record)));
+            }
+            Err(cause) => return Err(cause),
+        };
+        let configured = self.configure(&daemon, &mut record, launched.pid);
+        match configured {
+            Ok(()) => Ok((record, launched.is_new)),
             // Half a daemon helps nobody. Its logs stay for whoever reads the error.
-            Err(cause) => match self.end_daemon(&record, Patience::Idle) {
-                Ok(()) => Err(cause),
-                Err(left) => Err(Cause::Left {
-                    cause: Box::new(cause),
-                    left: Box::new(left),
-                }),
-            },
+            Err(cause) if launched.is_new => {
+                Err(cause.and(self.end_daemon(&record, Patience::Idle)))
+            }
+            // One that was found running may have clients.
+            Err(cause) => Err(cause),
         }
     }
 
-    fn configure(&self, daemon: &Daemon, record: &mut DeviceRecord) -> Result<(), Cause> {
-        let host = &self.site.environment.host;
-        let serve = record.settings.serve.unwrap_or(Serve::OneAtATime);
-        let who = match serve {
+    fn launch(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<Launched, Cause> {
+        let who = match serve(record) {
             Serve::OneAtATime | Serve::All => WhoMay::Everybody,
             Serve::Own => WhoMay::Owner,
         };
         host::make_dir(&self.site.home.log, 0o755)?;
-        let pid = daemon.launch(host, &record.uuid, serve == Serve::All, who)?;
-        let process = host.process(pid).ok_or(Cause::NoDevice)?;
+        let host = &self.site.environment.host;
+        Ok(daemon.launch(host, &record.uuid, serve(record) == Serve::All, who)?)
+    }
+
+    /// Records the daemon, sets and starts what its record says, and has it read back.
+    fn configure(&self, daemon: &Daemon, record: &mut DeviceRecord, pid: Pid) -> Result<(), Cause> {
+        let process = self
+            .site
+            .environment
+            .host
+            .process(pid)
+            .ok_or(Cause::NoDevice)?;
         record.daemon = Some(DaemonId {
             pid,
             start_time: process.started,
         });
         self.run_dir.write_record(record)?;
-        let user = match (record.settings.server, serve) {
+        let user = match (record.settings.server, serve(record)) {
             (Server::Lazy, _) => None,
             // The shared server is root's, whoever it is started for.
-            (Server::Eager, Serve::All) => Some(host::Uid::ROOT),
+            (Server::Eager, Serve::All) => Some(Uid::ROOT),
             (Server::Eager, _) => Some(self.site.environment.server_user()),
         };
         daemon.configure(record.settings.active_thread_percentage.value(), user)?;
         record.finished = true;
-        self.run_dir.write_record(record)?;
-        Ok(())
+        Ok(self.run_dir.write_record(record)?)
     }
 
     /// Ends a daemon if it lives, and removes what was made for it. Its logs stay.
@@ -98,38 +118,61 @@ impl Shared<'_> {
         patience: Patience,
     ) -> Result<(), Cause> {
         let daemon = self.daemon(record);
+        if record.boot_id == self.site.boot_id {
+            match daemon.liveness() {
+                Liveness::Held(pid) => self.end_holder(&daemon, record, pid, patience)?,
+                // It may live on without its lock file.
+                Liveness::Dead => {
+                    if let Some(id) = record.daemon {
+                        daemon.terminate(&self.site.environment.host, (id.pid, id.start_time))?;
+                    }
+                }
+                Liveness::HeldUnseen | Liveness::Hidden => {
+                    return Err(Cause::Unseen {
+                        pipe: daemon.pipe_dir().to_owned(),
+                    });
+                }
+            }
+        }
+        self.clear_away(&daemon, record)
+    }
+
+    /// Ends the process that holds a daemon's lock, if it is that daemon.
+    fn end_holder(
+        &self,
+        daemon: &Daemon,
+        record: &DeviceRecord,
+        pid: Pid,
+        patience: Patience,
+    ) -> Result<(), Cause> {
         let host = &self.site.environment.host;
-        let liveness = daemon.liveness();
-        if let (Liveness::Dead, Some(id)) = (liveness, record.daemon)
-            && record.boot_id == self.site.boot_id
-        {
-            // It may live on without its lock file.
-            daemon.terminate(host, (id.pid, id.start_time))?;
+        let Some(process) = host.process(pid) else {
+            return Ok(());
+        };
+        let serves_here = process
+            .environment(PIPE_VARIABLE)
+            .is_some_and(|pipe| Path::new(&pipe) == daemon.pipe_dir());
+        let is_recorded = match record.daemon {
+            Some(id) => id.pid == pid && id.start_time == process.started,
+            // An interrupted start did not get as far as recording it.
+            None => serves_here,
+        };
+        if is_recorded {
+            // Those that wait for their clients must not wait for each other.
+            let _alone = (patience == Patience::Idle).then(|| lock(&self.one_stop_at_a_time));
+            return Ok(daemon.stop(host, (pid, process.started), patience)?);
         }
-        if let Liveness::Held(pid) = liveness
-            && record.boot_id == self.site.boot_id
-            && let Some(process) = host.process(pid)
-        {
-            let recorded = record
-                .daemon
-                .is_none_or(|id| id.pid == pid && id.start_time == process.started);
-            if !recorded
-                && process
-                    .environment(PIPE_VARIABLE)
-                    .is_some_and(|pipe| std::path::Path::new(&pipe) == daemon.pipe_dir())
-            {
-                return Err(Cause::Foreign {
-                    pid,
-                    pipe: daemon.pipe_dir().to_owned(),
-                });
-            }
-            // A lock that somebody else holds on a dead daemon's file means nothing.
-            if recorded {
-                // Those that wait for their clients must not wait for each other.
-                let _alone = (patience == Patience::Idle).then(|| lock(&self.one_stop_at_a_time));
-                daemon.stop(host, (pid, process.started), patience)?;
-            }
+        if serves_here {
+            return Err(Cause::Foreign {
+                pid,
+                pipe: daemon.pipe_dir().to_owned(),
+            });
         }
+        // A lock that somebody else holds on a dead daemon's file means nothing.
+        Ok(())
+    }
+
+    fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
         daemon.remove_pipe_dir()?;
         Ok(self.run_dir.remove_record(record)?)
     }
@@ -141,4 +184,9 @@ impl Shared<'_> {
             self.site.home.log.join(&record.uuid),
         )
     }
+}
+
+/// Whose clients a recorded device serves: a record always says.
+fn serve(record: &DeviceRecord) -> Serve {
+    record.settings.serve.unwrap_or(Serve::OneAtATime)
 }

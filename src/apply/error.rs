@@ -45,6 +45,12 @@ pub enum Cause {
         /// The directory.
         pipe: std::path::PathBuf,
     },
+    /// Somebody who cannot be named from here holds a daemon's lock.
+    #[error("a process that cannot be seen from here holds the lock in {}", pipe.display())]
+    Unseen {
+        /// The directory.
+        pipe: std::path::PathBuf,
+    },
     /// A start failed, and what it had started could not be ended.
     #[error("{cause}\nand what had been started could not be ended: {left}")]
     Left {
@@ -68,6 +74,18 @@ fn not_active(activation: Code, mode: MigMode) -> String {
 }
 
 impl Cause {
+    /// This failure, with what came of cleaning up after it.
+    #[must_use]
+    pub(super) fn and(self, cleaned_up: Result<(), Self>) -> Self {
+        match cleaned_up {
+            Ok(()) => self,
+            Err(left) => Self::Left {
+                cause: Box::new(self),
+                left: Box::new(left),
+            },
+        }
+    }
+
     /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -84,7 +102,7 @@ impl Cause {
                 .to_owned(),
             ),
             Self::Left { cause, .. } => cause.hint(),
-            Self::File(_) | Self::NoDevice | Self::Foreign { .. } => None,
+            Self::File(_) | Self::NoDevice | Self::Foreign { .. } | Self::Unseen { .. } => None,
         }
     }
 }

@@ -273,9 +273,7 @@ impl<'a> GpuRun<'a> {
 
     fn start(&self, start: &Start, readings: &[GpuInstanceReading]) -> Result<(), Cause> {
         let (key, uuid) = self.device(start.place, readings).ok_or(Cause::NoDevice)?;
-        let record = self.shared.start_daemon(key, &uuid, start)?;
-        self.shared.did(Done::Started(Box::new(record)));
-        Ok(())
+        self.shared.start_daemon(key, &uuid, start)
     }
 
     fn device(&self, place: Place, readings: &[GpuInstanceReading]) -> Option<(DeviceKey, String)> {

@@ -116,6 +116,10 @@ impl Up<'_> {
             if plan == shown {
                 return Ok((node, plan));
             }
+            if plan.is_empty() {
+                ui.note("The node has become as the profile says meanwhile.");
+                return Ok((node, plan));
+            }
             ui.note("The node has changed meanwhile. The plan is now:");
             ui.plan(&plan)?;
             let consent = if plan.disturbs_more_than(&shown) {

@@ -119,11 +119,16 @@ impl Daemon {
             .try_for_each(|file| host::remove_if_there(&self.pipe.join(file)))
     }
 
-    /// The last lines of its logs, the server's after the daemon's.
+    /// The last telling lines of its logs, the server's after the daemon's.
     pub fn last_words(&self) -> Vec<String> {
-        let mut lines = host::tail(&self.log.join("control.log"), 4);
-        lines.extend(host::tail(&self.log.join("server.log"), 4));
-        lines
+        ["control.log", "server.log"]
+            .into_iter()
+            .flat_map(|log| {
+                let mut lines = host::tail(&self.log.join(log), 200);
+                lines.retain(|line| !is_chatter(line));
+                lines.split_off(lines.len().saturating_sub(4))
+            })
+            .collect()
     }
 
     /// An error about this daemon with its last log lines.
@@ -134,6 +139,20 @@ impl Daemon {
             last_words: self.last_words(),
         }
     }
+}
+
+/// Whether a log line only tells that somebody asked something. Not a line is relied on: wording
+/// differs between versions, and what is not known to be chatter is shown.
+fn is_chatter(line: &str) -> bool {
+    const CHATTER: [&str; 5] = [
+        "Accepting connection",
+        "NEW UI",
+        "UI closed",
+        "Cmd:",
+        "did not send valid credentials",
+    ];
+    let said = line.split_once("] ").map_or(line, |(_, said)| said).trim();
+    CHATTER.iter().any(|chatter| said.contains(chatter)) || said.parse::<f64>().is_ok()
 }
 
 /// A server's process id in the control program's answer.

@@ -7,9 +7,21 @@ use crate::host::{Host, Output, Pid, run};
 /// seconds on a node whose driver is not persistent).
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 
+/// Has one server of root's serve every user at once.
+const MULTIUSER: &str = "-multiuser-server";
+
 /// How long the lock may stay unheld after the launcher said it was done.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// A daemon that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Launched {
+    /// Its process.
+    pub pid: Pid,
+    /// Whether it was started for this; one that was found running may have clients.
+    pub is_new: bool,
+}
 
 impl Daemon {
     /// Refuses a pipe directory whose sockets could not be addressed.
@@ -23,7 +35,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts the daemon for one device and returns its process id, told by its lock.
+    /// Starts the daemon for one device; its process is told by its lock.
     ///
     /// A daemon that runs already in the directory (an interrupted `up` left it) is taken over when
     /// it serves this device.
@@ -36,11 +48,11 @@ impl Daemon {
         device: &str,
         multiuser: bool,
         who: WhoMay,
-    ) -> Result<Pid, MpsError> {
+    ) -> Result<Launched, MpsError> {
         self.check_path()?;
         self.make_directories(who)?;
         match self.liveness() {
-            Liveness::Held(pid) => return self.take_over(host, pid, device),
+            Liveness::Held(pid) => return self.take_over(host, pid, device, multiuser),
             Liveness::HeldUnseen | Liveness::Hidden => {
                 return Err(self.failure(format!(
                     "another process holds the lock in {} and cannot be seen from here",
@@ -57,7 +69,7 @@ impl Daemon {
         let mut command = self.control();
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", device);
         if multiuser {
-            command.arg("-multiuser-server");
+            command.arg(MULTIUSER);
         }
         let output = run(&mut command, "", LAUNCH_LIMIT)?;
         // Judged by the lock and never by the exit status: an option the program does not know ends
@@ -65,7 +77,7 @@ impl Daemon {
         let begun = Instant::now();
         loop {
             match self.liveness() {
-                Liveness::Held(pid) => return Ok(pid),
+                Liveness::Held(pid) => return Ok(Launched { pid, is_new: true }),
                 _ if !output.status.success() || begun.elapsed() > LOCK_LIMIT => {
                     return Err(self.failure(in_words(&output, device)));
                 }
@@ -74,15 +86,23 @@ impl Daemon {
         }
     }
 
-    fn take_over(&self, host: &Host, pid: Pid, device: &str) -> Result<Pid, MpsError> {
-        let serves = host
-            .process(pid)
+    fn take_over(
+        &self,
+        host: &Host,
+        pid: Pid,
+        device: &str,
+        multiuser: bool,
+    ) -> Result<Launched, MpsError> {
+        let process = host.process(pid);
+        let serves = process
+            .as_ref()
             .and_then(|process| process.environment("CUDA_VISIBLE_DEVICES"));
-        if serves.as_deref() == Some(device) {
-            return Ok(pid);
+        let is_multiuser = process.is_some_and(|process| process.command().contains(MULTIUSER));
+        if serves.as_deref() == Some(device) && is_multiuser == multiuser {
+            return Ok(Launched { pid, is_new: false });
         }
         Err(self.failure(format!(
-            "process {pid} holds the lock in {} and serves {}, not {device}",
+            "process {pid} holds the lock in {} and serves {} otherwise than it shall",
             self.pipe.display(),
             serves.as_deref().unwrap_or("a device that cannot be seen")
         )))

@@ -17,5 +17,6 @@ mod stop;
 pub use daemon::{Daemon, MAX_PIPE_DIR, WhoMay};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
+pub use launch::Launched;
 pub use liveness::Liveness;
 pub use stop::Patience;

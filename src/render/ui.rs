@@ -147,8 +147,8 @@ fn print(text: &str) -> Result<()> {
         .and_then(|()| io::stdout().flush())
     {
         Ok(()) => Ok(()),
-        // Whoever read the output has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        // Whoever read the output has seen enough. A change that was asked for goes on.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => bail!("cannot write to standard output: {error}"),
     }
 }

@@ -2,7 +2,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -60,6 +60,13 @@ impl Sim {
         let path = self.node.dir().join("profile.toml");
         fs::write(&path, text).unwrap();
         path
+    }
+
+    /// Starts `mig-mps` and goes on; what it prints is not looked at.
+    pub(crate) fn spawn(&self, args: &[&str]) -> Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
     }
 
     /// `mig-mps` run by a plain user, with directories of that user's own.

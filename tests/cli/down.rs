@@ -104,10 +104,7 @@ fn drain_and_now_refuse_newcomers_and_end_the_rest_in_time() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let app = sim.client("0.2");
-    let mut down = sim
-        .command(&["down", "--drain", "3", "--now"])
-        .spawn()
-        .unwrap();
+    let mut down = sim.spawn(&["down", "--drain", "3", "--now"]);
     while sim.happened("quit") == 0 && sim.happened("control quit") == 0 {
         assert!(
             down.try_wait().unwrap().is_none(),

@@ -5,6 +5,7 @@ mod completions;
 mod down;
 mod environment;
 mod errors;
+mod failures;
 mod list;
 mod readme;
 mod status;

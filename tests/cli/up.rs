@@ -351,10 +351,7 @@ fn a_second_change_waits_and_names_the_holder() {
 fn an_up_that_was_killed_is_gone_on_with() {
     let sim = Sim::with("a100-80gb", 4);
     let path = sim.profile(SMALL);
-    let mut child = sim
-        .command(&["up", path.to_str().unwrap()])
-        .spawn()
-        .unwrap();
+    let mut child = sim.spawn(&["up", path.to_str().unwrap()]);
     while sim.happened("daemon start") < 2 {
         assert!(
             child.try_wait().unwrap().is_none(),
@@ -372,4 +369,50 @@ fn an_up_that_was_killed_is_gone_on_with() {
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert_eq!(sim.run_dir(), ["lock"]);
     assert_eq!(sim.list()["gpus"][3]["devices"], serde_json::json!([]));
+}
+
+#[test]
+fn an_up_whose_output_nobody_reads_goes_on() {
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(SMALL);
+    let mut up = sim.command(&["up", path.to_str().unwrap()]);
+    let mut child = up
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn a_daemon_without_its_record_is_taken_over() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.device("0.2");
+    let record = sim
+        .node
+        .run_dir()
+        .join(before["uuid"].as_str().unwrap())
+        .join("device.json");
+    std::fs::write(&record, "{").unwrap();
+    assert_eq!(sim.device("0.2")["state"], "no daemon");
+    sim.up(SMALL, &[]).ended(0);
+    let after = sim.device("0.2");
+    assert_eq!(
+        (&after["state"], &after["daemon_pid"]),
+        (&"ready".into(), &before["daemon_pid"])
+    );
+    // But not one that serves otherwise.
+    std::fs::write(&record, "{").unwrap();
+    if is_root("a_daemon_without_its_record_is_taken_over") {
+        let all = format!("{SMALL}\n[mps]\nserve = \"all\"\n");
+        let ran = sim.up(&all, &["--yes"]).ended(1);
+        assert!(
+            ran.stderr.contains("otherwise than it shall"),
+            "{}",
+            ran.stderr
+        );
+    }
 }

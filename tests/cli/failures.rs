@@ -1,0 +1,157 @@
+//! Steps that fail half-way, and changes that meet.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::common::{Ran, SMALL, Sim, in_state};
+
+/// Puts a script in the place of one of NVIDIA's programs; `$real` in it is the simulated one.
+fn replace_program(sim: &Sim, name: &str, script: &str) -> PathBuf {
+    let directory = sim.node.dir().join("replaced");
+    fs::create_dir_all(&directory).unwrap();
+    let real = sim.node.dir().join("bin").join(name);
+    let path = directory.join(name);
+    fs::write(
+        &path,
+        format!("#!/bin/sh\nreal={}\n{script}\n", real.display()),
+    )
+    .unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Fails when a certain number of daemons have been started.
+fn fails_after(sim: &Sim, starts: u32) -> PathBuf {
+    let count = sim.node.dir().join("starts");
+    let script = format!(
+        r#"case " $* " in *" -d "*)
+  echo start >> {count}
+  [ "$(wc -l < {count})" -gt {starts} ] && exit 100;;
+esac
+exec "$real" "$@""#,
+        count = count.display()
+    );
+    replace_program(sim, "nvidia-cuda-mps-control", &script)
+}
+
+#[test]
+fn a_failed_up_leaves_the_node_as_it_was() {
+    let sim = Sim::with("a100-80gb", 2);
+    let control = fails_after(&sim, 2);
+    let profile = sim.profile(SMALL);
+    let up = ["up", profile.to_str().unwrap()];
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_CONTROL", control)).ended(1);
+    assert!(
+        ran.stderr
+            .contains("did not start (exit status 100): CUDA sees no device MIG-"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("what had been done before was undone"),
+        "{}",
+        ran.stderr
+    );
+    let list = sim.list();
+    for gpu in list["gpus"].as_array().unwrap() {
+        assert_eq!(
+            gpu["gpu_instances"].as_array().unwrap().len(),
+            0,
+            "{list:#}"
+        );
+    }
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(sim.happened("daemon start"), sim.happened("daemon end"));
+    // Nothing stands in the way of the next one.
+    sim.up(SMALL, &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+}
+
+#[test]
+fn what_ran_before_a_failed_up_runs_after_it() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.status();
+    let half = format!("{SMALL}\n[mps]\nactive-thread-percentage = 50\n");
+    let profile = sim.profile(&half);
+    let control = fails_after(&sim, 1);
+    // One of two daemons is started with the new setting; then both get the old one back.
+    let script = fs::read_to_string(&control)
+        .unwrap()
+        .replace("-gt 1", "-eq 2");
+    fs::write(&control, script).unwrap();
+    let up = ["up", profile.to_str().unwrap(), "--yes"];
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_CONTROL", control)).ended(1);
+    assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
+    let after = sim.status();
+    assert_eq!(in_state(&after, "ready"), in_state(&before, "ready"));
+    for device in after["devices"].as_array().unwrap() {
+        assert_eq!(device["active_thread_percentage"], 100.0);
+    }
+    assert!(
+        sim.up(SMALL, &[])
+            .ended(0)
+            .stderr
+            .starts_with("Nothing to do")
+    );
+}
+
+#[test]
+fn a_server_that_does_not_start_is_reported_with_the_logs() {
+    let sim = Sim::with("h200", 1);
+    let server = replace_program(&sim, "nvidia-cuda-mps-server", "exit 1");
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let path = format!(
+        "{}:{}:/usr/bin:/bin",
+        server.parent().unwrap().display(),
+        sim.node.dir().join("bin").display()
+    );
+    let up = ["up", profile.to_str().unwrap()];
+    let ran = Ran::of(sim.command(&up).env("PATH", path)).ended(1);
+    assert!(
+        ran.stderr.contains("start the daemon of 0: "),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("exited with status 1"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("hint: the whole logs are in /tmp/"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);
+}
+
+#[test]
+fn of_two_changes_at_once_the_second_waits() {
+    let sim = Sim::with("a100-80gb", 2);
+    let path = sim.profile(SMALL);
+    let up = ["up", path.to_str().unwrap()];
+    let mut both = [sim.spawn(&up), sim.spawn(&up)];
+    for up in &mut both {
+        assert!(up.wait().unwrap().success());
+    }
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    assert_eq!(sim.happened("daemon start"), 4);
+    assert_eq!(sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"), 4);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_reported_and_not_overlooked() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
+    let ran = sim.run(&["status"]).ended(0);
+    let reported = ran
+        .stdout
+        .lines()
+        .any(|line| line.starts_with("not seen: ") && line.contains(&uuid));
+    assert!(reported, "{}", ran.stdout);
+}
