@@ -1,6 +1,6 @@
 //! What the user wants: the profile file, read and checked, without any GPU at hand.
 //!
-//! The file's form is [`schema`]'s; here it has become types. Everything that can be wrong with a
+//! The file's form is TOML; here it has become types. Everything that can be wrong with a
 //! profile by itself is found on loading, and every error points at file, line and column.
 
 mod diagnostic;
