@@ -167,6 +167,12 @@ impl<'a> Planner<'a> {
             Want::Parts(parts) => {
                 self.check_mig(gpu, block)?;
                 if gpu.profiles.is_empty() {
+                    if gpu.in_mig_mode() {
+                        return Err(Refusal::InTheWay {
+                            what: format!("GPU {}: the driver lists no profiles for it", gpu.index),
+                            hint: "see what nvidia-smi mig -lgip says".to_owned(),
+                        });
+                    }
                     plan.to_be_continued = true;
                     self.enable_mig(gpu, &mut plan)?;
                     return Ok(plan);
