@@ -40,7 +40,7 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s y -l yes -d 'Do n
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l json -d 'Print JSON'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -s h -l help -d 'Print help'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l drain -d 'Wait for clients to end, at most so long; new ones are still admitted' -r
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l drain -d 'Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted' -r
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l now -d 'End clients; with --drain, refuse new ones and end the rest after so many seconds'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l destroy-mig -d 'Also destroy the GPU instances that mig-mps made'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l purge -d 'Also remove the daemons\' logs'

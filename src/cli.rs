@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
-        Command::Completions(args) => completions::run(args),
+        Command::Completions(args) => completions::run(args, &ui),
     };
     let status = match result {
         Ok(()) => Status::Done,

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -119,10 +120,10 @@ pub struct MpsPrograms {
 impl Environment {
     /// Reads this process's environment.
     pub fn read() -> Self {
+        // Daemons and control sessions run in another directory.
         let path = |name| {
-            env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
+            let value = env::var_os(name).filter(|value| !value.is_empty())?;
+            std::path::absolute(value).ok()
         };
         Self {
             nvml_library: path(NVML_LIBRARY),
@@ -199,14 +200,14 @@ impl Environment {
     /// [`EnvironmentError`] naming what is missing.
     pub fn mps_programs(&self) -> Result<MpsPrograms, EnvironmentError> {
         let control = match &self.control {
-            Some(control) if control.is_file() => control.clone(),
+            Some(control) if is_program(control) => control.clone(),
             Some(control) => return Err(EnvironmentError::WrongControlProgram(control.clone())),
             None => find(CONTROL_PROGRAM, &self.path).ok_or(EnvironmentError::NoControlProgram)?,
         };
         let mut path = self.path.clone();
         if find(SERVER_PROGRAM, &path).is_none() {
             let beside = control.parent().unwrap_or(Path::new("/"));
-            if !beside.join(SERVER_PROGRAM).is_file() {
+            if !is_program(&beside.join(SERVER_PROGRAM)) {
                 return Err(EnvironmentError::NoServerProgram);
             }
             path.push(":");
@@ -230,5 +231,10 @@ fn state_home() -> Result<PathBuf, EnvironmentError> {
 fn find(program: &str, path: &OsString) -> Option<PathBuf> {
     env::split_paths(path)
         .map(|directory| directory.join(program))
-        .find(|candidate| candidate.is_file())
+        .find(|candidate| is_program(candidate))
+}
+
+fn is_program(path: &Path) -> bool {
+    let meta = std::fs::metadata(path);
+    meta.is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

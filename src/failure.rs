@@ -7,8 +7,7 @@ use crate::commands::{Declared, NotAsWanted};
 use crate::environment::EnvironmentError;
 use crate::host::LockError;
 use crate::mps::MpsError;
-use crate::node::NoSuchDevice;
-use crate::nvml::NvmlError;
+use crate::node::{NoSuchDevice, ObserveError};
 use crate::plan::Refusal;
 use crate::profile::ProfileError;
 use crate::render::NoConsent;
@@ -83,7 +82,7 @@ pub fn hints(error: &Error) -> Vec<String> {
     if let Some(error) = error.downcast_ref::<Refusal>() {
         return of(error.hint());
     }
-    if let Some(error) = error.downcast_ref::<NvmlError>() {
+    if let Some(ObserveError::Nvml(error)) = error.downcast_ref() {
         return of(error.hint().map(str::to_owned));
     }
     if let Some(error) = error.downcast_ref::<EnvironmentError>() {

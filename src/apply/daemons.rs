@@ -3,7 +3,7 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::{Cause, Done, Shared, lock};
-use crate::host::{self, Pid, Uid};
+use crate::host::{Pid, Uid};
 use crate::mps::{Daemon, Launched, Liveness, Patience, WhoMay};
 use crate::node::{DaemonId, DeviceKey, DeviceRecord};
 use crate::plan::Start;
@@ -65,7 +65,7 @@ impl Shared<'_> {
             }
             Err(cause) => return Err(cause),
         };
-        let configured = self.configure(&daemon, &mut record, launched.pid);
+        let configured = self.configure(&daemon, &mut record, launched);
         match configured {
             Ok(()) => Ok((record, launched.is_new)),
             // Half a daemon helps nobody. Its logs stay for whoever reads the error.
@@ -82,13 +82,17 @@ impl Shared<'_> {
             Serve::OneAtATime | Serve::All => WhoMay::Everybody,
             Serve::Own => WhoMay::Owner,
         };
-        host::make_dir(&self.site.home.log, 0o755)?;
         let host = &self.site.environment.host;
         Ok(daemon.launch(host, &record.uuid, serve(record) == Serve::All, who)?)
     }
 
     /// Records the daemon, sets and starts what its record says, and has it read back.
-    fn configure(&self, daemon: &Daemon, record: &mut DeviceRecord, pid: Pid) -> Result<(), Cause> {
+    fn configure(
+        &self,
+        daemon: &Daemon,
+        record: &mut DeviceRecord,
+        Launched { pid, is_new }: Launched,
+    ) -> Result<(), Cause> {
         let process = self
             .site
             .environment
@@ -102,13 +106,20 @@ impl Shared<'_> {
         self.run_dir.write_record(record)?;
         let user = match (record.settings.server, serve(record)) {
             (Server::Lazy, _) => None,
+            // One that was found running may serve somebody already.
+            _ if !is_new && self.has_server(pid)? => None,
             // The shared server is root's, whoever it is started for.
             (Server::Eager, Serve::All) => Some(Uid::ROOT),
             (Server::Eager, _) => Some(self.site.environment.server_user()),
         };
-        daemon.configure(record.settings.active_thread_percentage.value(), user)?;
+        daemon.configure(record.settings.active_thread_percentage, user)?;
         record.finished = true;
         Ok(self.run_dir.write_record(record)?)
+    }
+
+    fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
+        let table = self.site.environment.host.processes()?;
+        Ok(table.children(daemon).next().is_some())
     }
 
     /// Ends a daemon if it lives, and removes what was made for it. Its logs stay.

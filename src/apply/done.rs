@@ -8,6 +8,8 @@ use crate::node::{Created, DeviceRecord};
 /// Something a run has done, with what is needed to undo it.
 #[derive(Debug)]
 pub(super) enum Done {
+    /// MIG mode was switched on.
+    MigMode { gpu: String },
     /// A GPU instance was made.
     GpuInstance {
         gpu: String,
@@ -33,6 +35,7 @@ impl Done {
     /// Undoes it.
     pub(super) fn undo(&self, shared: &Shared<'_>) -> Result<(), Cause> {
         match self {
+            Self::MigMode { .. } => Err(Cause::Stays),
             Self::GpuInstance {
                 gpu,
                 id,
@@ -70,6 +73,7 @@ impl Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::MigMode { gpu } => write!(f, "{gpu}: MIG mode switched on"),
             Self::GpuInstance {
                 gpu,
                 name,

@@ -59,6 +59,9 @@ pub enum Cause {
         /// Why the end failed.
         left: Box<Cause>,
     },
+    /// MIG mode is not switched off again: on some GPUs that needs a reset.
+    #[error("it is left on")]
+    Stays,
     /// A device that was just made is not there.
     #[error("the device is not there after it was made")]
     NoDevice,
@@ -102,7 +105,7 @@ impl Cause {
                 .to_owned(),
             ),
             Self::Left { cause, .. } => cause.hint(),
-            Self::File(_) | Self::NoDevice | Self::Foreign { .. } | Self::Unseen { .. } => None,
+            Self::File(_) | Self::Stays | Self::NoDevice | Self::Foreign { .. } | Self::Unseen { .. } => None,
         }
     }
 }

@@ -122,10 +122,20 @@ impl<'a> GpuRun<'a> {
                     placement,
                     compute: None,
                 })?;
-                let id = self
+                let made = self
                     .shared
                     .nvml
-                    .supervise(move |nvml| nvml.create_gpu_instance(&gpu, profile, placement))?;
+                    .supervise(move |nvml| nvml.create_gpu_instance(&gpu, profile, placement));
+                let id = match made {
+                    Ok(id) => id,
+                    Err(error) => {
+                        // One that hangs may still come to be.
+                        if error.code().is_some() {
+                            self.forget(placement)?;
+                        }
+                        return Err(error.into());
+                    }
+                };
                 self.instances.insert(placement, id);
                 self.made.push(placement);
                 self.shared.did(Done::GpuInstance {
@@ -152,9 +162,7 @@ impl<'a> GpuRun<'a> {
                 self.shared
                     .nvml
                     .supervise(move |nvml| nvml.destroy_gpu_instance(&gpu, id))?;
-                Ok(self.shared.ledger.remove(|created| {
-                    created.gpu == self.plan.uuid && created.placement == *placement
-                })?)
+                self.forget(*placement)
             }
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
@@ -180,6 +188,14 @@ impl<'a> GpuRun<'a> {
             .find(|served| served.record.uuid == uuid && served.run_dir == self.shared.run_dir)
     }
 
+    /// The instance there is not, or no longer, ours.
+    fn forget(&self, placement: Placement) -> Result<(), Cause> {
+        Ok(self
+            .shared
+            .ledger
+            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)?)
+    }
+
     fn enable_mig(&self) -> Result<(), Cause> {
         let gpu = self.plan.uuid.clone();
         let change = self
@@ -187,6 +203,9 @@ impl<'a> GpuRun<'a> {
             .nvml
             .supervise(move |nvml| nvml.enable_mig(&gpu))?;
         if change.mode.current {
+            self.shared.did(Done::MigMode {
+                gpu: self.plan.uuid.clone(),
+            });
             return Ok(());
         }
         Err(Cause::NotActive {

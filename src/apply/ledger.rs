@@ -14,7 +14,11 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
-        let mut file = run_dir.node()?;
+        let mut file = run_dir.node().map_err(|error| {
+            // The daemons' own records do without it; what it lists is no longer known as ours.
+            let advice = "remove it, and mig-mps forgets which instances it made";
+            io::Error::new(error.kind(), format!("{error}: {advice}"))
+        })?;
         if file.boot_id != boot_id {
             // Instances do not survive a reboot.
             file.created.clear();

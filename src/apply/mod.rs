@@ -142,9 +142,7 @@ impl Shared<'_> {
         while let Some(step) = done.pop() {
             match step.undo(self) {
                 Ok(()) => error.undone.push(step.to_string()),
-                Err(cause) => error
-                    .stands
-                    .push(format!("{step}: cannot be undone: {cause}")),
+                Err(cause) => error.stands.push(format!("{step}: {cause}")),
             }
         }
     }

@@ -5,6 +5,7 @@ use clap::Args;
 use clap_complete::Shell;
 
 use crate::cli;
+use crate::render::Ui;
 
 /// The flags of `completions`.
 #[derive(Args, Debug)]
@@ -16,14 +17,9 @@ pub struct CompletionsArgs {
 /// Prints a shell's completion script.
 ///
 /// # Errors
-/// Never: the signature is every command's.
-#[allow(clippy::unnecessary_wraps, reason = "every command has this signature")]
-pub fn run(args: &CompletionsArgs) -> Result<()> {
-    clap_complete::generate(
-        args.shell,
-        &mut cli::command(),
-        "mig-mps",
-        &mut std::io::stdout(),
-    );
-    Ok(())
+/// When standard output cannot be written.
+pub fn run(args: &CompletionsArgs, ui: &Ui) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut cli::command(), "mig-mps", &mut script);
+    ui.text(&String::from_utf8_lossy(&script))
 }

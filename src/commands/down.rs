@@ -19,8 +19,8 @@ pub struct DownArgs {
     /// Only these devices: a name, a UUID, or the unique beginning of one
     #[arg(value_name = "DEVICE")]
     devices: Vec<String>,
-    /// Wait for clients to end, at most so long; new ones are still admitted
-    #[arg(long, value_name = "SECONDS")]
+    /// Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     drain: Option<u32>,
     /// End clients; with --drain, refuse new ones and end the rest after so many seconds
     #[arg(long)]
@@ -63,27 +63,36 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         .map(u64::from)
         .map(Duration::from_secs);
     let begun = Instant::now();
-    let shown = drain(environment, &plan, patience, begun, ui)?;
-    if shown.is_empty() {
-        ui.note("Nothing to do: mig-mps serves no device here.");
-        return Ok(());
-    }
-    // Ending idle daemons is what was asked for; instances are another matter.
-    if !shown.destroys().is_empty() {
-        ui.plan(&shown)?;
-        ui.confirm(
-            &shown,
-            if args.yes {
+    let (lock, node, plan) = loop {
+        let shown = drain(environment, &plan, patience, begun, ui)?;
+        if shown.is_empty() && !args.purge {
+            ui.note(&report(&shown));
+            if args.destroy_mig {
+                remark_on_what_stays(&observe(environment, Look::Geometry)?, ui);
+            }
+            return Ok(());
+        }
+        // Ending idle daemons is what was asked for; instances are another matter.
+        if !shown.destroys().is_empty() {
+            ui.plan(&shown)?;
+            let given = if args.yes {
                 Consent::Given
             } else {
                 Consent::Ask
-            },
-        )?;
-    }
+            };
+            ui.confirm(&shown, given)?;
+        }
+        let lock = locked(environment, &home)?;
+        let node = observe(environment, Look::Close)?;
+        match plan(&node) {
+            Ok(now) if !now.disturbs_more_than(&shown) => break (lock, node, now),
+            Ok(_) => ui.note("The node has changed meanwhile."),
+            // A client came in between: there may be time left for it.
+            Err(error) if in_use(&error).is_some() && patience.is_some() => {}
+            Err(error) => return Err(error),
+        }
+    };
     let programs = environment.mps_programs()?;
-    let _lock = locked(environment, &home)?;
-    let node = observe(environment, Look::Close)?;
-    let plan = plan(&node)?;
     let site = Site {
         environment,
         home: &home,
@@ -92,17 +101,69 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         boot_id: &node.boot_id,
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::GoOn)?;
-    if args.purge {
-        purge(&home, &plan)?;
-    }
     let after = observe(environment, Look::Geometry)?;
     let left = after.served.iter().any(|served| served.run_dir == run_dir);
     if !left {
-        apply::record_profile(&run_dir, &after.boot_id, None)
-            .with_context(|| format!("cannot write in {}", home.run.display()))?;
+        apply::record_profile(&run_dir, &after.boot_id, None)?;
     }
+    if args.purge {
+        purge(
+            &home,
+            &after,
+            args.devices.is_empty().then_some(&run_dir),
+            &plan,
+        )?;
+    }
+    drop(lock);
     ui.note(&report(&plan));
+    if args.destroy_mig {
+        remark_on_what_stays(&after, ui);
+    }
     Ok(())
+}
+
+/// Reads `30`, `30s`, `5m` or `1h`.
+fn seconds(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 's')) => (&text[..at], 1),
+        Some((at, 'm')) => (&text[..at], 60),
+        Some((at, 'h')) => (&text[..at], 3600),
+        _ => (text, 1),
+    };
+    let number: Option<u32> = number.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(unit))
+        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
+}
+
+/// The number of clients that an error is about.
+fn in_use(error: &anyhow::Error) -> Option<usize> {
+    match error.downcast_ref() {
+        Some(Refusal::InUse { clients, .. }) => Some(clients.len()),
+        _ => None,
+    }
+}
+
+/// `--destroy-mig` destroys what mig-mps made; whoever gave it wants to know what that was not.
+fn remark_on_what_stays(node: &Node, ui: &Ui) {
+    let staying: Vec<String> = node
+        .gpus
+        .iter()
+        .flat_map(|gpu| gpu.instances.iter().map(move |instance| (gpu, instance)))
+        .map(|(gpu, instance)| {
+            let name = gpu.profile(instance.profile).map_or_else(
+                || instance.profile.to_string(),
+                |profile| profile.name.to_string(),
+            );
+            format!("GPU {} {name} at {}", gpu.index, instance.placement)
+        })
+        .collect();
+    if !staying.is_empty() {
+        ui.note(&format!(
+            "These GPU instances stay: they are not known to be made by mig-mps, or not chosen:\n  {}",
+            staying.join("\n  ")
+        ));
+    }
 }
 
 /// Waits for clients to end, for as long as is allowed, and returns the plan for what is then.
@@ -120,9 +181,8 @@ fn drain(
             Ok(plan) => return Ok(plan),
             Err(error) => error,
         };
-        let waiting_for = match error.downcast_ref() {
-            Some(Refusal::InUse { clients, .. }) => clients.len(),
-            _ => return Err(error),
+        let Some(waiting_for) = in_use(&error) else {
+            return Err(error);
         };
         let left = patience.and_then(|patience| patience.checked_sub(begun.elapsed()));
         let Some(left) = left.filter(|left| !left.is_zero()) else {
@@ -140,17 +200,35 @@ fn drain(
     }
 }
 
-/// Removes the logs of the devices taken down.
-fn purge(home: &Home, plan: &Plan) -> Result<()> {
-    for step in plan.steps() {
-        if let Action::Stop(stop) = &step.action {
-            let logs = home.log.join(&stop.uuid);
-            match std::fs::remove_dir_all(&logs) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("cannot remove {}", logs.display()));
-                }
-                _ => {}
+/// Removes the logs of the devices taken down; where all were, those of earlier daemons as well.
+fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Result<()> {
+    let mut uuids: Vec<String> = plan
+        .steps()
+        .filter_map(|step| match &step.action {
+            Action::Stop(stop) => Some(stop.uuid.clone()),
+            _ => None,
+        })
+        .collect();
+    if let Some(run_dir) = all_of {
+        let serves = |uuid: &str| {
+            let mut served = node
+                .served
+                .iter()
+                .filter(|served| served.run_dir == *run_dir);
+            served.any(|served| served.record.uuid == uuid)
+        };
+        let entries = std::fs::read_dir(&home.log).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let of_a_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
+        uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
+    }
+    for uuid in uuids {
+        let logs = home.log.join(uuid);
+        match std::fs::remove_dir_all(&logs) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", logs.display()));
             }
+            _ => {}
         }
     }
     Ok(())
@@ -182,5 +260,8 @@ fn report(plan: &Plan) -> String {
     .into_iter()
     .flatten()
     .collect();
+    if parts.is_empty() {
+        return "Nothing to do: mig-mps serves no device here.".to_owned();
+    }
     format!("{}.", parts.join(", "))
 }

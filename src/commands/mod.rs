@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use thiserror::Error;
 
 use crate::environment::{Environment, Home};
-use crate::host::Lock;
+use crate::host::{Lock, make_dir};
 use crate::node::RunDir;
 
 /// For how long another change is waited for.
@@ -31,8 +31,8 @@ pub struct Declared(pub String);
 /// Makes the run directory and takes the node's change lock.
 fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
     let run_dir = RunDir::at(&home.run);
-    run_dir
-        .make()
-        .with_context(|| format!("cannot use the run directory {}", home.run.display()))?;
+    // Found out before anything is touched.
+    run_dir.make().context("cannot use the run directory")?;
+    make_dir(&home.log, 0o755).context("cannot use the log directory")?;
     Ok(Lock::take(&environment.host, &run_dir.lock(), LOCK_LIMIT)?)
 }

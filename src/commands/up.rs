@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 
 use super::{NotAsWanted, locked};
@@ -151,8 +151,8 @@ impl Up<'_> {
     fn record(&self, node: &Node) -> Result<()> {
         let name = self.profile.name.clone();
         let name = name.unwrap_or_else(|| self.profile.source.path().display().to_string());
-        apply::record_profile(&RunDir::at(&self.home.run), &node.boot_id, Some(name))
-            .with_context(|| format!("cannot write in {}", self.home.run.display()))
+        let run_dir = RunDir::at(&self.home.run);
+        Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
     }
 }
 

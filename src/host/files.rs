@@ -3,35 +3,43 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{Uid, caller, user_name};
 
-/// Makes a directory with exactly these permissions, and its parents with 0755; one that is there
-/// must be a directory of ours that nobody else can write to.
+/// An error that says which file it is about.
+pub fn in_path(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Makes a directory with exactly these permissions, and its parents with 0755. One that is there
+/// keeps its own: it must be a directory of ours that nobody else can write to.
 ///
 /// # Errors
-/// The system's, or `PermissionDenied` where the directory is somebody else's.
+/// The system's, or `PermissionDenied` where the directory is somebody else's; with its path.
 pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(parent)?;
-    }
-    match DirBuilder::new().mode(mode).create(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let meta = fs::symlink_metadata(path)?;
-            if let Some(why) = not_ours(&meta) {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-            }
+    let make = || {
+        if let Some(parent) = path.parent() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(parent)?;
         }
-        Err(error) => return Err(error),
-    }
-    // The umask may have taken bits away.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        match DirBuilder::new().mode(mode).create(path) {
+            // The umask may have taken bits away.
+            Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                match not_ours(&fs::symlink_metadata(path)?) {
+                    Some(why) => Err(io::Error::new(io::ErrorKind::PermissionDenied, why)),
+                    None => Ok(()),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    };
+    make().map_err(|error| in_path(path, &error))
 }
 
 /// Why a directory cannot be trusted with our state; `None` where it can.
@@ -48,52 +56,75 @@ fn not_ours(meta: &fs::Metadata) -> Option<String> {
 /// Replaces a JSON file atomically: a reader sees the old one or the new one.
 ///
 /// # Errors
-/// The system's.
+/// The system's, with the path.
 pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(value)?;
-    text.push(b'\n');
-    let new = path.with_extension("json.new");
-    remove_if_there(&new)?;
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o644)
-        .open(&new)?;
-    file.write_all(&text)?;
-    fs::rename(&new, path)
+    let write = || {
+        let mut text = serde_json::to_vec_pretty(value)?;
+        text.push(b'\n');
+        let new = path.with_extension("json.new");
+        remove_if_there(&new)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&new)?;
+        file.write_all(&text)?;
+        fs::rename(&new, path)
+    };
+    write().map_err(|error| in_path(path, &error))
 }
 
-/// Reads a JSON file; `None` where there is none.
+/// Reads a JSON file; `None` where there is none. Whatever lies there instead, a link, a FIFO, a
+/// file without end, is refused and not followed: root reads users' directories too.
 ///
 /// # Errors
-/// The system's, or `InvalidData` where it is not what is expected.
+/// The system's, or `InvalidData` where it is not what is expected; with the path.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    const MOST: u64 = 1 << 20;
+    let read = || {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.len() > MOST {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is no file of ours",
+            ));
+        }
+        let mut text = Vec::new();
+        file.take(MOST).read_to_end(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
     };
-    Ok(Some(serde_json::from_slice(&text)?))
+    match read() {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(in_path(path, &error)),
+    }
 }
 
 /// Removes a file or link; one that is gone is as good as removed.
 ///
 /// # Errors
-/// The system's.
+/// The system's, with the path.
 pub fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_path(path, &error)),
+        _ => Ok(()),
     }
 }
 
-/// The last lines of a log file; none where there is no file.
-pub fn tail(path: &Path, lines: usize) -> Vec<String> {
+/// The last lines of a log file behind its first `from` bytes; none where there is no file.
+pub fn tail(path: &Path, from: u64, lines: usize) -> Vec<String> {
     const ENOUGH: u64 = 16 * 1024;
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(ENOUGH)))?;
+        file.seek(SeekFrom::Start(
+            from.max(length.saturating_sub(ENOUGH)).min(length),
+        ))?;
         let mut bytes = Vec::new();
         file.take(ENOUGH).read_to_end(&mut bytes)?;
         Ok(bytes)

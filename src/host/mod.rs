@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use child::{Output, RunError, run};
-pub use files::{make_dir, read_json, remove_if_there, tail, write_json};
+pub use files::{in_path, make_dir, read_json, remove_if_there, tail, write_json};
 pub use lock::{Lock, LockError};
 pub use process::{Pid, Process, ProcessTable, StartTime};
 pub use user::{Uid, caller, user_name};

@@ -46,15 +46,22 @@ pub struct Daemon {
     pub(super) programs: MpsPrograms,
     pub(super) pipe: PathBuf,
     pub(super) log: PathBuf,
+    /// How long its logs were when this was made: what stands before is about something else.
+    marks: [u64; 2],
 }
+
+/// The logs of a daemon and of its servers.
+const LOGS: [&str; 2] = ["control.log", "server.log"];
 
 impl Daemon {
     /// The daemon with these directories.
     pub fn new(programs: MpsPrograms, pipe: PathBuf, log: PathBuf) -> Self {
+        let marks = LOGS.map(|name| std::fs::metadata(log.join(name)).map_or(0, |meta| meta.len()));
         Self {
             programs,
             pipe,
             log,
+            marks,
         }
     }
 
@@ -85,10 +92,7 @@ impl Daemon {
     /// Makes the pipe and log directories.
     pub(super) fn make_directories(&self, who: WhoMay) -> Result<(), MpsError> {
         for directory in [&self.pipe, &self.log] {
-            host::make_dir(directory, who.mode()).map_err(|error| MpsError::Directory {
-                path: directory.clone(),
-                error,
-            })?;
+            host::make_dir(directory, who.mode()).map_err(MpsError::Directory)?;
         }
         Ok(())
     }
@@ -101,14 +105,13 @@ impl Daemon {
         let remove = || {
             self.remove_leftovers()?;
             match std::fs::remove_dir(&self.pipe) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                other => other,
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(host::in_path(&self.pipe, &error))
+                }
+                _ => Ok(()),
             }
         };
-        remove().map_err(|error| MpsError::Directory {
-            path: self.pipe.clone(),
-            error,
-        })
+        remove().map_err(MpsError::Directory)
     }
 
     /// Removes the files of a daemon that has ended. Anyone may hold the lock of an old lock file,
@@ -119,12 +122,13 @@ impl Daemon {
             .try_for_each(|file| host::remove_if_there(&self.pipe.join(file)))
     }
 
-    /// The last telling lines of its logs, the server's after the daemon's.
+    /// The last telling lines its logs have got since this was made, the server's after the
+    /// daemon's.
     pub fn last_words(&self) -> Vec<String> {
-        ["control.log", "server.log"]
-            .into_iter()
-            .flat_map(|log| {
-                let mut lines = host::tail(&self.log.join(log), 200);
+        LOGS.into_iter()
+            .zip(self.marks)
+            .flat_map(|(log, mark)| {
+                let mut lines = host::tail(&self.log.join(log), mark, 200);
                 lines.retain(|line| !is_chatter(line));
                 lines.split_off(lines.len().saturating_sub(4))
             })

@@ -18,13 +18,8 @@ pub enum MpsError {
     )]
     PathTooLong(PathBuf),
     /// A directory could not be made or removed.
-    #[error("{}: {error}", path.display())]
-    Directory {
-        /// Which one.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
+    #[error("{0}")]
+    Directory(io::Error),
     /// No daemon answers in the directory.
     #[error("no control daemon runs in {}", .0.display())]
     NoDaemon(PathBuf),

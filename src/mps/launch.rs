@@ -61,11 +61,7 @@ impl Daemon {
             }
             Liveness::Dead => {}
         }
-        self.remove_leftovers()
-            .map_err(|error| MpsError::Directory {
-                path: self.pipe.clone(),
-                error,
-            })?;
+        self.remove_leftovers().map_err(MpsError::Directory)?;
         let mut command = self.control();
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", device);
         if multiuser {

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use super::daemon::parse_pid;
 use super::{Daemon, MpsError, ServerState};
 use crate::host::{Pid, Uid};
+use crate::profile::Percentage;
 
 /// How long a server may take to become ready (0.15 to 0.3 s on an H200). The daemon is
 /// single-threaded and answers nothing meanwhile.
@@ -18,7 +19,11 @@ impl Daemon {
     ///
     /// # Errors
     /// [`MpsError`] with the last log lines.
-    pub fn configure(&self, percentage: f64, user: Option<Uid>) -> Result<Option<Pid>, MpsError> {
+    pub fn configure(
+        &self,
+        percentage: Percentage,
+        user: Option<Uid>,
+    ) -> Result<Option<Pid>, MpsError> {
         let set = format!("set_default_active_thread_percentage {percentage}");
         let start = user.map(|user| format!("start_server -uid {user}"));
         let mut commands = vec![set.as_str()];
@@ -27,7 +32,7 @@ impl Daemon {
         }
         let answer = self.session(&commands, PATIENCE, READY_LIMIT)?;
         // A value that is refused is answered with the one that stays, at exit status 0.
-        if (answer.percentage - percentage).abs() >= 0.05 {
+        if percentage.differs_from(answer.percentage) {
             return Err(self.failure(format!(
                 "active-thread-percentage was set to {percentage} and reads back as {}",
                 answer.percentage

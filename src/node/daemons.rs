@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Client, DaemonId, Life, Look, Node, RunDir, Served, ServerProcess};
 use crate::environment::{Environment, MpsPrograms};
-use crate::host::{Host, Pid, Process, ProcessTable};
+use crate::host::{Host, Pid, Process, ProcessTable, Uid};
 use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerState};
 use crate::nvml::{Processes, Usage};
 
@@ -19,16 +19,20 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for path in environment.run_dirs() {
         let run_dir = RunDir::at(&path);
         let (records, problems) = run_dir.records();
-        node.hidden.extend(problems);
+        let unreadable = problems
+            .into_iter()
+            .map(|problem| (run_dir.clone(), problem));
+        node.unreadable.extend(unreadable);
         match run_dir.node() {
             Ok(file) if file.boot_id == node.boot_id => node.created.extend(file.created),
             Ok(_) => {}
-            Err(error) => node.hidden.push(format!("{}: {error}", path.display())),
+            Err(error) => node.hidden.push(error.to_string()),
         }
         for record in records {
             // The system's directory comes first: its record of a name or device wins.
             let known = node.served.iter().find(|served| {
-                served.record.name == record.name || served.record.key == record.key
+                let same = served.record.name == record.name || served.record.key == record.key;
+                same && served.run_dir != run_dir
             });
             if let Some(known) = known {
                 let hidden = format!(
@@ -46,12 +50,15 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 device_is_there: false,
                 life: Life::Dead,
                 is_known: false,
+                problem: None,
                 servers: Vec::new(),
                 clients: Vec::new(),
                 percentage: None,
             });
         }
     }
+    let unreadable = node.unreadable.iter().map(|(_, problem)| problem.clone());
+    node.hidden.extend(unreadable);
     node.served
         .sort_by_key(|served| natural(&served.record.name));
 }
@@ -71,6 +78,7 @@ pub(super) fn look(environment: &Environment, table: &ProcessTable, look: Look, 
                 .iter()
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
             let view = View {
+                may_ask: may_ask(environment, &served.run_dir),
                 host: &environment.host,
                 table,
                 boot_id,
@@ -88,9 +96,20 @@ pub(super) fn look(environment: &Environment, table: &ProcessTable, look: Look, 
     });
 }
 
+/// Whether the caller may open control sessions with the daemons of a run directory: with his own
+/// and the system's. Root opens none in a user's directory, whose owner decides what is there.
+fn may_ask(environment: &Environment, run_dir: &RunDir) -> bool {
+    match run_dir.owner() {
+        Some(owner) => owner == environment.caller || owner == Uid::ROOT,
+        None => false,
+    }
+}
+
 /// What one daemon is seen by.
 #[derive(Clone, Copy)]
 struct View<'a> {
+    /// Whether the caller may open a control session with it.
+    may_ask: bool,
     host: &'a Host,
     table: &'a ProcessTable,
     boot_id: &'a str,
@@ -121,6 +140,11 @@ impl View<'_> {
                 return None;
             }
         };
+        if self.host.process(pid).is_none() {
+            // Something lives there, and `/proc` hides it from the caller.
+            served.life = Life::Hidden;
+            return None;
+        }
         // A lock that somebody else holds on a dead daemon's file means nothing.
         let ours = match record.daemon {
             Some(id) => recorded.is_some() && id.pid == pid && is_recorded(id),
@@ -151,7 +175,7 @@ impl View<'_> {
         }
         let children: Vec<&Process> = self.table.children(daemon).collect();
         served.life = match children.as_slice() {
-            [] => Life::NoServerYet,
+            [] if processes.compute.is_empty() => Life::NoServerYet,
             [only] if is_running(only) && lists(&processes.compute, only.pid) => Life::Ready,
             _ => return false,
         };
@@ -165,21 +189,41 @@ impl View<'_> {
 
     /// Asks the daemon.
     fn ask(self, served: &mut Served, daemon: Pid) {
-        if self.programs.is_none() {
+        if self.programs.is_none() || !self.may_ask {
             return;
         }
-        let children: Vec<Pid> = self.table.children(daemon).map(|child| child.pid).collect();
-        match self
-            .daemon(served)
-            .glance(&children, PATIENCE, ANSWER_LIMIT)
+        if self
+            .table
+            .get(daemon)
+            .is_some_and(|process| process.is_stopped)
         {
+            served.life = Life::NoAnswer;
+            return;
+        }
+        let mut children: Vec<Pid> = self.table.children(daemon).map(|child| child.pid).collect();
+        let mut glance = self
+            .daemon(served)
+            .glance(&children, PATIENCE, ANSWER_LIMIT);
+        if let Ok(seen) = &glance
+            && seen.servers.iter().any(|server| server.state.is_none())
+        {
+            // A server came up meanwhile, and may have clients already.
+            children = seen.servers.iter().map(|server| server.pid).collect();
+            glance = self
+                .daemon(served)
+                .glance(&children, PATIENCE, ANSWER_LIMIT);
+        }
+        match glance {
             Ok(glance) => self.fill_in(served, &glance),
             Err(MpsError::Busy { .. }) => {
                 served.life = Life::Busy;
                 served.servers = children.iter().map(|&pid| self.server(pid)).collect();
             }
             Err(MpsError::NoDaemon(_)) => served.life = Life::Dead,
-            Err(_) => served.life = Life::NoAnswer,
+            Err(error) => {
+                served.life = Life::NoAnswer;
+                served.problem = Some(error.to_string());
+            }
         }
     }
 
@@ -201,7 +245,7 @@ impl View<'_> {
                 Life::Starting
             };
         }
-        served.is_known = true;
+        served.is_known = glance.servers.iter().all(|server| server.state.is_some());
         served.percentage = Some(glance.percentage);
         served.servers = glance
             .servers

@@ -10,7 +10,7 @@ mod record;
 mod run_dir;
 mod served;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -18,7 +18,7 @@ use crate::nvml::Processes;
 
 pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
 pub use gpu::Gpu;
-pub use observe::{Look, observe};
+pub use observe::{Look, ObserveError, observe};
 pub use record::{Created, DaemonId, DeviceRecord, NodeFile};
 pub use run_dir::RunDir;
 pub use served::{Client, Life, Served, ServerProcess};
@@ -38,6 +38,8 @@ pub struct Node {
     pub processes: BTreeMap<String, Processes>,
     /// The GPU and compute instances that mig-mps made.
     pub created: Vec<Created>,
+    /// Device directories whose record cannot be read, with the reason: a daemon may live there.
+    pub unreadable: Vec<(RunDir, String)>,
     /// What could not be seen, in words.
     pub hidden: Vec<String>,
 }
@@ -53,13 +55,13 @@ pub enum NoSuchDevice {
         /// The names there are.
         known: Vec<String>,
     },
-    /// A UUID prefix fits several.
-    #[error("\"{wanted}\" begins the UUIDs of {}", names.join(", "))]
+    /// It fits several.
+    #[error("\"{wanted}\" can mean {}", uuids.join(" and "))]
     Ambiguous {
         /// What was asked for.
         wanted: String,
-        /// The names it fits.
-        names: Vec<String>,
+        /// The devices it fits.
+        uuids: Vec<String>,
     },
 }
 
@@ -88,32 +90,29 @@ impl Node {
     /// # Errors
     /// [`NoSuchDevice`]
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
-        let mut named: BTreeMap<String, String> = self
+        let mut named: BTreeSet<(String, String)> = self
             .devices()
             .map(|device| (self.name_of(&device), device.uuid))
             .collect();
-        for served in &self.served {
-            named.insert(served.record.name.clone(), served.record.uuid.clone());
-        }
+        let recorded = self.served.iter().map(|served| &served.record);
+        named.extend(recorded.map(|record| (record.name.clone(), record.uuid.clone())));
         let resolve = |word: &String| {
-            if named.contains_key(word) {
-                return Ok(word.clone());
-            }
             // A prefix must say more than what every UUID begins with.
-            let fits: Vec<String> = named
+            let is_prefix = word.len() > "MIG-".len();
+            let called = named.iter().filter(|(name, _)| name == word);
+            let begins = named
                 .iter()
-                .filter(|(_, uuid)| word.len() > "MIG-".len() && uuid.starts_with(word.as_str()))
-                .map(|(name, _)| name.clone())
-                .collect();
+                .filter(|(_, uuid)| is_prefix && uuid.starts_with(word));
+            let fits: Vec<&(String, String)> = called.chain(begins).collect();
             match fits.as_slice() {
-                [one] => Ok(one.clone()),
+                [(name, _)] => Ok(name.clone()),
                 [] => Err(NoSuchDevice::Unknown {
                     wanted: word.clone(),
-                    known: named.keys().cloned().collect(),
+                    known: named.iter().map(|(name, _)| name.clone()).collect(),
                 }),
                 _ => Err(NoSuchDevice::Ambiguous {
                     wanted: word.clone(),
-                    names: fits,
+                    uuids: fits.iter().map(|(_, uuid)| uuid.clone()).collect(),
                 }),
             }
         };

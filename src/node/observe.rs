@@ -1,9 +1,22 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use thiserror::Error;
+
 use super::{Gpu, Node, daemons};
 use crate::environment::Environment;
 use crate::nvml::{Code, Nvml, NvmlError, Processes};
+
+/// Why nothing can be seen.
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    /// NVML does not answer.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// `/proc` cannot be read: a daemon that lives could not be told from a dead one.
+    #[error("cannot read /proc: {0}")]
+    Proc(std::io::Error),
+}
 
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +33,16 @@ pub enum Look {
 /// Looks at the node.
 ///
 /// # Errors
-/// [`NvmlError`]: without NVML there is nothing to show.
-pub fn observe(environment: &Environment, look: Look) -> Result<Node, NvmlError> {
+/// [`ObserveError`]: without NVML or `/proc` nothing true can be said.
+pub fn observe(environment: &Environment, look: Look) -> Result<Node, ObserveError> {
     let library = environment.nvml_library.clone();
     // The hardware answers while the records are read. The thread ends by NVML's own limits.
     let hardware = std::thread::spawn(move || read_hardware(library.as_deref(), look));
     let mut node = Node {
-        boot_id: environment.host.boot_id().unwrap_or_default(),
+        boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
         ..Node::default()
     };
     daemons::read_records(environment, &mut node);
-    let table = environment.host.processes().unwrap_or_default();
     let hardware = hardware
         .join()
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -38,6 +50,8 @@ pub fn observe(environment: &Environment, look: Look) -> Result<Node, NvmlError>
     node.gpus = hardware.gpus;
     node.hidden.extend(hardware.hidden);
     node.processes = hardware.processes;
+    // Read last: a server that NVML lists is then seen, and asked for its clients.
+    let table = environment.host.processes().map_err(ObserveError::Proc)?;
     daemons::look(environment, &table, look, &mut node);
     Ok(node)
 }
@@ -59,7 +73,7 @@ fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlErr
         ..Hardware::default()
     };
     for index in 0..count {
-        let (gpu, processes, hidden) = nvml.supervise(move |session| {
+        let read = nvml.supervise(move |session| {
             let mut hidden = Vec::new();
             let mut gpu = Gpu::new(session.read_gpu(index)?);
             if gpu.in_mig_mode() {
@@ -81,7 +95,16 @@ fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlErr
                 }
             }
             Ok((gpu, processes, hidden))
-        })?;
+        });
+        let (gpu, processes, hidden) = match read {
+            Ok(read) => read,
+            // A GPU that is lost must not hide the others.
+            Err(error) if error.code().is_some() => {
+                hardware.hidden.push(error.to_string());
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         hardware.gpus.push(gpu);
         hardware.processes.extend(processes);
         hardware.hidden.extend(hidden);

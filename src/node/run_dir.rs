@@ -1,9 +1,11 @@
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{DeviceRecord, NodeFile};
-use crate::host::{make_dir, read_json, remove_if_there, write_json};
+use crate::host::{Uid, in_path, make_dir, read_json, remove_if_there, write_json};
+use crate::profile::is_device_name;
 
 /// A run directory: the state of what mig-mps made (DESIGN 6).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,17 +57,32 @@ impl RunDir {
         self.path.join("node.json")
     }
 
-    /// Every device record in it. One that cannot be read is an error in words, not a missing one.
+    /// Whose it is.
+    pub fn owner(&self) -> Option<Uid> {
+        let meta = fs::symlink_metadata(&self.path).ok()?;
+        Some(Uid(meta.uid()))
+    }
+
+    /// Every device record in it, and why others cannot be read: a record that says nonsense is no
+    /// missing one. A user's directory may hold anything.
     pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
         let mut records = Vec::new();
         let mut problems = Vec::new();
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let path = entry.path().join("device.json");
-            match read_json::<DeviceRecord>(&path) {
-                Ok(Some(record)) => records.push(record),
+            let directory = entry.file_name();
+            match read_json::<DeviceRecord>(&entry.path().join("device.json")) {
+                Ok(Some(record))
+                    if directory == record.uuid.as_str() && is_device_name(&record.name) =>
+                {
+                    records.push(record);
+                }
+                Ok(Some(_)) => problems.push(format!(
+                    "{}: its record is of another device",
+                    entry.path().display()
+                )),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-                Err(error) => problems.push(format!("{}: {error}", path.display())),
+                Err(error) => problems.push(error.to_string()),
             }
         }
         (records, problems)
@@ -89,8 +106,11 @@ impl RunDir {
             .join("by-name")
             .join(format!(".{}.new", record.name));
         remove_if_there(&new)?;
-        std::os::unix::fs::symlink(&target, &new)?;
-        fs::rename(&new, &link)
+        let relink = || {
+            std::os::unix::fs::symlink(&target, &new)?;
+            fs::rename(&new, &link)
+        };
+        relink().map_err(|error| in_path(&link, &error))
     }
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
@@ -129,8 +149,8 @@ impl RunDir {
 
 fn remove_dir_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_path(path, &error)),
+        _ => Ok(()),
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Served {
     /// Whether its servers and clients are known: a daemon that could not be asked has an unknown
     /// number of them, not none.
     pub is_known: bool,
+    /// What it answered that cannot be understood, or why it did not answer.
+    pub problem: Option<String>,
     /// Its servers: at most one, but for the moment when one user's follows another's.
     pub servers: Vec<ServerProcess>,
     /// Its clients.

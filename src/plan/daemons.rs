@@ -46,7 +46,9 @@ impl Daemons<'_> {
             }
             let because = match present {
                 None => "no daemon serves it".to_owned(),
-                Some(served) if served.life == Life::Orphan => return Err(unknowable(served)),
+                Some(served) if matches!(served.life, Life::Orphan | Life::NoAnswer) => {
+                    return Err(unknowable(served));
+                }
                 Some(served) => match difference(served, aim) {
                     _ if served.life == Life::Dead => "its daemon has died".to_owned(),
                     Some(difference) => {
@@ -143,19 +145,28 @@ fn stop(served: &Served, because: String) -> Result<Step, Refusal> {
 
 /// Whether a daemon has clients cannot be told: it is not touched.
 pub(super) fn unknowable(served: &Served) -> Refusal {
-    Refusal::InTheWay {
-        what: format!(
-            "the daemon of {} cannot be asked for its clients: it is {}",
-            served.record.name,
-            served.life.word()
+    let name = &served.record.name;
+    let (why, hint) = match served.life {
+        Life::Orphan => (
+            "its pipe directory was removed",
+            format!("end it with mig-mps down {name} --now"),
         ),
-        hint: match served.life {
-            Life::Orphan => format!(
-                "its pipe directory was removed; end it with mig-mps down {} --now",
-                served.record.name
-            ),
-            _ => "close other control sessions, or run it as root".to_owned(),
-        },
+        Life::Busy => (
+            "somebody else's control session is open",
+            "close it (a forgotten nvidia-cuda-mps-control?) and try again".to_owned(),
+        ),
+        Life::NoAnswer => (
+            "it does not answer",
+            "look whether it is stopped or hangs; the kernel log may tell".to_owned(),
+        ),
+        _ => (
+            "it may not be asked",
+            "run this as its owner, or as root for root's".to_owned(),
+        ),
+    };
+    Refusal::InTheWay {
+        what: format!("the daemon of {name} cannot be asked for its clients: {why}"),
+        hint,
     }
 }
 
@@ -180,6 +191,14 @@ fn difference(served: &Served, aim: &Aim) -> Option<String> {
     );
     if is != shall {
         return Some(format!("active-thread-percentage is {is}, not {shall}"));
+    }
+    if let Some(answered) = served
+        .percentage
+        .filter(|answered| shall.differs_from(*answered))
+    {
+        return Some(format!(
+            "active-thread-percentage answers {answered}, not {shall}"
+        ));
     }
     None
 }

@@ -26,6 +26,14 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
     let mut clients = Vec::new();
+    if let Some((_, problem)) = node.unreadable.iter().find(|(run_dir, _)| run_dir == home) {
+        return Err(Refusal::InTheWay {
+            what: format!("{problem}: whether a daemon lives there cannot be told"),
+            hint:
+                "mig-mps up with its profile takes a living daemon over and writes the record anew"
+                    .to_owned(),
+        });
+    }
     let ours = node.served.iter().filter(|served| served.run_dir == *home);
     for served in ours.filter(|served| selected(&served.record.name)) {
         if matches!(
@@ -67,7 +75,13 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
     }
     if wanted.destroy_mig {
         for gpu in &node.gpus {
-            destroy(node, gpu, &selected, &mut plan)?;
+            destroy(
+                node,
+                home,
+                gpu,
+                (wanted.devices.is_empty(), &selected),
+                &mut plan,
+            )?;
         }
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
@@ -99,8 +113,9 @@ fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan 
 
 fn destroy(
     node: &Node,
+    home: &RunDir,
     gpu: &Gpu,
-    selected: &impl Fn(&str) -> bool,
+    (everything, selected): (bool, &impl Fn(&str) -> bool),
     plan: &mut Plan,
 ) -> Result<(), Refusal> {
     let mut steps = Vec::new();
@@ -116,7 +131,9 @@ fn destroy(
                     .is_some_and(|part| part.gpu_instance == instance.id)
             })
             .collect();
-        let chosen = devices.iter().all(|device| selected(&node.name_of(device)));
+        // A GPU instance without devices is meant only where everything is.
+        let chosen = (everything || !devices.is_empty())
+            && devices.iter().all(|device| selected(&node.name_of(device)));
         let is_whole = made(node, gpu, instance, None);
         let mut stays = !(chosen && is_whole);
         for compute in &instance.compute {
@@ -128,7 +145,7 @@ fn destroy(
                 stays = true;
                 continue;
             }
-            check_idle(node, gpu, &compute.uuid)?;
+            check_idle(node, home, gpu, &compute.uuid)?;
             steps.push(Step {
                 action: Action::DestroyComputeInstance {
                     instance: instance.placement,
@@ -173,9 +190,22 @@ fn made(
     })
 }
 
-/// A program that computes outside MPS holds the instance: the driver would refuse half-way.
-fn check_idle(node: &Node, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
-    let served = node.served.iter().find(|served| served.record.uuid == uuid);
+/// Somebody else's daemon, or a program that computes outside MPS, holds the instance: the driver
+/// would refuse half-way.
+fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
+    let on_it = |served: &&Served| served.record.uuid == uuid && served.is_alive();
+    let foreign = |served: &&Served| on_it(served) && served.run_dir != *home;
+    if let Some(served) = node.served.iter().find(foreign) {
+        return Err(Refusal::InTheWay {
+            what: format!(
+                "GPU {}: {uuid} is served by a daemon of {}",
+                gpu.index,
+                served.run_dir.path().display()
+            ),
+            hint: "have its owner take it down first, or leave --destroy-mig out".to_owned(),
+        });
+    }
+    let served = node.served.iter().find(on_it);
     let known: Vec<u32> = served
         .into_iter()
         .flat_map(|served| {

@@ -5,7 +5,7 @@ use super::wanted::{Wanted, arrange};
 use super::{Action, GpuPlan, Place, Plan, Refusal, Step};
 use crate::geometry::{Placement, Segment, SliceMap};
 use crate::host::Uid;
-use crate::node::{Gpu, Node, RunDir};
+use crate::node::{Device, Gpu, Node, RunDir};
 use crate::profile::{Block, Names, Profile, Serve, Settings, Span, Want};
 
 /// What brings the node to what the profile asks for, with daemons in `home` run by `caller`.
@@ -83,6 +83,18 @@ impl<'a> Planner<'a> {
             .collect();
         let here = format!("this node has:\n  {}", gpus.join("\n  "));
         for block in &self.profile.blocks {
+            let missing = block
+                .select
+                .indices()
+                .find(|index| !self.node.gpus.iter().any(|gpu| gpu.index == *index));
+            if let Some(index) = missing {
+                let message = format!("there is no GPU {index}");
+                return Err(self
+                    .profile
+                    .error(block.span, message)
+                    .with_hint(here)
+                    .into());
+            }
             let selects = |gpu: &Gpu| {
                 block
                     .select
@@ -114,9 +126,29 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Devices of GPUs that the profile leaves alone keep their names.
+    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
     fn reserve_names_of_others(&mut self) -> Result<(), Refusal> {
-        for served in &self.node.served {
+        let left_alone = self
+            .node
+            .gpus
+            .iter()
+            .filter(|gpu| self.block_of(gpu).is_none());
+        let unserved: Vec<Device> = left_alone
+            .flat_map(Gpu::devices)
+            .filter(|device| self.node.served_on(&device.key).is_none())
+            .collect();
+        for device in unserved {
+            // Default names differ from each other.
+            let _ = self
+                .names
+                .give(&device.default_name, device.gpu, "a device of another GPU");
+        }
+        for served in self
+            .node
+            .served
+            .iter()
+            .filter(|served| served.run_dir == *self.home)
+        {
             let selected = self
                 .node
                 .gpus

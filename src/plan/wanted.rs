@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::Refusal;
 use crate::geometry::{
     GpuInstanceProfile, Placement, ProfileId, Request, SliceMap, Standing, place,
@@ -32,6 +34,7 @@ pub(super) fn arrange(
 ) -> Result<Vec<Wanted>, Refusal> {
     let mut wanted = Vec::new();
     let mut requests = Vec::new();
+    let mut counts: BTreeMap<ProfileId, u64> = BTreeMap::new();
     for (entry, part) in parts.iter().enumerate() {
         let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
         let offer = part
@@ -40,6 +43,21 @@ pub(super) fn arrange(
             .ok_or_else(|| unknown_profile(profile, gpu, part))?;
         if let Some(at) = part.at {
             check_start(profile, gpu, part, offer, at)?;
+        }
+        let count = counts.entry(offer.id).or_default();
+        *count += u64::from(part.count);
+        if *count > u64::from(offer.most) {
+            let why = format!(
+                "{count} of {} are asked for and {} can exist",
+                offer.name, offer.most
+            );
+            return Err(infeasible(
+                profile,
+                gpu,
+                &requests,
+                span,
+                Some((offer, part.count, why)),
+            ));
         }
         for _ in 0..part.count {
             requests.push(Request {
@@ -66,7 +84,7 @@ pub(super) fn arrange(
         .collect();
     let units = gpu.units();
     if place(&gpu.profiles, &[], &requests, units).is_err() {
-        return Err(infeasible(profile, gpu, &requests, span));
+        return Err(infeasible(profile, gpu, &requests, span, None));
     }
     let places = place(&gpu.profiles, &standing, &requests, units).map_err(|_| in_the_way(gpu))?;
     for (wanted, placement) in wanted.iter_mut().zip(places) {
@@ -157,91 +175,112 @@ fn in_the_way(gpu: &Gpu) -> Refusal {
     }
 }
 
-fn infeasible(profile: &Profile, gpu: &Gpu, requests: &[Request], span: Span) -> Refusal {
+/// More of one profile than can exist: that profile, how many of it, and why not.
+type TooMany<'a> = (&'a GpuInstanceProfile, u32, String);
+
+fn infeasible(
+    profile: &Profile,
+    gpu: &Gpu,
+    requests: &[Request],
+    span: Span,
+    too_many: Option<TooMany<'_>>,
+) -> Refusal {
     let units = gpu.units();
     let size = |id: ProfileId| {
         let offer = gpu.profile(id);
-        offer
-            .and_then(|offer| offer.placements.first())
-            .map_or(0, |place| place.size)
+        let placement = offer.and_then(|offer| offer.placements.first());
+        placement.map_or(0, |placement| placement.size)
     };
-    let needed: u32 = requests.iter().map(|request| size(request.profile)).sum();
-    let too_many = requests.iter().find_map(|request| {
-        let offer = gpu.profile(request.profile)?;
-        let asked = requests
-            .iter()
-            .filter(|other| other.profile == request.profile)
-            .count();
-        (asked > offer.most as usize).then(|| {
-            format!(
-                "{} of {} are asked for and {} can exist",
-                asked, offer.name, offer.most
-            )
-        })
-    });
-    let why = match too_many {
-        Some(why) => why,
-        None if needed > units => format!("it needs {needed} of {units} memory slices"),
-        None => "no arrangement of these placements exists".to_owned(),
+    let mut wanted = sum(gpu, requests);
+    let mut fitting = requests.to_vec();
+    let why = if let Some((offer, count, why)) = too_many {
+        let plus = if wanted.is_empty() { "" } else { " + " };
+        wanted = format!("{wanted}{plus}{count} × {}", offer.name);
+        let request = Request {
+            profile: offer.id,
+            at: None,
+        };
+        fitting.extend(std::iter::repeat_n(request, offer.most as usize));
+        why
+    } else {
+        let needed: u32 = requests.iter().map(|request| size(request.profile)).sum();
+        if needed > units {
+            format!("it needs {needed} of {units} memory slices")
+        } else {
+            "no arrangement of these placements exists".to_owned()
+        }
     };
     Refusal::Infeasible {
         profile: Box::new(profile.error(span, "this does not fit on a GPU it selects")),
         gpu: gpu.index,
-        wanted: sum(gpu, requests),
+        wanted,
         map: Box::new(SliceMap::new(units, Vec::new())),
         why,
-        nearest: nearest(gpu, requests, units).map(|requests| sum(gpu, &requests)),
+        nearest: nearest(gpu, &fitting, units).map(|requests| sum(gpu, &requests)),
     }
 }
 
-/// `3g.40gb + 1g.10gb`
+/// `2 × 3g.40gb + 1g.10gb`
 fn sum(gpu: &Gpu, requests: &[Request]) -> String {
-    let name = |request: &Request| {
-        gpu.profile(request.profile).map_or_else(
-            || request.profile.to_string(),
-            |offer| offer.name.to_string(),
-        )
-    };
-    requests.iter().map(name).collect::<Vec<_>>().join(" + ")
-}
-
-/// The requests with as few left out as makes them fit; the small ones go first.
-fn nearest(gpu: &Gpu, requests: &[Request], units: u32) -> Option<Vec<Request>> {
-    let mut order: Vec<usize> = (0..requests.len()).collect();
-    order.sort_by_key(|&index| {
-        gpu.profile(requests[index].profile)
-            .map(|offer| offer.memory_mib)
-    });
-    (1..requests.len()).find_map(|out| {
-        leave_out(&order, out, 0, &mut Vec::new(), &mut |left_out| {
-            let rest: Vec<Request> = requests
-                .iter()
-                .enumerate()
-                .filter(|(index, _)| !left_out.contains(index))
-                .map(|(_, request)| request.clone())
-                .collect();
-            place(&gpu.profiles, &[], &rest, units).ok().map(|_| rest)
-        })
-    })
-}
-
-fn leave_out<T>(
-    order: &[usize],
-    count: usize,
-    from: usize,
-    chosen: &mut Vec<usize>,
-    judge: &mut impl FnMut(&[usize]) -> Option<T>,
-) -> Option<T> {
-    if count == 0 {
-        return judge(chosen);
-    }
-    for next in from..order.len() {
-        chosen.push(order[next]);
-        let found = leave_out(order, count - 1, next + 1, chosen, judge);
-        chosen.pop();
-        if found.is_some() {
-            return found;
+    let mut counts: Vec<(ProfileId, usize)> = Vec::new();
+    for request in requests {
+        match counts
+            .iter_mut()
+            .find(|(profile, _)| *profile == request.profile)
+        {
+            Some((_, count)) => *count += 1,
+            None => counts.push((request.profile, 1)),
         }
     }
-    None
+    let name = |&(profile, count): &(ProfileId, usize)| {
+        let name = gpu
+            .profile(profile)
+            .map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
+        if count == 1 {
+            name
+        } else {
+            format!("{count} × {name}")
+        }
+    };
+    counts.iter().map(name).collect::<Vec<_>>().join(" + ")
+}
+
+/// The requests with as few left out as makes them fit; of equally few, the small ones go.
+///
+/// Equal requests are interchangeable: what is searched is how many of each kind stay, which is a
+/// few thousand cases at the most.
+fn nearest(gpu: &Gpu, requests: &[Request], units: u32) -> Option<Vec<Request>> {
+    let mut kinds: Vec<(Request, usize)> = Vec::new();
+    for request in requests {
+        match kinds.iter_mut().find(|(kind, _)| kind == request) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((request.clone(), 1)),
+        }
+    }
+    let memory = |request: &Request| gpu.profile(request.profile).map_or(0, |p| p.memory_mib);
+    let mut cases: Vec<Vec<usize>> = vec![Vec::new()];
+    for (_, count) in &kinds {
+        cases = cases
+            .iter()
+            .flat_map(|case| (0..=*count).map(move |kept| [case.as_slice(), &[kept]].concat()))
+            .collect();
+    }
+    cases.sort_by_key(|case| {
+        let kept: usize = case.iter().sum();
+        let size: u64 = case
+            .iter()
+            .zip(&kinds)
+            .map(|(n, (kind, _))| *n as u64 * memory(kind))
+            .sum();
+        std::cmp::Reverse((kept, size))
+    });
+    cases.iter().find_map(|case| {
+        let kept: Vec<Request> = kinds
+            .iter()
+            .zip(case)
+            .flat_map(|((kind, _), count)| std::iter::repeat_n(kind.clone(), *count))
+            .collect();
+        let fits = !kept.is_empty() && place(&gpu.profiles, &[], &kept, units).is_ok();
+        fits.then_some(kept)
+    })
 }

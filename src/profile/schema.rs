@@ -126,6 +126,12 @@ impl Check<'_> {
                     let message = "a block with devices has no name of its own: name its devices";
                     return Err(self.error(name.span(), message));
                 }
+                if devices.is_empty() {
+                    return Err(self
+                        .source
+                        .error(span, "devices = [] asks for nothing")
+                        .with_hint("leave the block out, or write mig = false for the whole GPU"));
+                }
                 let parts = devices
                     .into_iter()
                     .map(|device| self.part(&settings, device));
@@ -146,6 +152,9 @@ impl Check<'_> {
         let mut found = Vec::new();
         let select = select.into_inner();
         if let Some(index) = select.index {
+            if index.is_empty() {
+                return Err(self.error(span, "index = [] selects nothing"));
+            }
             found.push(Selector::Index(index));
         }
         if let Some(product) = select.product {
@@ -286,7 +295,7 @@ impl Check<'_> {
         if let Some(percentage) = &mps.active_thread_percentage {
             settings.active_thread_percentage =
                 Percentage::new(*percentage.get_ref()).ok_or_else(|| {
-                    let message = "active-thread-percentage must be above 0 and at most 100";
+                    let message = "active-thread-percentage must be from 0.1 to 100";
                     self.error(percentage.span(), message)
                 })?;
         }

@@ -52,6 +52,15 @@ impl Selector {
         }
     }
 
+    /// The indices it names.
+    pub fn indices(&self) -> impl Iterator<Item = u32> {
+        let indices = match self {
+            Self::Index(indices) => indices.as_slice(),
+            _ => &[],
+        };
+        indices.iter().copied()
+    }
+
     /// Whether it means certain GPUs, so that finding none is a mistake; a product's name or `all`
     /// may well select nothing on one node of a fleet.
     pub fn names_a_gpu(&self) -> bool {

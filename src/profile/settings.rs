@@ -76,7 +76,7 @@ pub enum Server {
     Lazy,
 }
 
-/// A percentage in (0, 100].
+/// A percentage from 0.1 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Percentage(f64);
@@ -85,9 +85,15 @@ impl Percentage {
     /// 100 %: no limit.
     pub const FULL: Self = Self(100.0);
 
-    /// `None` unless the value lies in (0, 100], which is what the control program accepts.
+    /// `None` unless the value lies in [0.1, 100]. The control program takes more than 0, and answers
+    /// with one decimal: what is less cannot be read back.
     pub fn new(value: f64) -> Option<Self> {
-        (value > 0.0 && value <= 100.0).then_some(Self(value))
+        (0.1..=100.0).contains(&value).then_some(Self(value))
+    }
+
+    /// Whether the control program's answer, which has one decimal, is another percentage.
+    pub fn differs_from(self, answered: f64) -> bool {
+        (self.0 - answered).abs() >= 0.051
     }
 
     /// The number.

@@ -116,16 +116,26 @@ pub(super) fn text(node: &Node, devices: &[String], width: usize) -> String {
         let remark = format!("(not shown in {width} columns: {left_out}; --json has everything)");
         let _ = writeln!(out, "{}", style(remark).dim());
     }
-    let clients: usize = rows
-        .iter()
-        .filter_map(|row| row.served)
-        .map(|s| s.clients.len())
-        .sum();
     out.push('\n');
-    if clients == 0 {
+    let has_clients = |row: &Row<'_>| row.served.is_some_and(|served| !served.clients.is_empty());
+    let is_unknown = |row: &&Row<'_>| row.served.is_some_and(Served::is_alive) && !row.is_known();
+    let unknown: Vec<&str> = rows
+        .iter()
+        .filter(is_unknown)
+        .map(|row| row.name.as_str())
+        .collect();
+    if rows.iter().any(has_clients) {
+        out.push_str(&clients(&rows, width));
+    } else if unknown.is_empty() {
         out.push_str("No clients.\n");
-    } else {
-        out.push_str(&self::clients(&rows, width));
+    }
+    if !unknown.is_empty() {
+        let _ = writeln!(out, "The clients of {} are not known.", unknown.join(", "));
+    }
+    for row in &rows {
+        if let Some(problem) = row.served.and_then(|served| served.problem.as_ref()) {
+            let _ = writeln!(out, "{}: {problem}", row.name);
+        }
     }
     for hidden in &node.hidden {
         let _ = writeln!(out, "not seen: {hidden}");
@@ -171,10 +181,11 @@ fn servers(node: &Node, rows: &[Row<'_>]) -> Table {
             }
         });
         let threads = served.map(|served| {
-            let recorded = served.record.settings.active_thread_percentage;
-            served
-                .percentage
-                .map_or_else(|| format!("{recorded}%"), |live| format!("{live}%"))
+            let set = served.record.settings.active_thread_percentage;
+            match served.percentage {
+                Some(answered) if set.differs_from(answered) => format!("{answered}%!={set}%"),
+                _ => format!("{set}%"),
+            }
         });
         let memory = row.memory(node).map_or_else(dash, |memory| {
             format!("{}/{}", gib(memory.used), gib(memory.total))
@@ -314,10 +325,9 @@ fn row_json(node: &Node, row: &Row<'_>) -> Value {
         "daemon_pid": alive.and_then(|served| served.record.daemon).map(|daemon| daemon.pid),
         "servers": servers,
         "clients": alive.filter(|_| known).map(|served| served.clients.len()),
-        "active_thread_percentage": served.map(|served| {
-            let recorded = served.record.settings.active_thread_percentage.value();
-            served.percentage.unwrap_or(recorded)
-        }),
+        "active_thread_percentage": served.map(|s| s.record.settings.active_thread_percentage),
+        "answered_active_thread_percentage": served.and_then(|served| served.percentage),
+        "problem": served.and_then(|served| served.problem.as_ref()),
         "memory_used_bytes": memory.map(|memory| memory.used),
         "memory_total_bytes": memory.map(|memory| memory.total),
         "since": alive.map(|served| served.record.since),

@@ -2,7 +2,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use console::{Term, style};
-use dialoguer::Confirm;
+use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
@@ -77,6 +77,14 @@ impl Ui {
         print(&plan::text(plan))
     }
 
+    /// Prints text that was made elsewhere.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn text(&self, text: &str) -> Result<()> {
+        print(text)
+    }
+
     /// Says something that is no result: on standard error.
     pub fn note(&self, text: &str) {
         // Nobody can be told that standard error is closed.
@@ -95,13 +103,14 @@ impl Ui {
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(NoConsent::NobodyToAsk(disturbs));
         }
-        let agreed = Confirm::with_theme(&SimpleTheme)
-            .with_prompt(format!("This will {disturbs}. Go on?"))
-            .default(false)
-            .interact();
-        match agreed {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(NoConsent::Declined),
+        // A line and not a key: "maybe" is no yes, and the cursor is never hidden.
+        let answer: Result<String, _> = Input::with_theme(&SimpleTheme)
+            .with_prompt(format!("This will {disturbs}. Go on? [y/N]"))
+            .allow_empty(true)
+            .interact_text();
+        match answer.as_deref().map(str::trim) {
+            Ok("y" | "Y" | "yes") => Ok(()),
+            Ok(_) => Err(NoConsent::Declined),
             Err(error) => Err(NoConsent::Failed(error.to_string())),
         }
     }

@@ -185,7 +185,7 @@ fn logs_stay_unless_they_are_purged() {
     let logs = || std::fs::read_dir(sim.node.log_dir()).unwrap().count();
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
-    sim.run(&["down", "--purge"]).ended(0);
+    sim.run(&["down", "0.0", "--purge"]).ended(0);
     assert_eq!(
         logs(),
         1,

@@ -84,7 +84,7 @@ fn a_run_directory_that_others_can_write_to_is_not_used() {
       + enable MIG mode
       + create 2g.20gb at 0:2, 1g.10gb at 2:1
       + start 2 daemons (no daemon serves it): 0.0, 0.2
-    error: cannot use the run directory /tmp/…/run: others can write to it
+    error: cannot use the run directory: /tmp/…/run: others can write to it
     ");
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
 }

@@ -88,7 +88,7 @@ fn a_placement_that_does_not_exist() {
 fn a_gpu_that_is_not_there() {
     let profile = "[[gpu]]\nselect = { index = [7] }\nmig = false\n";
     assert_snapshot!(mistake(profile), @"
-    error: profile.toml:2:10: this selects a GPU that is not there
+    error: profile.toml:2:10: there is no GPU 7
       |
     2 | select = { index = [7] }
       |          ^^^^^^^^^^^^^^^
@@ -128,7 +128,7 @@ fn a_name_given_twice() {
 #[test]
 fn settings_out_of_range() {
     assert_snapshot!(mistake(&devices(r#"{ profile = "1g", mps = { active-thread-percentage = 0 } }"#)), @r#"
-    error: profile.toml:4:56: active-thread-percentage must be above 0 and at most 100
+    error: profile.toml:4:56: active-thread-percentage must be from 0.1 to 100
       |
     4 |   { profile = "1g", mps = { active-thread-percentage = 0 } },
       |                                                        ^

@@ -8,6 +8,7 @@ mod errors;
 mod failures;
 mod list;
 mod readme;
+mod review;
 mod status;
 mod up;
 mod users;

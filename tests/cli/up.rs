@@ -228,9 +228,9 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
       |
     3 | select = { all = true }
       |          ^^^^^^^^^^^^^^
-    GPU 0: 3g.40gb + 3g.40gb + 1g.10gb does not fit: it needs 9 of 8 memory slices
+    GPU 0: 2 × 3g.40gb + 1g.10gb does not fit: it needs 9 of 8 memory slices
       |.....|.....|.....|.....|.....|.....|.....|.....|
-    hint: 3g.40gb + 3g.40gb would fit
+    hint: 2 × 3g.40gb would fit
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());

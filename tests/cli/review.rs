@@ -1,0 +1,396 @@
+//! What an outside review found, each with the test that showed it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+
+const ONE_EACH: &str = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g" } ]
+"#;
+
+#[test]
+fn a1_a_gpu_instance_without_devices_is_not_chosen_by_a_device_name() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "1.0"]).ended(0);
+    let id = sim.list()["gpus"][1]["gpu_instances"][0]["id"]
+        .as_u64()
+        .unwrap();
+    let id = u32::try_from(id).unwrap();
+    let destroy = sim
+        .node
+        .node()
+        .update(|state| state.destroy_compute_instance(1, id, 0));
+    destroy.unwrap().unwrap();
+    sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
+    let list = sim.list();
+    assert_eq!(
+        list["gpus"][0]["gpu_instances"].as_array().unwrap().len(),
+        0
+    );
+    assert_eq!(
+        list["gpus"][1]["gpu_instances"].as_array().unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn a2_a_name_means_one_device() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+    let profile = r#"
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "3g", name = "1.0" } ]
+"#;
+    let ran = sim.up(profile, &[]).ended(2);
+    assert!(
+        ran.stderr
+            .contains("would name a device of GPU 0 and a device of another GPU"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a3_a_daemon_that_cannot_be_named_is_not_forgotten() {
+    if !is_root("a3_a_daemon_that_cannot_be_named_is_not_forgotten") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    let mut command = std::process::Command::new("unshare");
+    let program = sim.command(&[]).get_program().to_owned();
+    command
+        .args(["-p", "-f", "--mount-proc"])
+        .arg(program)
+        .args(["down", "0.2", "--now"]);
+    let ran = Ran::of(command.env_clear().envs(sim.node.env()));
+    assert_eq!(ran.status, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(is_alive(&daemon));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn a4_without_proc_nothing_is_said_and_nothing_done() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    for args in [&["status"][..], &["down"]] {
+        let ran = Ran::of(sim.command(args).env("MIG_MPS_ROOT", "/nonexistent")).ended(1);
+        assert!(ran.stderr.contains("cannot read /proc"), "{}", ran.stderr);
+    }
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn a6_a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
+    let ran = sim.run(&["down"]).ended(4);
+    assert!(
+        ran.stderr
+            .contains("whether a daemon lives there cannot be told"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+}
+
+#[test]
+fn a8_a_setting_changed_by_hand_is_drift() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let pipe = sim.device("0.2")["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let control = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let set = format!(
+        "echo set_default_active_thread_percentage 10 | CUDA_MPS_PIPE_DIRECTORY={pipe} {}",
+        control.display()
+    );
+    shell(set).ended(0);
+    let ran = sim.up(SMALL, &["--yes"]).ended(0);
+    assert!(
+        ran.stdout
+            .contains("active-thread-percentage answers 10, not 100"),
+        "{}",
+        ran.stdout
+    );
+    assert!(
+        sim.up(SMALL, &[])
+            .ended(0)
+            .stderr
+            .starts_with("Nothing to do")
+    );
+}
+
+#[test]
+fn a9_a_daemon_that_does_not_answer_is_not_as_the_profile_says() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    shell(format!("kill -STOP {daemon}")).ended(0);
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
+    shell(format!("kill -CONT {daemon}")).ended(0);
+}
+
+#[test]
+fn a11_what_destroy_mig_leaves_is_said() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let path = sim.node.run_dir().join("node.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut node: serde_json::Value = serde_json::from_str(&text).unwrap();
+    node["boot-id"] = "another".into();
+    fs::write(&path, node.to_string()).unwrap();
+    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert!(
+        ran.stderr.contains("These GPU instances stay"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("GPU 0 2g.20gb at 0:2"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn b1_whatever_lies_in_a_users_directory_holds_nobody_up() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let evil = sim.node.run_dir().join("x");
+    fs::create_dir(&evil).unwrap();
+    shell(format!("mkfifo {}", evil.join("device.json").display())).ended(0);
+    let link = sim.node.run_dir().join("y");
+    fs::create_dir(&link).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", link.join("device.json")).unwrap();
+    let ran = sim.run(&["status"]).ended(0);
+    assert_eq!(
+        ran.stdout.matches("not seen: ").count(),
+        2,
+        "{}",
+        ran.stdout
+    );
+    sim.run(&["list"]).ended(0);
+}
+
+#[test]
+fn b2_root_opens_no_control_session_in_a_users_directory() {
+    if !is_root("b2_root_opens_no_control_session_in_a_users_directory") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let whole = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    Ran::of(&mut sim.by_nobody(&["up", whole.to_str().unwrap()])).ended(0);
+    let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
+    let log = |sim: &Sim| {
+        let logs = sim
+            .node
+            .run_dir()
+            .with_file_name("nobody")
+            .join("state/mig-mps");
+        let device = fs::read_dir(logs).unwrap().next().unwrap().unwrap().path();
+        fs::read_to_string(device.join("control.log")).unwrap()
+    };
+    let mut client = sim.by_nobody(&[]);
+    client.env("CUDA_MPS_PIPE_DIRECTORY", theirs.join("by-name/0/pipe"));
+    let before = log(&sim);
+    // As root, with a client there, so that the state cannot be told passively.
+    let status = Ran::of(
+        sim.command(&["status", "--json"])
+            .env("MIG_MPS_RUN_DIR", &theirs),
+    )
+    .json();
+    assert_eq!(log(&sim), before);
+    assert_eq!(in_state(&status, "ready"), ["0"], "told passively");
+    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
+}
+
+#[test]
+fn b3_a_record_cannot_write_to_the_terminal() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let path = sim.node.run_dir().join(uuid).join("device.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"0.2\"", "\"evil\\u001b[31m\"")).unwrap();
+    let ran = sim.run(&["status"]).ended(0);
+    assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
+    assert!(
+        ran.stdout.contains("its record is of another device"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn b4_a_count_beyond_reason_is_refused_at_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    for count in ["20", "100000000"] {
+        let profile = format!(
+            "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {{ profile = \"1g\", count = {count} }} ]\n"
+        );
+        let ran = sim.up(&profile, &[]).ended(5);
+        assert!(
+            ran.stderr
+                .contains(&format!("{count} of 1g.10gb are asked for and 7 can exist")),
+            "{}",
+            ran.stderr
+        );
+        assert!(
+            ran.stderr.contains("7 × 1g.10gb would fit"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn b5_another_users_daemon_is_left_alone() {
+    if !is_root("b5_another_users_daemon_is_left_alone") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let whole = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    Ran::of(&mut sim.by_nobody(&["up", whole.to_str().unwrap()])).ended(0);
+    let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
+    let record = fs::read_dir(&theirs)
+        .unwrap()
+        .flatten()
+        .find(|e| e.path().join("device.json").exists());
+    assert_eq!(record.unwrap().metadata().unwrap().uid(), NOBODY);
+    let ran = Ran::of(sim.command(&["down"]).env("MIG_MPS_RUN_DIR", &theirs)).ended(4);
+    assert!(
+        ran.stderr.contains("run this as its owner"),
+        "{}",
+        ran.stderr
+    );
+    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
+}
+
+#[test]
+fn b6_directories_that_were_there_keep_their_permissions() {
+    let sim = Sim::with("a100-80gb", 1);
+    fs::create_dir(sim.node.log_dir()).unwrap();
+    fs::set_permissions(sim.node.log_dir(), fs::Permissions::from_mode(0o750)).unwrap();
+    sim.up(SMALL, &[]).ended(0);
+    let mode = fs::metadata(sim.node.log_dir())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o750);
+}
+
+#[test]
+fn b7_a_corrupt_ledger_is_named() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let path = sim.node.run_dir().join("node.json");
+    fs::write(&path, "{\n").unwrap();
+    let ran = sim.run(&["down"]).ended(1);
+    assert!(
+        ran.stderr.contains(path.to_str().unwrap()),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("remove it"), "{}", ran.stderr);
+}
+
+#[test]
+fn d5_relative_directories_are_made_absolute() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let parent = sim.node.run_dir().parent().unwrap();
+    up.current_dir(parent)
+        .env("MIG_MPS_RUN_DIR", "run")
+        .env("MIG_MPS_LOG_DIR", "log");
+    Ran::of(&mut up).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 2);
+}
+
+#[test]
+fn d7_what_cannot_work_is_found_before_anything_is_touched() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let up = ["up", profile.to_str().unwrap()];
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_CONTROL", "/etc/passwd")).ended(1);
+    assert!(
+        ran.stderr.contains("where there is no program"),
+        "{}",
+        ran.stderr
+    );
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", "/proc/log")).ended(1);
+    assert!(
+        ran.stderr
+            .contains("cannot use the log directory: /proc/log: "),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+}
+
+#[test]
+fn d9_purge_removes_the_logs_of_earlier_daemons_too() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 2);
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 0);
+}
+
+#[test]
+fn d12_completions_that_cannot_be_written_are_an_error() {
+    let sim = Sim::with("a100-80gb", 1);
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let ran = shell(format!("{program} completions bash > /dev/full")).ended(1);
+    assert!(
+        ran.stderr.contains("cannot write to standard output"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn d13_every_index_must_be_there_and_something_must_be_asked_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    for (profile, word) in [
+        (
+            "[[gpu]]\nselect = { index = [0, 9] }\nmig = false\n",
+            "there is no GPU 9",
+        ),
+        (
+            "[[gpu]]\nselect = { index = [] }\nmig = false\n",
+            "index = [] selects nothing",
+        ),
+        (
+            "[[gpu]]\nselect = { all = true }\ndevices = []\n",
+            "devices = [] asks for nothing",
+        ),
+    ] {
+        let ran = sim.up(profile, &[]).ended(2);
+        assert!(ran.stderr.contains(word), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn d15_a_time_may_have_a_unit() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.run(&["down", "--drain", "30s"]).ended(0);
+    sim.run(&["down", "--drain", "1m"]).ended(0);
+    sim.run(&["down", "--drain", "soon"]).ended(2);
+}
