@@ -70,7 +70,7 @@ impl Shared<'_> {
             Ok(()) => Ok((record, launched.is_new)),
             // Half a daemon helps nobody. Its logs stay for whoever reads the error.
             Err(cause) if launched.is_new => {
-                Err(cause.and(self.end_daemon(&record, Patience::Idle)))
+                Err(cause.and(self.end_daemon(&record, Patience::Idle, true)))
             }
             // One that was found running may have clients.
             Err(cause) => Err(cause),
@@ -123,15 +123,18 @@ impl Shared<'_> {
     }
 
     /// Ends a daemon if it lives, and removes what was made for it. Its logs stay.
+    ///
+    /// Daemons are ended one after another, but those that wait for clients side by side.
     pub(super) fn end_daemon(
         &self,
         record: &DeviceRecord,
         patience: Patience,
+        alone: bool,
     ) -> Result<(), Cause> {
         let daemon = self.daemon(record);
         if record.boot_id == self.site.boot_id {
             match daemon.liveness() {
-                Liveness::Held(pid) => self.end_holder(&daemon, record, pid, patience)?,
+                Liveness::Held(pid) => self.end_holder(&daemon, record, pid, (patience, alone))?,
                 // It may live on without its lock file.
                 Liveness::Dead => {
                     if let Some(id) = record.daemon {
@@ -154,7 +157,7 @@ impl Shared<'_> {
         daemon: &Daemon,
         record: &DeviceRecord,
         pid: Pid,
-        patience: Patience,
+        (patience, alone): (Patience, bool),
     ) -> Result<(), Cause> {
         let host = &self.site.environment.host;
         let Some(process) = host.process(pid) else {
@@ -169,8 +172,7 @@ impl Shared<'_> {
             None => serves_here,
         };
         if is_recorded {
-            // Those that wait for their clients must not wait for each other.
-            let _alone = (patience == Patience::Idle).then(|| lock(&self.one_stop_at_a_time));
+            let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
             return Ok(daemon.stop(host, (pid, process.started), patience)?);
         }
         if serves_here {

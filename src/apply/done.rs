@@ -64,7 +64,7 @@ impl Done {
                     .supervise(move |nvml| nvml.destroy_compute_instance(&gpu, instance, id));
                 Ok(destroy?)
             }
-            Self::Started(record) => shared.end_daemon(record, Patience::Idle),
+            Self::Started(record) => shared.end_daemon(record, Patience::Idle, true),
             Self::Stopped(record) => shared.restart_daemon(record),
         }
     }

@@ -172,7 +172,9 @@ impl<'a> GpuRun<'a> {
         let Some(served) = self.served(&stop.uuid) else {
             return Ok(());
         };
-        self.shared.end_daemon(&served.record, stop.patience)?;
+        let idle = served.is_known && served.clients.is_empty();
+        self.shared
+            .end_daemon(&served.record, stop.patience, idle)?;
         if stop.alive && served.record.finished {
             self.shared
                 .did(Done::Stopped(Box::new(served.record.clone())));
