@@ -105,9 +105,11 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
         .spawn()
         .unwrap();
     let mut input = session.stdin.take().unwrap();
-    std::io::Write::write_all(&mut input, b"get_default_active_thread_percentage\n").unwrap();
-    let mut answer = [0; 5];
-    std::io::Read::read_exact(session.stdout.as_mut().unwrap(), &mut answer).unwrap();
+    std::io::Write::write_all(&mut input, b"get_default_client_priority\n").unwrap();
+    // It prints nothing before its end: that it is open is seen by what it asked.
+    while sim.happened("get_default_client_priority") == 0 {
+        std::thread::yield_now();
+    }
     // Without clients nothing needs asking; with one, fault must be told from ready.
     let client = sim.client("0.2");
     let device = sim.device("0.2");
@@ -215,4 +217,27 @@ fn a_fault_is_shown_until_its_clients_have_gone() {
     while sim.device("0.2")["state"] != "ready" {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_stopped_daemon_does_not_hold_status_up() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    shell(format!("kill -STOP {daemon}")).ended(0);
+    let ran = sim.run(&["status"]).ended(0);
+    assert!(ran.stdout.contains("no answer"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("The clients of 0.2 are not known."),
+        "{}",
+        ran.stdout
+    );
+    let refused = sim.run(&["down"]).ended(4);
+    assert!(
+        refused.stderr.contains("it does not answer"),
+        "{}",
+        refused.stderr
+    );
+    shell(format!("kill -CONT {daemon}")).ended(0);
+    sim.run(&["down"]).ended(0);
 }
