@@ -50,3 +50,17 @@ fn the_profile_shown_and_the_ready_made_ones_are_right() {
         Profile::load(&file.path()).unwrap();
     }
 }
+
+#[test]
+fn every_link_leads_somewhere() {
+    let links = regex::Regex::new(r"\]\(([^):#]+)\)").unwrap();
+    let readme = readme();
+    let targets: Vec<&str> = links
+        .captures_iter(&readme)
+        .map(|link| link.get(1).unwrap().as_str())
+        .collect();
+    assert!(targets.len() > 5, "{targets:?}");
+    for target in targets {
+        assert!(root().join(target).exists(), "{target}");
+    }
+}
