@@ -62,8 +62,7 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("NAME", 0),
         Column::left("PROFILE", 0),
-        Column::right("GI", 1),
-        Column::right("CI", 2),
+        Column::left("GI/CI", 1),
         Column::left("AT", 0),
         Column::right("SMS", 3),
         Column::right("GIB", 4),
@@ -78,8 +77,7 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
             table.row(vec![
                 node.name_of(device),
                 part.title.clone(),
-                part.gpu_instance.to_string(),
-                part.compute_instance.to_string(),
+                format!("{}/{}", part.gpu_instance, part.compute_instance),
                 part.placement.to_string(),
                 part.multiprocessors.to_string(),
                 gib(part.memory_mib << 20),
@@ -87,7 +85,7 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
             ]);
         }
     }
-    table.fit(width).0
+    table.within(width)
 }
 
 /// GPU instances without a compute instance: invisible to CUDA, and in the way.
@@ -147,7 +145,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
     if gpu.profiles.is_empty() {
         return String::new();
     }
-    table.fit(width).0
+    table.within(width)
 }
 
 fn indent(text: &str) -> String {

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use console::{Style, style};
+use console::Style;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -109,13 +109,7 @@ pub(super) fn text(node: &Node, devices: &[String], width: usize) -> String {
     if rows.is_empty() {
         return "There is no device on this node.\n".to_owned();
     }
-    let (servers, left_out) = servers(node, &rows).fit(width);
-    out.push_str(&servers);
-    if !left_out.is_empty() {
-        let left_out = left_out.join(", ").to_lowercase();
-        let remark = format!("(not shown in {width} columns: {left_out}; --json has everything)");
-        let _ = writeln!(out, "{}", style(remark).dim());
-    }
+    out.push_str(&servers(node, &rows).within(width));
     out.push('\n');
     let has_clients = |row: &Row<'_>| row.served.is_some_and(|served| !served.clients.is_empty());
     let is_unknown = |row: &&Row<'_>| row.served.is_some_and(Served::is_alive) && !row.is_known();
@@ -250,7 +244,7 @@ fn clients(rows: &[Row<'_>], width: usize) -> String {
         Column::left("COMMAND", 0),
     ]);
     // What is left of the line for the command: it is cut, not the table.
-    let room = width.saturating_sub(62).max(20);
+    let room = width.saturating_sub(48).max(20);
     for row in rows {
         for client in row.served.into_iter().flat_map(|served| &served.clients) {
             let command = client
@@ -271,7 +265,7 @@ fn clients(rows: &[Row<'_>], width: usize) -> String {
             ]);
         }
     }
-    table.fit(width).0
+    table.within(width)
 }
 
 /// The same for programs.

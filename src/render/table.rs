@@ -1,5 +1,5 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table as Comfy, presets};
-use console::measure_text_width;
+use console::{measure_text_width, style};
 
 /// A table of plain columns that fits the terminal by leaving columns out, never by breaking cells:
 /// a UUID that is cut in two cannot be copied.
@@ -83,6 +83,17 @@ impl Table {
             left_out.push(self.columns[last].title);
         }
         (self.draw(&shown), left_out)
+    }
+
+    /// The same, with a line under it that names the columns left out.
+    pub(super) fn within(&self, width: usize) -> String {
+        let (mut text, left_out) = self.fit(width);
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ").to_lowercase();
+            let remark = format!("(not shown for want of room: {left_out}; --json has everything)");
+            text = format!("{text}{}\n", style(remark).dim());
+        }
+        text
     }
 
     fn draw(&self, shown: &[usize]) -> String {

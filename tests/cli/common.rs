@@ -70,6 +70,16 @@ impl Sim {
         command.spawn().unwrap()
     }
 
+    /// Runs a subcommand of `mig-mps` in a terminal of 80 columns.
+    #[must_use]
+    pub(crate) fn in_80_columns(&self, subcommand: &str) -> Ran {
+        let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
+        let in_terminal = format!("stty rows 24 cols 80; exec {program} {subcommand}");
+        let mut script = Command::new("script");
+        script.args(["-qec", &in_terminal, "/dev/null"]);
+        Ran::of(script.env_clear().envs(self.node.env())).ended(0)
+    }
+
     /// `mig-mps` run by a plain user, with directories of that user's own.
     pub(crate) fn by_nobody(&self, args: &[&str]) -> Command {
         let runtime = self.node.run_dir().with_file_name("nobody");

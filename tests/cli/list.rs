@@ -29,9 +29,9 @@ fn mig_devices_are_shown_under_their_gpu_with_a_slice_map() {
     GPU 0  NVIDIA A100-SXM4-80GB  80.0 GiB  MIG on
       GPU-…  0000:07:00.0
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|
-      NAME  PROFILE  GI  CI  AT   SMS   GIB  UUID
-      0.0   2g.20gb   3   0  0:2   28  19.5  MIG-…
-      0.2   1g.10gb   9   0  2:1   14   9.5  MIG-…
+      NAME  PROFILE  GI/CI  AT   SMS   GIB  UUID
+      0.0   2g.20gb  3/0    0:2   28  19.5  MIG-…
+      0.2   1g.10gb  9/0    2:1   14   9.5  MIG-…
     ");
 }
 
@@ -67,4 +67,15 @@ fn a_gpu_instance_without_compute_instance_is_seen() {
     let line =
         format!("GPU instance {id} (1g.10gb at 6:1) has no compute instance: CUDA does not see it");
     assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+}
+
+#[test]
+fn everything_fits_into_80_columns() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let ran = sim.in_80_columns("list");
+    for line in ran.stdout.lines() {
+        assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
+    }
+    assert!(!ran.stdout.contains("not shown"), "{}", ran.stdout);
 }

@@ -140,20 +140,13 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
 fn a_narrow_terminal_leaves_columns_out_and_says_so() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let in_terminal = format!("stty rows 24 cols 80; exec {program} status");
-    let mut script = std::process::Command::new("script");
-    script
-        .args(["-qec", &in_terminal, "/dev/null"])
-        .env_clear()
-        .envs(sim.node.env());
-    let ran = Ran::of(&mut script).ended(0);
+    let ran = sim.in_80_columns("status");
     for line in ran.stdout.lines() {
         assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
     }
     assert!(
         ran.stdout
-            .contains("(not shown in 80 columns: device, serve"),
+            .contains("(not shown for want of room: device, serve"),
         "{}",
         ran.stdout
     );
