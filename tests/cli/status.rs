@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell, user};
+use crate::common::{SMALL, Sim, in_state, is_alive, shell, user};
 
 #[test]
 fn servers_and_clients_are_shown() {
