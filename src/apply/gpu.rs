@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::{ApplyError, Cause, Done, Shared};
-use crate::geometry::{GpuInstanceId, Placement};
+use crate::geometry::{ComputeChoice, GpuInstanceId, Placement};
 use crate::node::{Created, DeviceKey, InstanceKey, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Start, Step, Stop};
@@ -108,7 +108,7 @@ impl<'a> GpuRun<'a> {
 
     fn step(&mut self, action: &Action) -> Result<(), Cause> {
         match action {
-            Action::EnableMig => self.enable_mig(),
+            Action::SwitchMig { on } => self.switch_mig(*on),
             Action::CreateGpuInstance {
                 profile,
                 name,
@@ -147,8 +147,8 @@ impl<'a> GpuRun<'a> {
                 });
                 Ok(())
             }
-            Action::CreateComputeInstance { instance, slices } => {
-                self.create_compute_instance(*instance, *slices)
+            Action::CreateComputeInstance { instance, compute } => {
+                self.create_compute_instance(*instance, *compute)
             }
             Action::DestroyComputeInstance { instance, compute } => {
                 self.destroy_compute_instance(*instance, *compute)
@@ -198,13 +198,13 @@ impl<'a> GpuRun<'a> {
             .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)?)
     }
 
-    fn enable_mig(&self) -> Result<(), Cause> {
+    fn switch_mig(&self, on: bool) -> Result<(), Cause> {
         let gpu = self.plan.uuid.clone();
         let change = self
             .shared
             .nvml
-            .supervise(move |nvml| nvml.enable_mig(&gpu))?;
-        if change.mode.current {
+            .supervise(move |nvml| nvml.switch_mig(&gpu, on))?;
+        if change.mode.current == on {
             self.shared.did(Done::MigMode {
                 gpu: self.plan.uuid.clone(),
             });
@@ -219,7 +219,7 @@ impl<'a> GpuRun<'a> {
     fn create_compute_instance(
         &mut self,
         placement: Placement,
-        slices: Option<u32>,
+        compute: ComputeChoice,
     ) -> Result<(), Cause> {
         let instance = match self.instances.get(&placement) {
             Some(&id) => id,
@@ -230,7 +230,7 @@ impl<'a> GpuRun<'a> {
         let made = self
             .shared
             .nvml
-            .supervise(move |nvml| nvml.create_compute_instance(&gpu, instance, slices))?;
+            .supervise(move |nvml| nvml.create_compute_instance(&gpu, instance, compute))?;
         if !self.made.contains(&placement)
             && let Some(reading) = self.reading_at(placement)?
         {

@@ -35,6 +35,17 @@ pub struct Site<'a> {
     pub served: &'a [Served],
     /// This boot's id.
     pub boot_id: &'a str,
+    /// What the user has allowed beyond the plan.
+    pub allowed: Allowed,
+}
+
+/// What a run may do to the machine where a step needs it, each allowed by a flag of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Reset a GPU whose MIG mode is pending.
+    pub reset: bool,
+    /// Stop the known monitoring units that hold a GPU, and start them again.
+    pub stop_holders: bool,
 }
 
 /// Is told what happens, while it happens, from several threads.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::locked;
-use crate::apply::{self, OnFailure, Site};
+use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home};
 use crate::node::{Look, Node, RunDir, observe};
 use crate::plan::{self, Action, Down, Plan, Refusal};
@@ -99,6 +99,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         programs: &programs,
         served: &node.served,
         boot_id: &node.boot_id,
+        allowed: Allowed::default(),
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::GoOn)?;
     let after = observe(environment, Look::Geometry)?;

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{NotAsWanted, locked};
-use crate::apply::{self, OnFailure, Site};
+use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Look, Node, RunDir, observe};
@@ -139,6 +139,7 @@ impl Up<'_> {
             programs: &self.programs,
             served: &node.served,
             boot_id: &node.boot_id,
+            allowed: Allowed::default(),
         };
         Ok(apply::run(
             plan,

@@ -41,6 +41,42 @@ number! {
     ComputeInstanceId
 }
 
+/// Which compute instance is to be made in a GPU instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeChoice {
+    /// The one that has all the SMs.
+    Full,
+    /// One of so many slices.
+    Slices {
+        /// Compute slices.
+        count: u32,
+        /// The first of them; `None` where the driver shall choose, in a GPU instance that is empty.
+        at: Option<u32>,
+    },
+    /// One as it was.
+    Exactly {
+        /// Its profile.
+        profile: ComputeProfileId,
+        /// Where it lay, in compute slices.
+        placement: Placement,
+    },
+}
+
+/// One compute instance profile that a GPU instance offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComputeInstanceProfile {
+    /// The number by which other calls name it.
+    pub id: ComputeProfileId,
+    /// Compute slices.
+    pub slices: u32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// How many fit into the GPU instance, as the driver says.
+    pub most: u32,
+    /// Every place it may take, in compute slices; empty where the driver does not tell.
+    pub placements: Vec<Placement>,
+}
+
 /// One profile that a GPU offers, as its driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInstanceProfile {

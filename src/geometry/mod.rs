@@ -11,7 +11,8 @@ mod slice_map;
 mod solver;
 
 pub use instance::{
-    ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, ProfileEnum, ProfileId,
+    ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
+    GpuInstanceProfile, ProfileEnum, ProfileId,
 };
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName, ProfileNameError};

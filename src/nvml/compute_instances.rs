@@ -12,13 +12,18 @@ use nvml_wrapper_sys::bindings::{
 use super::gpu::handle;
 use super::gpu_instances::gone_is_done;
 use super::{Code, NvmlError, Session};
-use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement};
+use crate::geometry::{
+    ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
+    Placement,
+};
 
 /// A compute instance: with its GPU instance, a MIG device.
 #[derive(Clone, Debug)]
 pub struct ComputeInstanceReading {
     /// The driver's number for it within its GPU instance.
     pub id: ComputeInstanceId,
+    /// Its profile.
+    pub profile: ComputeProfileId,
     /// `MIG-…`; opaque, and not promised to survive a reboot.
     pub uuid: String,
     /// Where it lies, in compute slices of its GPU instance.
@@ -29,63 +34,118 @@ pub struct ComputeInstanceReading {
     pub multiprocessors: u32,
 }
 
-/// A compute instance profile as one GPU instance offers it.
-pub(super) struct ComputeProfile {
-    id: ComputeProfileId,
-    slices: u32,
-    multiprocessors: u32,
-    most: u32,
-}
-
 /// `NVML_COMPUTE_INSTANCE_PROFILE_*` run from 0; 9 are known as of NVML 13.3.
 const MOST_COMPUTE_PROFILES: u32 = 32;
+
+/// More than there are compute slices in any GPU instance.
+const MOST_COMPUTE_PLACEMENTS: usize = 32;
 
 /// `NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED`, the only one there is.
 const ENGINES_SHARED: u32 = 0;
 
 impl Session {
-    /// Creates a compute instance of `slices` slices, or the one that has all the SMs of its GPU
-    /// instance.
+    /// Creates a compute instance.
     ///
     /// The full one is found by its SM count, not its slice number: the double-memory `1g` profile
     /// offers two of one slice, and the one with the slice's number loses up to 40 % of the SMs.
     ///
     /// # Errors
-    /// [`NvmlError`]
+    /// [`NvmlError`]; `INSUFFICIENT_RESOURCES` where its place is taken.
     pub fn create_compute_instance(
         &self,
         gpu: &str,
         instance: GpuInstanceId,
-        slices: Option<u32>,
+        compute: ComputeChoice,
     ) -> Result<ComputeInstanceReading, NvmlError> {
         let gpu_instance = self.gpu_instance(gpu, instance)?;
         let subject = format!("{gpu} GPU instance {instance}");
-        let profiles = self.compute_profiles(gpu_instance, &subject)?;
-        let chosen = profiles
-            .iter()
-            .filter(|profile| slices.is_none_or(|slices| profile.slices == slices))
-            .max_by_key(|profile| match slices {
-                // Of several with the slices asked for, the plain one comes first.
-                Some(_) => (0, u32::MAX - profile.id.0),
-                None => (profile.multiprocessors, u32::MAX - profile.id.0),
-            })
-            .ok_or_else(|| NvmlError::Refused {
-                call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-                subject: subject.clone(),
-                code: Code::NOT_SUPPORTED,
-            })?;
+        let offered = self.compute_profiles(gpu_instance, &subject)?;
+        let plain_first = |profile: &&ComputeInstanceProfile| std::cmp::Reverse(profile.id);
+        let chosen = match compute {
+            ComputeChoice::Full => offered
+                .iter()
+                .max_by_key(|profile| (profile.multiprocessors, plain_first(profile))),
+            ComputeChoice::Slices { count, .. } => offered
+                .iter()
+                .filter(|profile| profile.slices == count)
+                .max_by_key(plain_first),
+            ComputeChoice::Exactly { profile, .. } => {
+                offered.iter().find(|offer| offer.id == profile)
+            }
+        };
+        let chosen = chosen.ok_or_else(|| NvmlError::Refused {
+            call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+            subject: subject.clone(),
+            code: Code::NOT_SUPPORTED,
+        })?;
+        let place = match compute {
+            ComputeChoice::Exactly { placement, .. } => Some(placement),
+            ComputeChoice::Slices { at: Some(at), .. } => {
+                let mut places = chosen.placements.iter();
+                places.find(|place| place.start == at).copied()
+            }
+            _ => None,
+        };
         let mut created: nvmlComputeInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlGpuInstanceCreateComputeInstance;
-        self.call(
-            "nvmlGpuInstanceCreateComputeInstance",
-            &subject,
-            symbol,
-            |function| {
+        if let Some(place) = place {
+            let place = nvmlComputeInstancePlacement_t {
+                start: place.start,
+                size: place.size,
+            };
+            let symbol = &self
+                .symbols()
+                .nvmlGpuInstanceCreateComputeInstanceWithPlacement;
+            let call = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
+            self.call(call, &subject, symbol, |function| {
+                // SAFETY: the instance came from this library; both pointers outlive the call.
+                unsafe {
+                    function(
+                        gpu_instance,
+                        chosen.id.0,
+                        &raw const place,
+                        &raw mut created,
+                    )
+                }
+            })?;
+        } else {
+            let symbol = &self.symbols().nvmlGpuInstanceCreateComputeInstance;
+            let call = "nvmlGpuInstanceCreateComputeInstance";
+            self.call(call, &subject, symbol, |function| {
                 // SAFETY: the instance came from this library; `created` outlives the call.
                 unsafe { function(gpu_instance, chosen.id.0, &raw mut created) }
-            },
-        )?;
+            })?;
+        }
         self.read_compute_instance(created, &subject)
+    }
+
+    /// Where a compute instance of that profile may lie; empty where the driver does not tell.
+    fn compute_placements(
+        &self,
+        instance: nvmlGpuInstance_t,
+        subject: &str,
+        profile: c_uint,
+    ) -> Result<Vec<Placement>, NvmlError> {
+        let call = "nvmlGpuInstanceGetComputeInstancePossiblePlacements";
+        let symbol = &self
+            .symbols()
+            .nvmlGpuInstanceGetComputeInstancePossiblePlacements;
+        let none = nvmlComputeInstancePlacement_t { start: 0, size: 0 };
+        let mut placements = [none; MOST_COMPUTE_PLACEMENTS];
+        let mut count = c_uint::try_from(placements.len()).unwrap_or(c_uint::MAX);
+        let asked = self.call(call, subject, symbol, |function| {
+            // SAFETY: the instance came from this library; the buffer has more room than compute
+            // instances of one profile have places in a GPU instance (at most 8).
+            unsafe { function(instance, profile, placements.as_mut_ptr(), &raw mut count) }
+        });
+        match asked {
+            Ok(()) => Ok(placements
+                .iter()
+                .take(count as usize)
+                .map(|place| Placement::new(place.start, place.size))
+                .collect()),
+            Err(NvmlError::TooOld { .. } | NvmlError::Refused { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Destroys a compute instance. One that is gone already is as good as destroyed.
@@ -124,7 +184,7 @@ impl Session {
         &self,
         instance: nvmlGpuInstance_t,
         subject: &str,
-    ) -> Result<Vec<ComputeProfile>, NvmlError> {
+    ) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
         let call = "nvmlGpuInstanceGetComputeInstanceProfileInfo";
         let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceProfileInfo;
         let mut profiles = Vec::new();
@@ -145,11 +205,12 @@ impl Session {
                 unsafe { function(instance, query, ENGINES_SHARED, &raw mut info) }
             });
             match asked {
-                Ok(()) => profiles.push(ComputeProfile {
+                Ok(()) => profiles.push(ComputeInstanceProfile {
                     id: ComputeProfileId(info.id),
                     slices: info.sliceCount,
                     multiprocessors: info.multiprocessorCount,
                     most: info.instanceCount,
+                    placements: self.compute_placements(instance, subject, info.id)?,
                 }),
                 Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {}
                 Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
@@ -163,7 +224,7 @@ impl Session {
         &self,
         instance: nvmlGpuInstance_t,
         subject: &str,
-        profile: &ComputeProfile,
+        profile: &ComputeInstanceProfile,
     ) -> Result<Vec<nvmlComputeInstance_t>, NvmlError> {
         let room = (profile.most as usize).max(16);
         let mut found: Vec<nvmlComputeInstance_t> = vec![null_mut(); room];
@@ -211,6 +272,7 @@ impl Session {
         let attributes = self.attributes(&device, &uuid)?;
         Ok(ComputeInstanceReading {
             id: ComputeInstanceId(info.id),
+            profile: ComputeProfileId(info.profileId),
             uuid,
             placement: Placement::new(info.placement.start, info.placement.size),
             slices: attributes.computeInstanceSliceCount,

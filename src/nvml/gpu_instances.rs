@@ -11,7 +11,9 @@ use nvml_wrapper_sys::bindings::{
 use super::compute_instances::ComputeInstanceReading;
 use super::gpu::handle;
 use super::{Code, MigMode, NvmlError, Session};
-use crate::geometry::{GpuInstanceId, GpuInstanceProfile, Placement, ProfileId};
+use crate::geometry::{
+    ComputeInstanceProfile, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId,
+};
 
 /// A GPU instance and the compute instances in it.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub struct GpuInstanceReading {
     pub placement: Placement,
     /// What shares it, by placement. A GPU instance without any is invisible to CUDA.
     pub compute: Vec<ComputeInstanceReading>,
+    /// What compute instances it offers.
+    pub offered: Vec<ComputeInstanceProfile>,
 }
 
 /// What came of switching the MIG mode: a call that says SUCCESS may still have changed nothing.
@@ -56,17 +60,17 @@ impl Session {
         Ok(instances)
     }
 
-    /// Switches the MIG mode on and reads it back.
+    /// Switches the MIG mode on or off and reads it back.
     ///
     /// # Errors
     /// [`NvmlError`]
-    pub fn enable_mig(&self, gpu: &str) -> Result<ModeChange, NvmlError> {
+    pub fn switch_mig(&self, gpu: &str, on: bool) -> Result<ModeChange, NvmlError> {
         let device = self.device(gpu)?;
         let mut activation: c_uint = 0;
         let symbol = &self.symbols().nvmlDeviceSetMigMode;
         self.call("nvmlDeviceSetMigMode", gpu, symbol, |function| {
             // SAFETY: the handle came from this library and `activation` outlives the call.
-            unsafe { function(handle(&device), 1, &raw mut activation) }
+            unsafe { function(handle(&device), on.into(), &raw mut activation) }
         })?;
         // The call may have reset the GPU: its handle is asked for again.
         let device = self.device(gpu)?;
@@ -213,8 +217,9 @@ impl Session {
         let info = self.gpu_instance_info(instance, gpu)?;
         let subject = format!("{gpu} GPU instance {}", info.id);
         let mut compute = Vec::new();
-        for profile in self.compute_profiles(instance, &subject)? {
-            for found in self.compute_instances(instance, &subject, &profile)? {
+        let offered = self.compute_profiles(instance, &subject)?;
+        for profile in &offered {
+            for found in self.compute_instances(instance, &subject, profile)? {
                 compute.push(self.read_compute_instance(found, &subject)?);
             }
         }
@@ -224,6 +229,7 @@ impl Session {
             profile: ProfileId(info.profileId),
             placement: Placement::new(info.placement.start, info.placement.size),
             compute,
+            offered,
         })
     }
 }

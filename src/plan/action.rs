@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::geometry::{Placement, ProfileId, ProfileName, SliceMap};
+use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::mps::Patience;
 use crate::profile::{Percentage, Serve, Server};
 
@@ -53,13 +53,18 @@ pub enum Action {
     },
     /// Destroy the GPU instance there.
     DestroyGpuInstance {
+        /// Its profile.
+        profile: ProfileId,
         /// Its profile's name.
         name: ProfileName,
         /// Where it lies.
         placement: Placement,
     },
-    /// Switch MIG mode on.
-    EnableMig,
+    /// Switch MIG mode on or off.
+    SwitchMig {
+        /// Whether on.
+        on: bool,
+    },
     /// Make a GPU instance there.
     CreateGpuInstance {
         /// Its profile.
@@ -73,8 +78,8 @@ pub enum Action {
     CreateComputeInstance {
         /// Where the GPU instance lies.
         instance: Placement,
-        /// Of so many slices; `None` for the one that has all its SMs.
-        slices: Option<u32>,
+        /// Which.
+        compute: ComputeChoice,
     },
     /// Start a daemon for a device, and its server if it shall be eager.
     Start(Start),
@@ -149,9 +154,9 @@ impl Plan {
             .iter()
             .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.index, step)))
             .filter_map(|(index, step)| match &step.action {
-                Action::DestroyGpuInstance { name, placement } => {
-                    Some(format!("GPU {index} {name} at {placement}"))
-                }
+                Action::DestroyGpuInstance {
+                    name, placement, ..
+                } => Some(format!("GPU {index} {name} at {placement}")),
                 _ => None,
             })
             .collect()
@@ -189,18 +194,28 @@ impl fmt::Display for Action {
                     "destroy compute instance {compute} of the GPU instance at {instance}"
                 )
             }
-            Self::DestroyGpuInstance { name, placement } => {
+            Self::DestroyGpuInstance {
+                name, placement, ..
+            } => {
                 write!(f, "destroy {name} at {placement}")
             }
-            Self::EnableMig => f.write_str("enable MIG mode"),
+            Self::SwitchMig { on: true } => f.write_str("enable MIG mode"),
+            Self::SwitchMig { on: false } => f.write_str("disable MIG mode"),
             Self::CreateGpuInstance {
                 name, placement, ..
             } => {
                 write!(f, "create {name} at {placement}")
             }
-            Self::CreateComputeInstance { instance, slices } => match slices {
-                Some(slices) => write!(f, "create a {slices}c compute instance in {instance}"),
-                None => write!(f, "create the full compute instance in {instance}"),
+            Self::CreateComputeInstance { instance, compute } => match compute {
+                ComputeChoice::Full => {
+                    write!(f, "create the full compute instance in {instance}")
+                }
+                ComputeChoice::Slices { count, .. } => {
+                    write!(f, "create a {count}c compute instance in {instance}")
+                }
+                ComputeChoice::Exactly { placement, .. } => {
+                    write!(f, "create the compute instance {placement} in {instance}")
+                }
             },
             Self::Start(start) => write!(f, "start the daemon of {}", start.name),
         }

@@ -159,6 +159,7 @@ fn destroy(
         } else if let Some(profile) = gpu.profile(instance.profile) {
             steps.push(Step {
                 action: Action::DestroyGpuInstance {
+                    profile: profile.id,
                     name: profile.name.clone(),
                     placement: instance.placement,
                 },

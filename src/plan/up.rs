@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::daemons::{self, Aim};
 use super::wanted::{Wanted, arrange};
 use super::{Action, GpuPlan, Place, Plan, Refusal, Step};
-use crate::geometry::{Placement, Segment, SliceMap};
+use crate::geometry::{ComputeChoice, Placement, Segment, SliceMap};
 use crate::host::Uid;
 use crate::node::{Device, Gpu, Node, RunDir};
 use crate::profile::{Block, Names, Profile, Serve, Settings, Span, Want};
@@ -261,7 +261,7 @@ impl<'a> Planner<'a> {
             });
         }
         plan.steps.push(Step {
-            action: Action::EnableMig,
+            action: Action::SwitchMig { on: true },
             because: "the profile partitions this GPU".to_owned(),
         });
         Ok(())
@@ -316,7 +316,9 @@ impl<'a> Planner<'a> {
                 plan.steps.push(Step {
                     action: Action::CreateComputeInstance {
                         instance: wanted.placement,
-                        slices,
+                        compute: slices.map_or(ComputeChoice::Full, |count| {
+                            ComputeChoice::Slices { count, at: None }
+                        }),
                     },
                     because: match standing {
                         Some(_) => "its GPU instance is there without it",

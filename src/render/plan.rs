@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 
 use super::words::count;
+use crate::geometry::ComputeChoice;
 use crate::plan::{Action, GpuPlan, Plan, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
@@ -83,7 +84,10 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         _ => None,
     }));
     lines.extend(listed("- destroy", steps.iter().filter_map(destroyed)));
-    if steps.iter().any(|step| step.action == Action::EnableMig) {
+    if steps
+        .iter()
+        .any(|step| step.action == Action::SwitchMig { on: true })
+    {
         lines.push("+ enable MIG mode".to_owned());
     }
     let created = |step| created(step, steps);
@@ -106,7 +110,9 @@ fn listed(verb: &str, items: impl Iterator<Item = String>) -> Option<String> {
 
 fn destroyed(step: &Step) -> Option<String> {
     match &step.action {
-        Action::DestroyGpuInstance { name, placement } => Some(format!("{name} at {placement}")),
+        Action::DestroyGpuInstance {
+            name, placement, ..
+        } => Some(format!("{name} at {placement}")),
         _ => None,
     }
 }
@@ -117,13 +123,13 @@ fn created(step: &Step, steps: &[Step]) -> Option<String> {
         Action::CreateGpuInstance {
             name, placement, ..
         } => Some(format!("{name} at {placement}")),
-        Action::CreateComputeInstance { instance, slices } => {
+        Action::CreateComputeInstance { instance, compute } => {
             let is_new = steps.iter().any(|other| {
                 matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
             });
-            match slices {
-                Some(slices) => Some(format!("{slices}c in {instance}")),
-                None => (!is_new).then(|| format!("the compute instance missing in {instance}")),
+            match compute {
+                ComputeChoice::Slices { count, .. } => Some(format!("{count}c in {instance}")),
+                _ => (!is_new).then(|| format!("the compute instance missing in {instance}")),
             }
         }
         _ => None,
