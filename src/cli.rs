@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::apply::ApplyError;
 use crate::commands::{completions, down, list, status, up};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
+use crate::host::Phase;
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -83,6 +85,11 @@ pub fn main() -> ExitCode {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let environment = Environment::read();
     let ui = Ui::new();
+    if let Err(error) = environment.interrupt.listen(&environment.host, interrupted) {
+        ui.note(&format!(
+            "Ctrl-C will end this at once, whatever it is doing: {error}"
+        ));
+    }
     let result = match &cli.command {
         Command::List(args) => list::run(args, &environment, &ui),
         Command::Up(args) => up::run(args, &environment, &ui),
@@ -92,10 +99,27 @@ pub fn main() -> ExitCode {
     };
     let status = match result {
         Ok(()) => Status::Done,
+        // A question that Ctrl-C was the answer to.
+        Err(error) if environment.interrupt.is_asked() && !error.is::<ApplyError>() => {
+            Status::Interrupted
+        }
         Err(error) => {
             render::error(&format!("{error:#}"), &hints(&error));
             Status::of(&error)
         }
     };
     ExitCode::from(status as u8)
+}
+
+/// What Ctrl-C means, depending on what it interrupts.
+fn interrupted(phase: Phase) {
+    match phase {
+        Phase::Free => std::process::exit(Status::Interrupted as i32),
+        Phase::Changing => render::note("interrupted: stopping at the next safe point"),
+        Phase::RollingBack => {
+            render::note(
+                "interrupted: what was done is being undone; that goes on until it is finished",
+            );
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::host::{Host, NvidiaSmi, Uid, Units, caller};
+use crate::host::{Host, Interrupt, NvidiaSmi, Uid, Units, caller};
 
 /// Path of the NVML library.
 pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
@@ -71,6 +71,8 @@ pub struct Environment {
     pub host: Host,
     /// Who runs the program.
     pub caller: Uid,
+    /// Whether whoever runs it wants it to stop.
+    pub interrupt: Interrupt,
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
     systemctl: Option<PathBuf>,
@@ -163,6 +165,7 @@ impl Environment {
             nvml_library: path(NVML_LIBRARY),
             host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
             caller: caller(),
+            interrupt: Interrupt::default(),
             control: path(CONTROL),
             nvidia_smi: path(NVIDIA_SMI),
             systemctl: path(SYSTEMCTL),

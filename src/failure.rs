@@ -28,11 +28,13 @@ pub enum Status {
     Refused = 4,
     /// What is asked for does not fit on the GPU.
     Infeasible = 5,
+    /// Ended by Ctrl-C, SIGTERM or SIGHUP; what had been changed was undone.
+    Interrupted = 130,
 }
 
 impl Status {
     /// Every status with its meaning, for help and README.
-    pub const MEANINGS: [(Self, &'static str); 6] = [
+    pub const MEANINGS: [(Self, &'static str); 7] = [
         (Self::Done, "done"),
         (Self::Failed, "failed"),
         (Self::Usage, "wrong usage or bad profile"),
@@ -48,6 +50,7 @@ impl Status {
             Self::Infeasible,
             "the profile asks for more than fits on a GPU",
         ),
+        (Self::Interrupted, "interrupted (Ctrl-C, SIGTERM, SIGHUP)"),
     ];
 
     /// The status an error ends the program with.
@@ -67,7 +70,9 @@ impl Status {
             return Self::Refused;
         }
         match error.downcast_ref::<ApplyError>() {
+            Some(apply) if apply.is_interrupted() => Self::Interrupted,
             Some(apply) if apply.is_pending() => Self::NotYet,
+            Some(apply) if apply.is_busy() => Self::Refused,
             _ => Self::Failed,
         }
     }

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use super::{Cause, Done, Shared, lock};
+use super::{Cause, Shared, lock};
 use crate::host::{Pid, Uid};
 use crate::mps::{Daemon, Launched, Liveness, Patience, WhoMay};
 use crate::node::{DaemonId, DeviceKey, DeviceRecord};
@@ -14,14 +14,14 @@ const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 impl Shared<'_> {
     /// Starts a daemon for a device, and its server if it shall be eager; returns once everything
-    /// was read back.
-    pub(super) fn start_daemon(
+    /// was read back. Tells whether it was started for that, or found, with its record.
+    pub(super) fn bring_up_new(
         &self,
         key: DeviceKey,
         uuid: &str,
         start: &Start,
-    ) -> Result<(), Cause> {
-        let record = DeviceRecord {
+    ) -> (DeviceRecord, Result<bool, Cause>) {
+        let mut record = DeviceRecord {
             name: start.name.clone(),
             key,
             uuid: uuid.to_owned(),
@@ -32,45 +32,48 @@ impl Shared<'_> {
             },
             daemon: None,
             finished: false,
-            boot_id: self.site.boot_id.to_owned(),
+            boot_id: self.site.node.boot_id.clone(),
             since: Timestamp::now(),
         };
-        let (record, is_new) = self.bring_up(record)?;
-        if is_new {
-            self.did(Done::Started(Box::new(record)));
-        }
-        Ok(())
+        let is_new = self.bring_up(&mut record);
+        (record, is_new)
     }
 
-    /// Starts a daemon again as it was recorded.
-    pub(super) fn restart_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let record = DeviceRecord {
+    /// Starts a daemon again as it was recorded, on its device as that is called now: made anew, it
+    /// may have another UUID.
+    pub(super) fn restart_daemon(&self, record: &DeviceRecord, uuid: &str) -> Result<(), Cause> {
+        let mut record = DeviceRecord {
+            uuid: uuid.to_owned(),
             daemon: None,
             finished: false,
             since: Timestamp::now(),
             ..record.clone()
         };
-        self.bring_up(record).map(drop)
+        self.bring_up(&mut record).map(drop)
+    }
+
+    /// Whether a recorded daemon lives, as far as can be seen.
+    pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
+        self.daemon(record).liveness() != Liveness::Dead
     }
 
     /// Brings a daemon to what its record says; tells whether it was started for that, or found.
-    fn bring_up(&self, mut record: DeviceRecord) -> Result<(DeviceRecord, bool), Cause> {
-        let daemon = self.daemon(&record);
+    fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
+        let daemon = self.daemon(record);
         daemon.check_path()?;
-        self.run_dir.write_record(&record)?;
-        let launched = match self.launch(&daemon, &record) {
+        self.run_dir.write_record(record)?;
+        let launched = match self.launch(&daemon, record) {
             Ok(launched) => launched,
             Err(cause) if daemon.liveness() == Liveness::Dead => {
-                return Err(cause.and(self.clear_away(&daemon, &record)));
+                return Err(cause.and(self.clear_away(&daemon, record)));
             }
             Err(cause) => return Err(cause),
         };
-        let configured = self.configure(&daemon, &mut record, launched);
-        match configured {
-            Ok(()) => Ok((record, launched.is_new)),
+        match self.configure(&daemon, record, launched) {
+            Ok(()) => Ok(launched.is_new),
             // Half a daemon helps nobody. Its logs stay for whoever reads the error.
             Err(cause) if launched.is_new => {
-                Err(cause.and(self.end_daemon(&record, Patience::Idle, true)))
+                Err(cause.and(self.end_daemon(record, Patience::Idle, true)))
             }
             // One that was found running may have clients.
             Err(cause) => Err(cause),
@@ -132,7 +135,7 @@ impl Shared<'_> {
         alone: bool,
     ) -> Result<(), Cause> {
         let daemon = self.daemon(record);
-        if record.boot_id == self.site.boot_id {
+        if record.boot_id == self.site.node.boot_id {
             match daemon.liveness() {
                 Liveness::Held(pid) => self.end_holder(&daemon, record, pid, (patience, alone))?,
                 // It may live on without its lock file.

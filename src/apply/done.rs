@@ -1,29 +1,42 @@
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Mutex;
 
-use super::{Cause, Shared};
-use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement, ProfileId, ProfileName};
-use crate::mps::Patience;
-use crate::node::{Created, DeviceRecord};
+use super::lock;
+use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};
+use crate::node::DeviceRecord;
 
-/// Something a run has done, with what is needed to undo it.
+/// Something a run has done to a GPU, with what is needed to undo it.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// MIG mode was switched on.
-    MigMode { gpu: String },
-    /// A GPU instance was made.
+    /// MIG mode was switched, or its change noted by the driver.
+    MigMode { on: bool },
+    /// A GPU instance was made, or may have been.
     GpuInstance {
-        gpu: String,
-        id: GpuInstanceId,
         profile: ProfileId,
         name: ProfileName,
         placement: Placement,
     },
-    /// A compute instance was made.
+    /// A GPU instance was destroyed.
+    GpuInstanceGone {
+        profile: ProfileId,
+        name: ProfileName,
+        placement: Placement,
+        /// Whether mig-mps had made it.
+        ours: bool,
+    },
+    /// A compute instance was made; where is not known of one that only may have been.
     ComputeInstance {
-        gpu: String,
-        instance: GpuInstanceId,
-        id: ComputeInstanceId,
-        uuid: String,
+        instance: Placement,
+        compute: Option<Placement>,
+    },
+    /// A compute instance was destroyed.
+    ComputeInstanceGone {
+        instance: Placement,
+        profile: ComputeProfileId,
+        compute: Placement,
+        /// Whether mig-mps had made it, in somebody else's GPU instance.
+        ours: bool,
     },
     /// A daemon was started.
     Started(Box<DeviceRecord>),
@@ -32,59 +45,79 @@ pub(super) enum Done {
 }
 
 impl Done {
-    /// Undoes it.
-    pub(super) fn undo(&self, shared: &Shared<'_>) -> Result<(), Cause> {
+    /// Whether it took something away: not undone, that is missing. Anything else still stands then.
+    pub(super) fn took_away(&self) -> bool {
         match self {
-            Self::MigMode { .. } => Err(Cause::Stays),
-            Self::GpuInstance {
-                gpu,
-                id,
-                placement,
-                profile,
-                ..
-            } => {
-                let (theirs, id) = (gpu.clone(), *id);
-                shared
-                    .nvml
-                    .supervise(move |nvml| nvml.destroy_gpu_instance(&theirs, id))?;
-                let made = Created {
-                    gpu: gpu.clone(),
-                    profile: *profile,
-                    placement: *placement,
-                    compute: None,
-                };
-                Ok(shared.ledger.remove(|created| *created == made)?)
+            Self::MigMode { .. }
+            | Self::GpuInstance { .. }
+            | Self::ComputeInstance { .. }
+            | Self::Started(_) => false,
+            Self::GpuInstanceGone { .. } | Self::ComputeInstanceGone { .. } | Self::Stopped(_) => {
+                true
             }
-            Self::ComputeInstance {
-                gpu, instance, id, ..
-            } => {
-                let (gpu, instance, id) = (gpu.clone(), *instance, *id);
-                let destroy = shared
-                    .nvml
-                    .supervise(move |nvml| nvml.destroy_compute_instance(&gpu, instance, id));
-                Ok(destroy?)
-            }
-            Self::Started(record) => shared.end_daemon(record, Patience::Idle, true),
-            Self::Stopped(record) => shared.restart_daemon(record),
         }
     }
 }
 
+/// What was made or taken away.
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MigMode { gpu } => write!(f, "{gpu}: MIG mode switched on"),
+            Self::MigMode { on: true } => f.write_str("MIG mode on"),
+            Self::MigMode { on: false } => f.write_str("MIG mode off"),
             Self::GpuInstance {
-                gpu,
-                name,
-                placement,
-                ..
-            } => write!(f, "{gpu}: {name} made at {placement}"),
-            Self::ComputeInstance { gpu, uuid, .. } => {
-                write!(f, "{gpu}: compute instance {uuid} made")
+                name, placement, ..
             }
-            Self::Started(record) => write!(f, "daemon of {} started", record.name),
-            Self::Stopped(record) => write!(f, "daemon of {} ended", record.name),
+            | Self::GpuInstanceGone {
+                name, placement, ..
+            } => write!(f, "{name} at {placement}"),
+            Self::ComputeInstance {
+                instance,
+                compute: Some(compute),
+            }
+            | Self::ComputeInstanceGone {
+                instance, compute, ..
+            } => write!(
+                f,
+                "compute instance {compute} of the GPU instance at {instance}"
+            ),
+            Self::ComputeInstance {
+                instance,
+                compute: None,
+            } => write!(f, "a compute instance of the GPU instance at {instance}"),
+            Self::Started(record) | Self::Stopped(record) => {
+                write!(f, "daemon of {}", record.name)
+            }
         }
+    }
+}
+
+/// What a run has done to one GPU so far, written by several threads.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    done: Mutex<Vec<Done>>,
+    /// The plan's steps that are over, one way or the other.
+    over: Mutex<BTreeSet<usize>>,
+}
+
+impl History {
+    /// Remembers something that was done.
+    pub(super) fn did(&self, done: Done) {
+        lock(&self.done).push(done);
+    }
+
+    /// Takes everything that was done, in order.
+    pub(super) fn take(&self) -> Vec<Done> {
+        std::mem::take(&mut *lock(&self.done))
+    }
+
+    /// Notes that the plan's step with that number needs nothing more.
+    pub(super) fn over(&self, step: usize) {
+        lock(&self.over).insert(step);
+    }
+
+    /// Whether it is over.
+    pub(super) fn is_over(&self, step: usize) -> bool {
+        lock(&self.over).contains(&step)
     }
 }

@@ -2,20 +2,28 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::host::Pid;
+use super::undo::RolledBack;
+use crate::environment::EnvironmentError;
+use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
+use crate::host::{Holder, Pid, ResetError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
 /// A run that did not do everything.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ApplyError {
     /// The steps that failed: what was attempted, and what came back.
     pub failures: Vec<(String, Cause)>,
-    /// What had been done and was undone.
-    pub undone: Vec<String>,
-    /// What had been done and still stands.
-    pub stands: Vec<String>,
+    /// Whether the user interrupted it.
+    pub interrupted: bool,
+    /// What came of undoing what had been done.
+    pub rolled_back: Box<RolledBack>,
+    /// The steps that were not begun.
+    pub left: Vec<String>,
 }
+
+/// A step that failed: what was attempted, and what came back.
+pub(super) type Failure = (String, Cause);
 
 /// Why a step failed.
 #[derive(Debug, Error)]
@@ -23,19 +31,48 @@ pub enum Cause {
     /// NVML refused.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
+    /// The driver says for too long that an instance is in use.
+    #[error("{error}: {}", held_by(holders, 0))]
+    InUse {
+        /// What it said last.
+        error: NvmlError,
+        /// Who uses it, as far as can be seen.
+        holders: Vec<Holder>,
+    },
+    /// MIG mode does not change while the GPU is in use.
+    #[error("the GPU is in use: {}", held_by(holders, *hidden))]
+    Busy {
+        /// The mode that was wanted.
+        on: bool,
+        /// Who uses it, as far as can be seen.
+        holders: Vec<Holder>,
+        /// How many processes did not let themselves be looked into.
+        hidden: usize,
+    },
     /// The control daemon did not do what was asked.
     #[error(transparent)]
     Mps(#[from] MpsError),
+    /// systemd did not do what was asked.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
+    /// A GPU that some process holds cannot be reset.
+    #[error(transparent)]
+    Reset(ResetError),
+    /// A program is missing.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
     /// A file could not be read or written.
     #[error("{0}")]
     File(#[from] std::io::Error),
     /// MIG mode was accepted and is not active.
-    #[error("{}", not_active(*activation, *mode))]
+    #[error("{}", not_active(*activation, *mode, due))]
     NotActive {
         /// NVML's `activationStatus`.
         activation: Code,
         /// The mode as it reads now.
         mode: MigMode,
+        /// What it needs.
+        due: Due,
     },
     /// A daemon that mig-mps did not start runs in one of its directories.
     #[error("process {pid} runs a daemon of its own in {}: it is left alone", pipe.display())]
@@ -59,21 +96,77 @@ pub enum Cause {
         /// Why the end failed.
         left: Box<Cause>,
     },
-    /// MIG mode is not switched off again: on some GPUs that needs a reset.
-    #[error("it is left on")]
+    /// MIG mode is not switched off again: on this GPU that needs a reset.
+    #[error("it is left on: to switch it off again, this GPU needs a reset")]
     Stays,
-    /// A device that was just made is not there.
-    #[error("the device is not there after it was made")]
+    /// MIG mode is not switched off under instances.
+    #[error("it is left on: there are instances")]
+    StillPartitioned,
+    /// A change of the MIG mode stays noted.
+    #[error("the driver has noted it: it becomes active with a reset of the GPU, or a reboot")]
+    Noted,
+    /// A device is not there.
+    #[error("the device is not there")]
     NoDevice,
+    /// A GPU instance is not there.
+    #[error("its GPU instance is not there")]
+    NoInstance,
+    /// A GPU instance does not offer such a compute instance.
+    #[error(
+        "the GPU instance offers {}, and nothing for {choice:?}",
+        list(offered)
+    )]
+    NotOffered {
+        /// What was wanted.
+        choice: ComputeChoice,
+        /// What there is.
+        offered: Vec<ComputeInstanceProfile>,
+    },
+    /// The user interrupted the wait for it.
+    #[error("interrupted")]
+    Interrupted,
 }
 
-fn not_active(activation: Code, mode: MigMode) -> String {
-    let pending = if mode.pending {
-        "the driver has noted the change and not made it"
-    } else {
+/// What a MIG mode that is not active needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A reset, which was not allowed.
+    Reset,
+    /// A reboot: a reset did not help, or this came of it.
+    Reboot(String),
+}
+
+fn not_active(activation: Code, mode: MigMode, due: &Due) -> String {
+    let pending = if mode.pending == mode.current {
         "the driver has not taken the change"
+    } else {
+        "the driver has noted the change and not made it"
     };
-    format!("MIG mode is not active: {pending}: {activation}")
+    let text = format!("MIG mode is not active: {pending}: {activation}");
+    match due {
+        Due::Reset => text,
+        Due::Reboot(why) => format!("{text}; {why}"),
+    }
+}
+
+/// `held by pid 4711 (alice, python, session-3.scope)`
+fn held_by(holders: &[Holder], hidden: usize) -> String {
+    let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
+    let unseen = format!("{hidden} processes cannot be looked into");
+    match (names.as_slice(), hidden) {
+        ([], 0) => "nobody can be seen to hold it".to_owned(),
+        ([], _) => format!("nobody can be seen to hold it, and {unseen}"),
+        (names, 0) => format!("held by {}", names.join(", ")),
+        (names, _) => format!("held by {}; {unseen}", names.join(", ")),
+    }
+}
+
+fn list(offered: &[ComputeInstanceProfile]) -> String {
+    let offers: Vec<String> = offered
+        .iter()
+        .map(|offer| format!("{}c (profile {})", offer.slices, offer.id))
+        .collect();
+    offers.join(", ")
 }
 
 impl Cause {
@@ -89,60 +182,103 @@ impl Cause {
         }
     }
 
+    /// Whether the step may have made something all the same.
+    pub(super) fn may_have_worked(&self) -> bool {
+        match self {
+            Self::Nvml(error) => error.may_have_worked(),
+            _ => false,
+        }
+    }
+
     /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Nvml(error) => error.hint().map(str::to_owned),
             Self::Mps(error) => error.hint(),
-            Self::NotActive { activation, .. } => Some(
-                match *activation {
-                    Code::IN_USE => {
-                        "some process holds the GPU (nvidia-persistenced, DCGM and exporters do): stop it \
-                         and run this again"
-                    }
-                    _ => "reboot this machine, or reset the GPU, and run this again",
-                }
-                .to_owned(),
+            Self::Units(error) => error.hint().map(str::to_owned),
+            Self::Reset(error) => error.hint().map(str::to_owned),
+            Self::Environment(error) => Some(error.hint().to_owned()),
+            Self::InUse { .. } => Some(
+                "let them end, and run this again: it goes on from here".to_owned(),
             ),
+            Self::Busy { holders, .. } => Some(busy_hint(holders)),
+            Self::NotActive { due: Due::Reset, .. } => Some(
+                "run it again with --reset, which resets this one GPU, or reboot this machine and run it \
+                 again; in a virtual machine only the reboot helps"
+                    .to_owned(),
+            ),
+            Self::NotActive { .. } => {
+                Some("reboot this machine, and run this again: it goes on".to_owned())
+            }
             Self::Left { cause, .. } => cause.hint(),
-            Self::File(_) | Self::Stays | Self::NoDevice | Self::Foreign { .. } | Self::Unseen { .. } => None,
+            _ => None,
         }
     }
+}
+
+fn busy_hint(holders: &[Holder]) -> String {
+    let is_known = |holder: &&Holder| {
+        let unit = holder.unit.as_deref();
+        unit.is_some_and(|unit| Unit::named(unit).is_some())
+    };
+    let known = holders.iter().filter(is_known).count();
+    match holders.len() {
+        0 => "stop what has the GPU open (containers, the display, nvidia-persistenced), and run this again",
+        all if all == known => "run it again with --stop-holders, which stops them and starts them again",
+        _ if known > 0 => "end what is not a monitoring service, and run it again with --stop-holders",
+        _ => "end them, and run this again",
+    }
+    .to_owned()
 }
 
 impl ApplyError {
     /// A run that did not begin.
     pub(super) fn at_start(cause: impl Into<Cause>) -> Self {
-        Self::of("nothing was changed".to_owned(), cause.into())
-    }
-
-    pub(super) fn of(attempt: String, cause: Cause) -> Self {
         Self {
-            failures: vec![(attempt, cause)],
-            undone: Vec::new(),
-            stands: Vec::new(),
+            failures: vec![("nothing was changed".to_owned(), cause.into())],
+            ..Self::default()
         }
     }
 
-    /// All failures as one; `None` where there are none.
-    pub(super) fn merge(errors: Vec<Self>) -> Option<Self> {
-        errors.into_iter().reduce(|mut all, error| {
-            all.failures.extend(error.failures);
-            all.stands.extend(error.stands);
-            all
+    /// Adds what came of undoing the run on one GPU.
+    pub(super) fn add(&mut self, undone: RolledBack) {
+        self.rolled_back.undone.extend(undone.undone);
+        self.rolled_back.stands.extend(undone.stands);
+        self.rolled_back.missing.extend(undone.missing);
+    }
+
+    /// Whether all that is missing is a reset or a reboot (exit status 3).
+    pub fn is_pending(&self) -> bool {
+        self.fails_only(|cause| matches!(cause, Cause::NotActive { .. }))
+    }
+
+    /// Whether all that is in the way is somebody who uses a GPU (exit status 4).
+    pub fn is_busy(&self) -> bool {
+        self.fails_only(|cause| {
+            matches!(
+                cause,
+                Cause::Busy { .. } | Cause::InUse { .. } | Cause::Reset(_)
+            )
         })
     }
 
-    /// Whether all that is missing is a reset, a reboot or an idle GPU (exit status 3).
-    pub fn is_pending(&self) -> bool {
-        let pending = |(_, cause): &(String, Cause)| matches!(cause, Cause::NotActive { .. });
-        self.failures.iter().all(pending)
+    /// Whether nothing failed, and the user wanted it to end (exit status 130).
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted && self.failures.is_empty()
+    }
+
+    fn fails_only(&self, kind: impl Fn(&Cause) -> bool) -> bool {
+        !self.failures.is_empty() && self.failures.iter().all(|(_, cause)| kind(cause))
     }
 
     /// What to do about it, each hint once.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
-        for hint in self.failures.iter().filter_map(|(_, cause)| cause.hint()) {
+        let again = "run the same command again: it goes on from here".to_owned();
+        let unfinished =
+            !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
+        let causes = self.failures.iter().map(|(_, cause)| cause.hint());
+        for hint in causes.chain([unfinished.then_some(again)]).flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
             }
@@ -160,17 +296,28 @@ impl fmt::Display for ApplyError {
             .iter()
             .map(|(attempt, cause)| format!("{attempt}: {cause}"))
             .collect();
-        if !self.undone.is_empty() {
-            let count = self.undone.len();
+        if self.interrupted {
+            lines.push("interrupted".to_owned());
+        }
+        let RolledBack {
+            undone,
+            stands,
+            missing,
+        } = self.rolled_back.as_ref();
+        if !undone.is_empty() {
+            let count = undone.len();
             lines.push(format!(
                 "what had been done before was undone ({count} steps)"
             ));
         }
-        lines.extend(
-            self.stands
-                .iter()
-                .map(|stands| format!("still there: {stands}")),
-        );
+        let said = [
+            ("still there", stands),
+            ("missing", missing),
+            ("not done", &self.left),
+        ];
+        for (word, things) in said {
+            lines.extend(things.iter().map(|thing| format!("{word}: {thing}")));
+        }
         f.write_str(&lines.join("\n"))
     }
 }

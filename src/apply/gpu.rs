@@ -1,109 +1,126 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::{ApplyError, Cause, Done, Shared};
-use crate::geometry::{ComputeChoice, GpuInstanceId, Placement};
-use crate::node::{Created, DeviceKey, InstanceKey, Served};
+use super::done::{Done, History};
+use super::error::Failure;
+use super::{Cause, Shared, joined};
+use crate::geometry::Placement;
+use crate::host::Interrupt;
+use crate::node::{DeviceKey, Gpu, InstanceKey, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Start, Step, Stop};
 
-/// The steps of one GPU, carried out in order; the daemons at their end start side by side.
+/// The steps of one GPU, carried out in order. Daemons start in the background as soon as their
+/// device exists, while the next instance is made.
 pub(super) struct GpuRun<'a> {
-    shared: &'a Shared<'a>,
-    plan: &'a GpuPlan,
-    /// The GPU instances this run has made, and those it has looked up.
-    instances: BTreeMap<Placement, GpuInstanceId>,
-    made: Vec<Placement>,
+    pub(super) shared: &'a Shared<'a>,
+    pub(super) plan: &'a GpuPlan,
+    /// The GPU as it was before; `None` for one that is gone.
+    pub(super) gpu: Option<&'a Gpu>,
+    /// What stands on it now. NVML is not asked again: everything here is this run's doing.
+    pub(super) standing: BTreeMap<Placement, GpuInstanceReading>,
+    /// Those that this run has made.
+    pub(super) made: BTreeSet<Placement>,
+    pub(super) history: Arc<History>,
+    pub(super) rolling_back: bool,
 }
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
+        let mut gpus = shared.site.node.gpus.iter();
+        let gpu = gpus.find(|gpu| gpu.uuid == plan.uuid);
+        let instances = gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default();
         Self {
             shared,
             plan,
-            instances: BTreeMap::new(),
-            made: Vec::new(),
+            gpu,
+            standing: instances
+                .into_iter()
+                .map(|instance| (instance.placement, instance))
+                .collect(),
+            made: BTreeSet::new(),
+            history: Arc::default(),
+            rolling_back: false,
         }
     }
 
-    pub(super) fn run(mut self) -> Result<(), ApplyError> {
-        // Daemons that end or start next to each other in the plan do so side by side.
-        for steps in self
-            .plan
-            .steps
-            .chunk_by(|a, b| a.action.goes_with(&b.action))
-        {
-            if self.shared.is_over() {
-                return Ok(());
-            }
-            match &steps[0].action {
-                Action::Stop(_) => self.each(steps, |action| match action {
-                    Action::Stop(stop) => self.stop(stop),
-                    _ => Ok(()),
-                })?,
-                Action::Start(_) => {
-                    let readings = match steps[0].action {
-                        Action::Start(Start {
-                            place: Place::Part { .. },
-                            ..
-                        }) => self
-                            .readings()
-                            .map_err(|cause| self.failed(&steps[0].action, cause))?,
-                        _ => Vec::new(),
-                    };
-                    self.each(steps, |action| match action {
-                        Action::Start(start) => self.start(start, &readings),
-                        _ => Ok(()),
-                    })?;
+    /// Carries the steps out; returns those that failed.
+    pub(super) fn run(&mut self) -> Vec<Failure> {
+        let (shared, plan) = (self.shared, self.plan);
+        let steps: Vec<(usize, &Step)> = plan.steps.iter().enumerate().collect();
+        std::thread::scope(|scope| {
+            let mut failures = Vec::new();
+            let mut starts = Vec::new();
+            for steps in steps.chunk_by(|(_, a), (_, b)| a.action.goes_with(&b.action)) {
+                if shared.is_over() {
+                    break;
                 }
-                action => {
-                    self.shared.progress.begin(self.plan.index, action);
-                    self.step(action)
-                        .map_err(|cause| self.failed(action, cause))?;
-                    self.shared.progress.end(self.plan.index, action);
+                if let Action::Stop(_) = &steps[0].1.action {
+                    failures.extend(self.stops(steps));
+                } else {
+                    for &(number, step) in steps {
+                        match &step.action {
+                            Action::Start(start) => {
+                                let device = self.device(start.place);
+                                let attempt = self.attempt(number);
+                                starts.push(scope.spawn(move || {
+                                    attempt.make(|history| {
+                                        let (key, uuid) = device.ok_or(Cause::NoDevice)?;
+                                        shared.start_daemon(key, &uuid, start, history)
+                                    })
+                                }));
+                            }
+                            action => {
+                                let attempt = self.attempt(number);
+                                failures.extend(attempt.make(|_| self.step(action)));
+                            }
+                        }
+                    }
+                }
+                if !failures.is_empty() {
+                    break;
                 }
             }
-        }
-        Ok(())
+            failures.extend(starts.into_iter().filter_map(joined));
+            failures
+        })
     }
 
-    /// Carries steps out side by side: 8 daemons started at once are ready 3.3 times sooner than
-    /// one after another.
-    fn each(
-        &self,
-        steps: &[Step],
-        work: impl Fn(&Action) -> Result<(), Cause> + Sync,
-    ) -> Result<(), ApplyError> {
-        let one = |action: &Action| {
-            if self.shared.is_over() {
-                return Ok(());
-            }
-            self.shared.progress.begin(self.plan.index, action);
-            work(action).map_err(|cause| self.failed(action, cause))?;
-            self.shared.progress.end(self.plan.index, action);
-            Ok(())
-        };
-        let failures: Vec<ApplyError> = std::thread::scope(|scope| {
+    /// The steps that were not begun.
+    pub(super) fn left(&self) -> Vec<String> {
+        let steps = self.plan.steps.iter().enumerate();
+        steps
+            .filter(|(number, _)| !self.history.is_over(*number))
+            .map(|(_, step)| format!("{}: {}", self.title(), step.action))
+            .collect()
+    }
+
+    /// Ends daemons side by side, of which those without clients queue up.
+    fn stops(&self, steps: &[(usize, &Step)]) -> Vec<Failure> {
+        std::thread::scope(|scope| {
             let threads: Vec<_> = steps
                 .iter()
-                .map(|step| scope.spawn(|| one(&step.action)))
-                .collect();
-            threads
-                .into_iter()
-                .filter_map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                        .err()
+                .map(|&(number, step)| {
+                    let attempt = self.attempt(number);
+                    scope.spawn(move || {
+                        let Action::Stop(stop) = &step.action else {
+                            return None;
+                        };
+                        attempt.make(|_| self.stop(stop))
+                    })
                 })
-                .collect()
-        });
-        ApplyError::merge(failures).map_or(Ok(()), Err)
+                .collect();
+            threads.into_iter().filter_map(joined).collect()
+        })
     }
 
-    fn failed(&self, action: &Action, cause: Cause) -> ApplyError {
-        self.shared.fail();
-        let attempt = format!("GPU {} ({}): {action}", self.plan.index, self.plan.uuid);
-        ApplyError::of(attempt, cause)
+    fn attempt(&self, number: usize) -> Attempt<'a> {
+        Attempt {
+            shared: self.shared,
+            plan: self.plan,
+            number,
+            history: Arc::clone(&self.history),
+        }
     }
 
     fn step(&mut self, action: &Action) -> Result<(), Cause> {
@@ -113,57 +130,18 @@ impl<'a> GpuRun<'a> {
                 profile,
                 name,
                 placement,
-            } => {
-                let gpu = self.plan.uuid.clone();
-                let (profile, placement) = (*profile, *placement);
-                self.shared.ledger.add(Created {
-                    gpu: gpu.clone(),
-                    profile,
-                    placement,
-                    compute: None,
-                })?;
-                let made = self
-                    .shared
-                    .nvml
-                    .supervise(move |nvml| nvml.create_gpu_instance(&gpu, profile, placement));
-                let id = match made {
-                    Ok(id) => id,
-                    Err(error) => {
-                        // One that hangs may still come to be.
-                        if error.code().is_some() {
-                            self.forget(placement)?;
-                        }
-                        return Err(error.into());
-                    }
-                };
-                self.instances.insert(placement, id);
-                self.made.push(placement);
-                self.shared.did(Done::GpuInstance {
-                    gpu: self.plan.uuid.clone(),
-                    id,
-                    profile,
-                    name: name.clone(),
-                    placement,
-                });
-                Ok(())
-            }
+            } => self.create_gpu_instance(*profile, name, *placement),
             Action::CreateComputeInstance { instance, compute } => {
                 self.create_compute_instance(*instance, *compute)
             }
             Action::DestroyComputeInstance { instance, compute } => {
                 self.destroy_compute_instance(*instance, *compute)
             }
-            Action::DestroyGpuInstance { placement, .. } => {
-                let Some(reading) = self.reading_at(*placement)? else {
-                    return Ok(());
-                };
-                let gpu = self.plan.uuid.clone();
-                let id = reading.id;
-                self.shared
-                    .nvml
-                    .supervise(move |nvml| nvml.destroy_gpu_instance(&gpu, id))?;
-                self.forget(*placement)
-            }
+            Action::DestroyGpuInstance {
+                profile,
+                name,
+                placement,
+            } => self.destroy_gpu_instance(*profile, name, *placement),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }
@@ -173,158 +151,121 @@ impl<'a> GpuRun<'a> {
             return Ok(());
         };
         let idle = served.is_known && served.clients.is_empty();
-        self.shared
-            .end_daemon(&served.record, stop.patience, idle)?;
-        if stop.alive && served.record.finished {
-            self.shared
-                .did(Done::Stopped(Box::new(served.record.clone())));
+        let ended = self.shared.end_daemon(&served.record, stop.patience, idle);
+        // Also one whose directory could not be cleared away has gone.
+        let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
+        if stop.alive && served.record.finished && has_gone {
+            let record = Box::new(served.record.clone());
+            self.history.did(Done::Stopped(record));
         }
-        Ok(())
+        ended
     }
 
     fn served(&self, uuid: &str) -> Option<&'a Served> {
         self.shared
             .site
+            .node
             .served
             .iter()
             .find(|served| served.record.uuid == uuid && served.run_dir == self.shared.run_dir)
     }
 
-    /// The instance there is not, or no longer, ours.
-    fn forget(&self, placement: Placement) -> Result<(), Cause> {
-        Ok(self
-            .shared
-            .ledger
-            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)?)
-    }
-
-    fn switch_mig(&self, on: bool) -> Result<(), Cause> {
-        let gpu = self.plan.uuid.clone();
-        let change = self
-            .shared
-            .nvml
-            .supervise(move |nvml| nvml.switch_mig(&gpu, on))?;
-        if change.mode.current == on {
-            self.shared.did(Done::MigMode {
-                gpu: self.plan.uuid.clone(),
-            });
-            return Ok(());
-        }
-        Err(Cause::NotActive {
-            activation: change.activation,
-            mode: change.mode,
-        })
-    }
-
-    fn create_compute_instance(
-        &mut self,
-        placement: Placement,
-        compute: ComputeChoice,
-    ) -> Result<(), Cause> {
-        let instance = match self.instances.get(&placement) {
-            Some(&id) => id,
-            None => self.reading_at(placement)?.ok_or(Cause::NoDevice)?.id,
-        };
-        self.instances.insert(placement, instance);
-        let gpu = self.plan.uuid.clone();
-        let made = self
-            .shared
-            .nvml
-            .supervise(move |nvml| nvml.create_compute_instance(&gpu, instance, compute))?;
-        if !self.made.contains(&placement)
-            && let Some(reading) = self.reading_at(placement)?
-        {
-            // Within somebody else's GPU instance only the compute instance is ours.
-            self.shared.ledger.add(Created {
-                gpu: self.plan.uuid.clone(),
-                profile: reading.profile,
-                placement,
-                compute: Some(made.placement),
-            })?;
-        }
-        self.shared.did(Done::ComputeInstance {
-            gpu: self.plan.uuid.clone(),
-            instance,
-            id: made.id,
-            uuid: made.uuid,
-        });
-        Ok(())
-    }
-
-    fn destroy_compute_instance(
-        &mut self,
-        placement: Placement,
-        compute: Placement,
-    ) -> Result<(), Cause> {
-        let Some(reading) = self.reading_at(placement)? else {
-            return Ok(());
-        };
-        let found = reading
-            .compute
-            .iter()
-            .find(|found| found.placement == compute);
-        let Some(found) = found else { return Ok(()) };
-        let (gpu, instance, id) = (self.plan.uuid.clone(), reading.id, found.id);
-        self.shared
-            .nvml
-            .supervise(move |nvml| nvml.destroy_compute_instance(&gpu, instance, id))?;
-        Ok(self.shared.ledger.remove(|created| {
-            created.gpu == self.plan.uuid
-                && created.placement == placement
-                && created.compute == Some(compute)
-        })?)
-    }
-
-    /// The GPU's instances as they are now.
-    fn readings(&self) -> Result<Vec<GpuInstanceReading>, Cause> {
-        let index = self.plan.index;
-        let gpu = self.plan.uuid.clone();
-        Ok(self.shared.nvml.supervise(move |nvml| {
-            let reading = nvml.read_gpu(index)?;
-            nvml.read_instances(&gpu, &reading.profiles)
-        })?)
-    }
-
-    fn reading_at(&self, placement: Placement) -> Result<Option<GpuInstanceReading>, Cause> {
-        Ok(self
-            .readings()?
-            .into_iter()
-            .find(|reading| reading.placement == placement))
-    }
-
-    fn start(&self, start: &Start, readings: &[GpuInstanceReading]) -> Result<(), Cause> {
-        let (key, uuid) = self.device(start.place, readings).ok_or(Cause::NoDevice)?;
-        self.shared.start_daemon(key, &uuid, start)
-    }
-
-    fn device(&self, place: Place, readings: &[GpuInstanceReading]) -> Option<(DeviceKey, String)> {
+    fn device(&self, place: Place) -> Option<(DeviceKey, String)> {
         let gpu = self.plan.uuid.clone();
         match place {
-            Place::Whole => Some((
-                DeviceKey {
+            Place::Whole => {
+                let key = DeviceKey {
                     gpu: gpu.clone(),
                     instance: None,
-                },
-                gpu,
-            )),
+                };
+                Some((key, gpu))
+            }
             Place::Part { placement, nth } => {
-                let instance = readings
-                    .iter()
-                    .find(|reading| reading.placement == placement)?;
+                let instance = self.standing.get(&placement)?;
                 let compute = instance.compute.get(nth)?;
-                let key = InstanceKey {
+                let part = InstanceKey {
                     profile: instance.profile,
                     placement,
                     compute: compute.placement,
                 };
-                Some((
-                    DeviceKey {
-                        gpu,
-                        instance: Some(key),
-                    },
-                    compute.uuid.clone(),
-                ))
+                let key = DeviceKey {
+                    gpu,
+                    instance: Some(part),
+                };
+                Some((key, compute.uuid.clone()))
             }
         }
+    }
+
+    /// Who may cut a wait short: nobody any more once the run is undone.
+    pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
+        (!self.rolling_back).then_some(&self.shared.site.environment.interrupt)
+    }
+
+    pub(super) fn title(&self) -> String {
+        title(self.plan)
+    }
+}
+
+/// `GPU 0 (GPU-5f1c…)`
+fn title(plan: &GpuPlan) -> String {
+    format!("GPU {} ({})", plan.index, plan.uuid)
+}
+
+/// One step about to be tried.
+struct Attempt<'a> {
+    shared: &'a Shared<'a>,
+    plan: &'a GpuPlan,
+    number: usize,
+    history: Arc<History>,
+}
+
+impl Attempt<'_> {
+    /// Tries it, unless the run is over; returns its failure.
+    fn make(&self, work: impl FnOnce(&History) -> Result<(), Cause>) -> Option<Failure> {
+        if self.shared.is_over() {
+            return None;
+        }
+        let action = &self.plan.steps[self.number].action;
+        self.shared.progress.begin(self.plan.index, action);
+        let result = work(&self.history);
+        match result {
+            Ok(()) => {
+                self.history.over(self.number);
+                self.shared.progress.end(self.plan.index, action);
+                None
+            }
+            // Cut short by the user: it was neither done nor refused.
+            Err(Cause::Interrupted) => None,
+            Err(cause) => {
+                self.history.over(self.number);
+                self.shared.fail();
+                Some((format!("{}: {action}", title(self.plan)), cause))
+            }
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn start_daemon(
+        &self,
+        key: DeviceKey,
+        uuid: &str,
+        start: &Start,
+        history: &History,
+    ) -> Result<(), Cause> {
+        let (record, result) = self.bring_up_new(key, uuid, start);
+        match result {
+            Ok(false) => {}
+            Ok(true) => history.did(Done::Started(Box::new(record))),
+            Err(cause) => {
+                if matches!(cause, Cause::Left { .. }) {
+                    // Undoing tries again to end it.
+                    history.did(Done::Started(Box::new(record)));
+                }
+                return Err(cause);
+            }
+        }
+        Ok(())
     }
 }

@@ -30,6 +30,11 @@ impl Ledger {
         })
     }
 
+    /// Whether mig-mps made it.
+    pub(super) fn has(&self, created: &Created) -> bool {
+        lock(&self.file).created.contains(created)
+    }
+
     pub(super) fn add(&self, created: Created) -> io::Result<()> {
         let mut file = lock(&self.file);
         if !file.created.contains(&created) {

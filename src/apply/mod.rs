@@ -1,27 +1,37 @@
 //! Carries a plan out: GPUs side by side, the steps of one GPU in order.
 //!
-//! What a run has done is remembered, and undone when a later step fails, so that a failed `up`
-//! leaves the node as it found it. Where the driver refuses even that, the report says what stands.
+//! What a run has done is remembered, and undone when a later step fails or the user interrupts it,
+//! so that a failed `up` leaves the node as it found it, with what it had destroyed made again. Where
+//! the driver refuses even that, the report says what stands and what is missing. A journal in the
+//! run directory tells the next run of one that was killed.
 
 mod daemons;
 mod done;
 mod error;
 mod gpu;
+mod holders;
+mod instances;
+mod journal;
 mod ledger;
+mod mode;
+mod retry;
+mod undo;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::environment::{Environment, Home, MpsPrograms};
-use crate::node::{NodeFile, RunDir, Served};
+use crate::node::{Node, NodeFile, RunDir};
 use crate::nvml::Nvml;
 use crate::plan::{Action, Plan};
 
-use done::Done;
 use gpu::GpuRun;
+use journal::OpenJournal;
 use ledger::Ledger;
 
-pub use error::{ApplyError, Cause};
+pub use error::{ApplyError, Cause, Due};
+pub use journal::pick_up;
+pub use undo::RolledBack;
 
 /// What a run needs of its surroundings.
 pub struct Site<'a> {
@@ -31,10 +41,8 @@ pub struct Site<'a> {
     pub home: &'a Home,
     /// The programs that run MPS.
     pub programs: &'a MpsPrograms,
-    /// The devices that are served before the run.
-    pub served: &'a [Served],
-    /// This boot's id.
-    pub boot_id: &'a str,
+    /// The node as the plan was made for it, under the lock.
+    pub node: &'a Node,
     /// What the user has allowed beyond the plan.
     pub allowed: Allowed,
 }
@@ -56,65 +64,91 @@ pub trait Progress: Sync {
     fn end(&self, gpu: u32, action: &Action);
 }
 
-/// What is done when a step fails.
+/// What is done when a step fails, or the user interrupts the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     /// Undo what the run has done so far.
     RollBack,
-    /// Leave the GPU as it is and go on with the others.
+    /// Leave the GPU as it is and go on with the others; when interrupted, stop.
     GoOn,
 }
 
 /// Carries a plan out. The caller holds the node's lock.
 ///
 /// # Errors
-/// [`ApplyError`], saying which step failed, what was undone and what stands.
+/// [`ApplyError`], saying which step failed, what was undone, what stands and what is missing.
 pub fn run(
     plan: &Plan,
     site: &Site<'_>,
     progress: &dyn Progress,
     on_failure: OnFailure,
 ) -> Result<(), ApplyError> {
+    let interrupt = &site.environment.interrupt;
+    let change = interrupt.begin();
     let run_dir = RunDir::at(&site.home.run);
-    let ledger = Ledger::open(&run_dir, site.boot_id).map_err(ApplyError::at_start)?;
+    let ledger = Ledger::open(&run_dir, &site.node.boot_id).map_err(ApplyError::at_start)?;
     let nvml =
         Nvml::open(site.environment.nvml_library.as_deref()).map_err(ApplyError::at_start)?;
+    let journal = OpenJournal::begin(&run_dir, &site.environment.host, &site.node.boot_id)
+        .map_err(ApplyError::at_start)?;
     let shared = Shared {
         site,
         run_dir,
         ledger,
+        journal,
         nvml,
         progress,
         stop_here: AtomicBool::new(false),
         // 8 daemons ended at once take 3.5 times as long as one after another.
         one_stop_at_a_time: Mutex::new(()),
-        done: Mutex::new(Vec::new()),
         on_failure,
     };
-    let failures: Vec<ApplyError> = std::thread::scope(|scope| {
-        let runs: Vec<_> = plan
-            .gpus
-            .iter()
-            .map(|gpu| {
-                let shared = &shared;
-                scope.spawn(move || GpuRun::new(shared, gpu).run())
-            })
-            .collect();
-        runs.into_iter()
-            .filter_map(|run| {
-                run.join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    .err()
-            })
-            .collect()
-    });
-    let Some(mut error) = ApplyError::merge(failures) else {
-        return Ok(());
-    };
-    if on_failure == OnFailure::RollBack {
-        shared.roll_back(&mut error);
+    let mut runs: Vec<GpuRun<'_>> = plan
+        .gpus
+        .iter()
+        .map(|gpu| GpuRun::new(&shared, gpu))
+        .collect();
+    let mut error = ApplyError::default();
+    for failures in side_by_side(&mut runs, GpuRun::run) {
+        error.failures.extend(failures);
     }
-    Err(error)
+    error.interrupted = interrupt.is_asked();
+    match on_failure {
+        OnFailure::RollBack if error.interrupted || !error.failures.is_empty() => {
+            change.roll_back();
+            for undone in side_by_side(&mut runs, GpuRun::roll_back) {
+                error.add(undone);
+            }
+        }
+        OnFailure::RollBack => {}
+        OnFailure::GoOn => {
+            error.left.extend(runs.iter().flat_map(GpuRun::left));
+            error.interrupted &= !error.left.is_empty();
+        }
+    }
+    error.failures.extend(shared.journal.end(site.environment));
+    if error.interrupted || !error.failures.is_empty() {
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Does the same to all in threads of their own.
+fn side_by_side<T: Send, R: Send>(all: &mut [T], work: impl Fn(&mut T) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .iter_mut()
+            .map(|one| scope.spawn(move || work(one)))
+            .collect();
+        threads.into_iter().map(joined).collect()
+    })
+}
+
+/// What a thread came to. Its panic is this thread's too.
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    let result = thread.join();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What the threads of one run share.
@@ -122,39 +156,23 @@ struct Shared<'a> {
     site: &'a Site<'a>,
     run_dir: RunDir,
     ledger: Ledger,
+    journal: OpenJournal,
     nvml: Nvml,
     progress: &'a dyn Progress,
     stop_here: AtomicBool,
     one_stop_at_a_time: Mutex<()>,
-    done: Mutex<Vec<Done>>,
     on_failure: OnFailure,
 }
 
 impl Shared<'_> {
-    /// Remembers something that was done.
-    fn did(&self, done: Done) {
-        lock(&self.done).push(done);
-    }
-
-    /// Whether another GPU's failure makes going on pointless.
+    /// Whether another GPU's failure, or the user, makes going on pointless.
     fn is_over(&self) -> bool {
-        self.stop_here.load(Ordering::Relaxed)
+        self.stop_here.load(Ordering::Relaxed) || self.site.environment.interrupt.is_asked()
     }
 
     fn fail(&self) {
         if self.on_failure == OnFailure::RollBack {
             self.stop_here.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Undoes what was done, the latest first.
-    fn roll_back(&self, error: &mut ApplyError) {
-        let mut done = std::mem::take(&mut *lock(&self.done));
-        while let Some(step) = done.pop() {
-            match step.undo(self) {
-                Ok(()) => error.undone.push(step.to_string()),
-                Err(cause) => error.stands.push(format!("{step}: {cause}")),
-            }
         }
     }
 }

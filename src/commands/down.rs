@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::locked;
+use super::{locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home};
 use crate::node::{Look, Node, RunDir, observe};
@@ -63,6 +63,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         .map(u64::from)
         .map(Duration::from_secs);
     let begun = Instant::now();
+    pick_up_interrupted(environment, &home, ui)?;
     let (lock, node, plan) = loop {
         let shown = drain(environment, &plan, patience, begun, ui)?;
         if shown.is_empty() && !args.purge {
@@ -97,8 +98,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         environment,
         home: &home,
         programs: &programs,
-        served: &node.served,
-        boot_id: &node.boot_id,
+        node: &node,
         allowed: Allowed::default(),
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::GoOn)?;

@@ -11,9 +11,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use thiserror::Error;
 
+use crate::apply;
 use crate::environment::{Environment, Home};
 use crate::host::{Lock, make_dir};
-use crate::node::RunDir;
+use crate::node::{Look, RunDir, observe};
+use crate::render::Ui;
 
 /// For how long another change is waited for.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
@@ -35,4 +37,20 @@ fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
     run_dir.make().context("cannot use the run directory")?;
     make_dir(&home.log, 0o755).context("cannot use the log directory")?;
     Ok(Lock::take(&environment.host, &run_dir.lock(), LOCK_LIMIT)?)
+}
+
+/// Tells of a change that was killed, and picks up what it has left; the command then goes on from
+/// what is there.
+fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<()> {
+    let run_dir = RunDir::at(&home.run);
+    let journal = run_dir.journal()?;
+    if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
+        return Ok(());
+    }
+    let _lock = locked(environment, home)?;
+    let node = observe(environment, Look::Geometry)?;
+    if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
+        ui.note(&format!("{said} Going on from what is there."));
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{NotAsWanted, locked};
+use super::{NotAsWanted, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -47,6 +47,9 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         },
     };
     up.check_pipe_dirs()?;
+    if !args.dry_run {
+        pick_up_interrupted(environment, &up.home, ui)?;
+    }
     let (mut node, mut plan) = up.plan()?;
     if plan.is_empty() {
         ui.note("Nothing to do: the node is as the profile says.");
@@ -137,8 +140,7 @@ impl Up<'_> {
             environment: self.environment,
             home: &self.home,
             programs: &self.programs,
-            served: &node.served,
-            boot_id: &node.boot_id,
+            node,
             allowed: Allowed::default(),
         };
         Ok(apply::run(

@@ -62,6 +62,39 @@ pub enum ComputeChoice {
     },
 }
 
+impl ComputeChoice {
+    /// The profile to make it of, and its place where that is not left to the driver; `None` where
+    /// nothing of what is offered will do.
+    ///
+    /// The full one is found by its SM count, not its slice number: the double-memory `1g` profile
+    /// offers two of one slice, and the one with the slice's number loses up to 40 % of the SMs.
+    pub fn among(
+        self,
+        offered: &[ComputeInstanceProfile],
+    ) -> Option<(ComputeProfileId, Option<Placement>)> {
+        let plain_first = |profile: &&ComputeInstanceProfile| std::cmp::Reverse(profile.id);
+        let chosen = match self {
+            Self::Full => offered
+                .iter()
+                .max_by_key(|profile| (profile.multiprocessors, plain_first(profile))),
+            Self::Slices { count, .. } => offered
+                .iter()
+                .filter(|profile| profile.slices == count)
+                .max_by_key(plain_first),
+            Self::Exactly { profile, .. } => offered.iter().find(|offer| offer.id == profile),
+        }?;
+        let place = match self {
+            Self::Exactly { placement, .. } => Some(placement),
+            Self::Slices { at: Some(at), .. } => {
+                let mut places = chosen.placements.iter();
+                places.find(|place| place.start == at).copied()
+            }
+            _ => None,
+        };
+        Some((chosen.id, place))
+    }
+}
+
 /// One compute instance profile that a GPU instance offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComputeInstanceProfile {

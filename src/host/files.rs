@@ -58,6 +58,18 @@ fn not_ours(meta: &fs::Metadata) -> Option<String> {
 /// # Errors
 /// The system's, with the path.
 pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    replace_json(path, value, 0o644)
+}
+
+/// The same for a file that only its owner may read.
+///
+/// # Errors
+/// The system's, with the path.
+pub fn write_private_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    replace_json(path, value, 0o600)
+}
+
+fn replace_json(path: &Path, value: &impl Serialize, mode: u32) -> io::Result<()> {
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
@@ -66,7 +78,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(0o644)
+            .mode(mode)
             .open(&new)?;
         file.write_all(&text)?;
         fs::rename(&new, path)

@@ -76,6 +76,11 @@ impl Host {
         }
         Ok(holders)
     }
+
+    /// One process as a holder, if it can be seen.
+    pub fn holder(&self, pid: Pid) -> Option<Holder> {
+        self.process(pid).as_ref().map(Holder::of)
+    }
 }
 
 impl Holder {

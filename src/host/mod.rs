@@ -6,6 +6,7 @@
 mod child;
 mod files;
 mod holders;
+mod interrupt;
 mod lock;
 mod nvidia_smi;
 mod process;
@@ -19,8 +20,11 @@ use std::path::{Path, PathBuf};
 
 use child::plain_command;
 pub use child::{Output, RunError, run};
-pub use files::{in_path, make_dir, read_json, remove_if_there, tail, write_json};
+pub use files::{
+    in_path, make_dir, read_json, remove_if_there, tail, write_json, write_private_json,
+};
 pub use holders::{Holder, Holders};
+pub use interrupt::{Change, Interrupt, Phase};
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use process::{Pid, Process, ProcessTable, StartTime};

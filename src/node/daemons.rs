@@ -28,6 +28,15 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             Ok(_) => {}
             Err(error) => node.hidden.push(error.to_string()),
         }
+        match run_dir.journal() {
+            Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
+                node.interrupted.push((run_dir.clone(), journal));
+            }
+            Ok(_) => {}
+            // Only its owner may read it.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(error) => node.hidden.push(error.to_string()),
+        }
         for record in records {
             // The system's directory comes first: its record of a name or device wins.
             let known = node.served.iter().find(|served| {

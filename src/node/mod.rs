@@ -5,6 +5,7 @@
 mod daemons;
 mod device;
 mod gpu;
+mod journal;
 mod observe;
 mod record;
 mod run_dir;
@@ -18,6 +19,7 @@ use crate::nvml::Processes;
 
 pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
 pub use gpu::Gpu;
+pub use journal::{Journal, Taken};
 pub use observe::{Look, ObserveError, observe};
 pub use record::{Created, DaemonId, DeviceRecord, NodeFile};
 pub use run_dir::RunDir;
@@ -38,6 +40,8 @@ pub struct Node {
     pub processes: BTreeMap<String, Processes>,
     /// The GPU and compute instances that mig-mps made.
     pub created: Vec<Created>,
+    /// Changes that were killed half-way, and the run directory each left its journal in.
+    pub interrupted: Vec<(RunDir, Journal)>,
     /// Device directories whose record cannot be read, with the reason: a daemon may live there.
     pub unreadable: Vec<(RunDir, String)>,
     /// What could not be seen, in words.

@@ -3,8 +3,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceRecord, NodeFile};
-use crate::host::{Uid, in_path, make_dir, read_json, remove_if_there, write_json};
+use super::{DeviceRecord, Journal, NodeFile};
+use crate::host::{
+    Uid, in_path, make_dir, read_json, remove_if_there, write_json, write_private_json,
+};
 use crate::profile::is_device_name;
 
 /// A run directory: the state of what mig-mps made (DESIGN 6).
@@ -125,6 +127,34 @@ impl RunDir {
         remove_if_there(&self.record(&record.uuid))?;
         remove_dir_if_there(&self.path.join(&record.uuid))?;
         remove_empty_dir(&self.path.join("by-name"))
+    }
+
+    fn journal_file(&self) -> PathBuf {
+        self.path.join("journal.json")
+    }
+
+    /// What a change that is under way, or was killed, says of itself.
+    ///
+    /// # Errors
+    /// The system's, or where it cannot be understood.
+    pub fn journal(&self) -> io::Result<Option<Journal>> {
+        read_json(&self.journal_file())
+    }
+
+    /// Replaces the journal. It is nobody else's business: it names a user's command line.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_journal(&self, journal: &Journal) -> io::Result<()> {
+        write_private_json(&self.journal_file(), journal)
+    }
+
+    /// Removes the journal.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_journal(&self) -> io::Result<()> {
+        remove_if_there(&self.journal_file())
     }
 
     /// What `node.json` says; nothing where there is none.

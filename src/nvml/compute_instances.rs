@@ -13,8 +13,7 @@ use super::gpu::handle;
 use super::gpu_instances::gone_is_done;
 use super::{Code, NvmlError, Session};
 use crate::geometry::{
-    ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
-    Placement,
+    ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId, Placement,
 };
 
 /// A compute instance: with its GPU instance, a MIG device.
@@ -44,10 +43,20 @@ const MOST_COMPUTE_PLACEMENTS: usize = 32;
 const ENGINES_SHARED: u32 = 0;
 
 impl Session {
-    /// Creates a compute instance.
+    /// What compute instances a GPU instance offers.
     ///
-    /// The full one is found by its SM count, not its slice number: the double-memory `1g` profile
-    /// offers two of one slice, and the one with the slice's number loses up to 40 % of the SMs.
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn offered(
+        &self,
+        gpu: &str,
+        instance: GpuInstanceId,
+    ) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
+        let found = self.gpu_instance(gpu, instance)?;
+        self.compute_profiles(found, &format!("{gpu} GPU instance {instance}"))
+    }
+
+    /// Creates a compute instance, at that place or where the driver likes.
     ///
     /// # Errors
     /// [`NvmlError`]; `INSUFFICIENT_RESOURCES` where its place is taken.
@@ -55,42 +64,16 @@ impl Session {
         &self,
         gpu: &str,
         instance: GpuInstanceId,
-        compute: ComputeChoice,
+        profile: ComputeProfileId,
+        at: Option<Placement>,
     ) -> Result<ComputeInstanceReading, NvmlError> {
         let gpu_instance = self.gpu_instance(gpu, instance)?;
         let subject = format!("{gpu} GPU instance {instance}");
-        let offered = self.compute_profiles(gpu_instance, &subject)?;
-        let plain_first = |profile: &&ComputeInstanceProfile| std::cmp::Reverse(profile.id);
-        let chosen = match compute {
-            ComputeChoice::Full => offered
-                .iter()
-                .max_by_key(|profile| (profile.multiprocessors, plain_first(profile))),
-            ComputeChoice::Slices { count, .. } => offered
-                .iter()
-                .filter(|profile| profile.slices == count)
-                .max_by_key(plain_first),
-            ComputeChoice::Exactly { profile, .. } => {
-                offered.iter().find(|offer| offer.id == profile)
-            }
-        };
-        let chosen = chosen.ok_or_else(|| NvmlError::Refused {
-            call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-            subject: subject.clone(),
-            code: Code::NOT_SUPPORTED,
-        })?;
-        let place = match compute {
-            ComputeChoice::Exactly { placement, .. } => Some(placement),
-            ComputeChoice::Slices { at: Some(at), .. } => {
-                let mut places = chosen.placements.iter();
-                places.find(|place| place.start == at).copied()
-            }
-            _ => None,
-        };
         let mut created: nvmlComputeInstance_t = null_mut();
-        if let Some(place) = place {
+        if let Some(at) = at {
             let place = nvmlComputeInstancePlacement_t {
-                start: place.start,
-                size: place.size,
+                start: at.start,
+                size: at.size,
             };
             let symbol = &self
                 .symbols()
@@ -98,24 +81,19 @@ impl Session {
             let call = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
             self.call(call, &subject, symbol, |function| {
                 // SAFETY: the instance came from this library; both pointers outlive the call.
-                unsafe {
-                    function(
-                        gpu_instance,
-                        chosen.id.0,
-                        &raw const place,
-                        &raw mut created,
-                    )
-                }
+                unsafe { function(gpu_instance, profile.0, &raw const place, &raw mut created) }
             })?;
         } else {
             let symbol = &self.symbols().nvmlGpuInstanceCreateComputeInstance;
             let call = "nvmlGpuInstanceCreateComputeInstance";
             self.call(call, &subject, symbol, |function| {
                 // SAFETY: the instance came from this library; `created` outlives the call.
-                unsafe { function(gpu_instance, chosen.id.0, &raw mut created) }
+                unsafe { function(gpu_instance, profile.0, &raw mut created) }
             })?;
         }
+        // What cannot be read cannot be used: it shall not stand there unknown.
         self.read_compute_instance(created, &subject)
+            .map_err(|error| error.after(self.destroy_compute(created, &subject)))
     }
 
     /// Where a compute instance of that profile may lie; empty where the driver does not tell.
@@ -158,26 +136,34 @@ impl Session {
         instance: GpuInstanceId,
         compute: ComputeInstanceId,
     ) -> Result<(), NvmlError> {
-        gone_is_done((|| {
-            let gpu_instance = self.gpu_instance(gpu, instance)?;
-            let subject = format!("{gpu} GPU instance {instance} compute instance {compute}");
-            let mut found: nvmlComputeInstance_t = null_mut();
-            let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceById;
-            self.call(
-                "nvmlGpuInstanceGetComputeInstanceById",
-                &subject,
-                symbol,
-                |function| {
-                    // SAFETY: the instance came from this library; `found` outlives the call.
-                    unsafe { function(gpu_instance, compute.0, &raw mut found) }
-                },
-            )?;
-            let symbol = &self.symbols().nvmlComputeInstanceDestroy;
-            self.call("nvmlComputeInstanceDestroy", &subject, symbol, |function| {
-                // SAFETY: the instance came from this library and is not used afterwards.
-                unsafe { function(found) }
-            })
-        })())
+        let gpu_instance = match self.gpu_instance(gpu, instance) {
+            Ok(found) => found,
+            Err(error) => return gone_is_done(error),
+        };
+        let subject = format!("{gpu} GPU instance {instance} compute instance {compute}");
+        let mut found: nvmlComputeInstance_t = null_mut();
+        let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceById;
+        let call = "nvmlGpuInstanceGetComputeInstanceById";
+        let looked_up = self.call(call, &subject, symbol, |function| {
+            // SAFETY: the instance came from this library; `found` outlives the call.
+            unsafe { function(gpu_instance, compute.0, &raw mut found) }
+        });
+        match looked_up {
+            Ok(()) => self.destroy_compute(found, &subject),
+            Err(error) => gone_is_done(error),
+        }
+    }
+
+    fn destroy_compute(
+        &self,
+        instance: nvmlComputeInstance_t,
+        subject: &str,
+    ) -> Result<(), NvmlError> {
+        let symbol = &self.symbols().nvmlComputeInstanceDestroy;
+        self.call("nvmlComputeInstanceDestroy", subject, symbol, |function| {
+            // SAFETY: the instance came from this library and is not used afterwards.
+            unsafe { function(instance) }
+        })
     }
 
     pub(super) fn compute_profiles(

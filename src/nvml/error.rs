@@ -104,9 +104,33 @@ pub enum NvmlError {
         /// The answer, word for word.
         answer: String,
     },
+    /// An instance was made that cannot be used, and it could not be destroyed.
+    #[error("{error}; what had been made is still there: {left}")]
+    LeftBehind {
+        /// Why it cannot be used.
+        error: Box<Self>,
+        /// Why it could not be destroyed.
+        left: Box<Self>,
+    },
 }
 
 impl NvmlError {
+    /// This failure, with what came of cleaning up after it.
+    pub(super) fn after(self, cleaned_up: Result<(), Self>) -> Self {
+        match cleaned_up {
+            Ok(()) => self,
+            Err(left) => Self::LeftBehind {
+                error: Box::new(self),
+                left: Box::new(left),
+            },
+        }
+    }
+
+    /// Whether the call may have made something all the same.
+    pub fn may_have_worked(&self) -> bool {
+        matches!(self, Self::LeftBehind { .. } | Self::Hung { .. })
+    }
+
     /// The code, if the driver answered with one.
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -132,6 +156,7 @@ impl NvmlError {
                 18 => Some("the driver was updated: reload its kernel module, or reboot"),
                 _ => None,
             },
+            Self::LeftBehind { error, .. } => error.hint(),
             Self::Strange { .. } => None,
         }
     }

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t,
 };
 
-use super::{Code, NvmlError, Session};
+use super::{Code, MigMode, NvmlError, Session};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
 /// What one GPU says of itself.
@@ -38,15 +38,6 @@ pub struct Memory {
     pub total: u64,
     /// What is in use, the driver's own share left out.
     pub used: u64,
-}
-
-/// The MIG mode of a GPU. The two differ exactly while a reset or reboot is due (`nvml.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MigMode {
-    /// What it is.
-    pub current: bool,
-    /// What it will be.
-    pub pending: bool,
 }
 
 /// NVML's profile queries end with `INVALID_ARGUMENT`; this bounds the walk for a driver that does
@@ -110,28 +101,20 @@ impl Session {
         })
     }
 
+    /// The number in `/dev/nvidia<minor>`: it may change with the MIG mode.
+    ///
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn minor_number(&self, uuid: &str) -> Result<u32, NvmlError> {
+        let device = self.device(uuid)?;
+        self.ask("nvmlDeviceGetMinorNumber", uuid, || device.minor_number())
+    }
+
     /// The GPU or MIG device with that UUID.
     pub(super) fn device(&self, uuid: &str) -> Result<Device<'static>, NvmlError> {
         self.ask("nvmlDeviceGetHandleByUUID", uuid, || {
             self.library.device_by_uuid(uuid)
         })
-    }
-
-    /// `None` for a GPU that has no MIG.
-    pub(super) fn mig_mode(
-        &self,
-        device: &Device<'_>,
-        subject: &str,
-    ) -> Result<Option<MigMode>, NvmlError> {
-        match self.ask("nvmlDeviceGetMigMode", subject, || device.mig_mode()) {
-            Ok(mode) => Ok(Some(MigMode {
-                current: mode.current == 1,
-                pending: mode.pending == 1,
-            })),
-            Err(NvmlError::TooOld { .. }) => Ok(None),
-            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// Memory of a GPU or MIG device. Drivers before R510 know only the first version of the call,

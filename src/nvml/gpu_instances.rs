@@ -1,4 +1,4 @@
-//! GPU instances, and the MIG mode that allows them.
+//! GPU instances.
 
 use std::ffi::c_uint;
 use std::ptr::null_mut;
@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::compute_instances::ComputeInstanceReading;
 use super::gpu::handle;
-use super::{Code, MigMode, NvmlError, Session};
+use super::{Code, NvmlError, Session};
 use crate::geometry::{
     ComputeInstanceProfile, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId,
 };
@@ -28,15 +28,6 @@ pub struct GpuInstanceReading {
     pub compute: Vec<ComputeInstanceReading>,
     /// What compute instances it offers.
     pub offered: Vec<ComputeInstanceProfile>,
-}
-
-/// What came of switching the MIG mode: a call that says SUCCESS may still have changed nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct ModeChange {
-    /// `activationStatus` of `nvmlDeviceSetMigMode`: why the mode is not active yet.
-    pub activation: Code,
-    /// The mode, read back.
-    pub mode: MigMode,
 }
 
 impl Session {
@@ -58,30 +49,6 @@ impl Session {
         }
         instances.sort_by_key(|instance| instance.placement);
         Ok(instances)
-    }
-
-    /// Switches the MIG mode on or off and reads it back.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
-    pub fn switch_mig(&self, gpu: &str, on: bool) -> Result<ModeChange, NvmlError> {
-        let device = self.device(gpu)?;
-        let mut activation: c_uint = 0;
-        let symbol = &self.symbols().nvmlDeviceSetMigMode;
-        self.call("nvmlDeviceSetMigMode", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library and `activation` outlives the call.
-            unsafe { function(handle(&device), on.into(), &raw mut activation) }
-        })?;
-        // The call may have reset the GPU: its handle is asked for again.
-        let device = self.device(gpu)?;
-        let mode = self.mig_mode(&device, gpu)?.unwrap_or(MigMode {
-            current: false,
-            pending: false,
-        });
-        Ok(ModeChange {
-            activation: Code(activation),
-            mode,
-        })
     }
 
     /// Creates a GPU instance at a place.
@@ -113,7 +80,11 @@ impl Session {
                 )
             }
         })?;
-        Ok(GpuInstanceId(self.gpu_instance_info(instance, gpu)?.id))
+        match self.gpu_instance_info(instance, gpu) {
+            Ok(info) => Ok(GpuInstanceId(info.id)),
+            // What has no number cannot be used: it shall not stand there unknown.
+            Err(error) => Err(error.after(self.destroy(instance, gpu))),
+        }
     }
 
     /// Destroys a GPU instance that has no compute instances left.
@@ -125,15 +96,18 @@ impl Session {
         gpu: &str,
         instance: GpuInstanceId,
     ) -> Result<(), NvmlError> {
-        gone_is_done((|| {
-            let found = self.gpu_instance(gpu, instance)?;
-            let subject = format!("{gpu} GPU instance {instance}");
-            let symbol = &self.symbols().nvmlGpuInstanceDestroy;
-            self.call("nvmlGpuInstanceDestroy", &subject, symbol, |function| {
-                // SAFETY: the instance came from this library and is not used afterwards.
-                unsafe { function(found) }
-            })
-        })())
+        match self.gpu_instance(gpu, instance) {
+            Ok(found) => self.destroy(found, &format!("{gpu} GPU instance {instance}")),
+            Err(error) => gone_is_done(error),
+        }
+    }
+
+    fn destroy(&self, instance: nvmlGpuInstance_t, subject: &str) -> Result<(), NvmlError> {
+        let symbol = &self.symbols().nvmlGpuInstanceDestroy;
+        self.call("nvmlGpuInstanceDestroy", subject, symbol, |function| {
+            // SAFETY: the instance came from this library and is not used afterwards.
+            unsafe { function(instance) }
+        })
     }
 
     pub(super) fn gpu_instance(
@@ -234,10 +208,10 @@ impl Session {
     }
 }
 
-/// What is gone, or whose GPU has left MIG mode, needs no destroying.
-pub(super) fn gone_is_done(result: Result<(), NvmlError>) -> Result<(), NvmlError> {
-    match result {
-        Err(error) if matches!(error.code(), Some(Code::NOT_FOUND | Code::NOT_SUPPORTED)) => Ok(()),
-        other => other,
+/// What cannot be found, or whose GPU has left MIG mode, needs no destroying.
+pub(super) fn gone_is_done(error: NvmlError) -> Result<(), NvmlError> {
+    match error.code() {
+        Some(Code::NOT_FOUND | Code::NOT_SUPPORTED) => Ok(()),
+        _ => Err(error),
     }
 }

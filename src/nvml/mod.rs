@@ -10,6 +10,7 @@ mod compute_instances;
 mod error;
 mod gpu;
 mod gpu_instances;
+mod mig_mode;
 mod processes;
 mod supervise;
 
@@ -21,8 +22,9 @@ use nvml_wrapper::Nvml as Library;
 
 pub use compute_instances::ComputeInstanceReading;
 pub use error::{Code, NvmlError};
-pub use gpu::{GpuReading, Memory, MigMode};
-pub use gpu_instances::{GpuInstanceReading, ModeChange};
+pub use gpu::{GpuReading, Memory};
+pub use gpu_instances::GpuInstanceReading;
+pub use mig_mode::MigMode;
 pub use processes::{Processes, Usage};
 pub use supervise::Session;
 

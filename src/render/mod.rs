@@ -9,4 +9,4 @@ mod table;
 mod ui;
 mod words;
 
-pub use ui::{Consent, NoConsent, Ui, error};
+pub use ui::{Consent, NoConsent, Ui, error, note};

@@ -87,8 +87,7 @@ impl Ui {
 
     /// Says something that is no result: on standard error.
     pub fn note(&self, text: &str) {
-        // Nobody can be told that standard error is closed.
-        let _ = writeln!(io::stderr(), "{text}");
+        note(text);
     }
 
     /// Has the user agree to a plan; one that disturbs nothing needs no agreement.
@@ -139,6 +138,12 @@ pub enum NoConsent {
     /// The terminal did not work.
     #[error("cannot ask on the terminal: {0}")]
     Failed(String),
+}
+
+/// Says something that is no result, from outside the story of a command.
+pub fn note(text: &str) {
+    // Nobody can be told that standard error is closed.
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Shows an error and what to do about it.

@@ -1,0 +1,158 @@
+use std::io;
+use std::sync::Mutex;
+
+use jiff::Timestamp;
+
+use super::error::Failure;
+use super::{ApplyError, Cause, lock};
+use crate::environment::Environment;
+use crate::host::{Host, Pid, Process, StartTime, Unit};
+use crate::node::{Journal, Node, NodeFile, RunDir, Taken};
+
+/// The journal of a change under way: written before the first change, removed at the end.
+pub(super) struct OpenJournal {
+    run_dir: RunDir,
+    journal: Mutex<Journal>,
+}
+
+impl OpenJournal {
+    pub(super) fn begin(run_dir: &RunDir, host: &Host, boot_id: &str) -> io::Result<Self> {
+        let process = host.process(Pid(std::process::id()));
+        let journal = Journal {
+            command: process
+                .as_ref()
+                .map_or_else(|| "mig-mps".to_owned(), Process::command),
+            since: Timestamp::now(),
+            pid: Pid(std::process::id()),
+            start_time: process.map_or(StartTime(0), |process| process.started),
+            boot_id: boot_id.to_owned(),
+            // One who was killed before may have left units stopped: they are started at the end.
+            units: read(run_dir)?
+                .filter(|earlier| earlier.boot_id == boot_id)
+                .map(|earlier| earlier.units)
+                .unwrap_or_default(),
+            taken: Vec::new(),
+        };
+        run_dir.write_journal(&journal)?;
+        Ok(Self {
+            run_dir: run_dir.clone(),
+            journal: Mutex::new(journal),
+        })
+    }
+
+    /// Notes that a GPU instance is about to be destroyed.
+    pub(super) fn taking(&self, taken: Taken) -> io::Result<()> {
+        let mut journal = lock(&self.journal);
+        journal.taken.push(taken);
+        self.run_dir.write_journal(&journal)
+    }
+
+    /// Notes that units are about to be stopped.
+    pub(super) fn stopping(&self, units: &[Unit]) -> io::Result<()> {
+        let mut journal = lock(&self.journal);
+        for unit in units {
+            if !journal.units.contains(unit) {
+                journal.units.push(*unit);
+            }
+        }
+        self.run_dir.write_journal(&journal)
+    }
+
+    /// Starts the units again that were stopped, and closes the journal. One that cannot be started
+    /// is kept in it for the next run.
+    pub(super) fn end(&self, environment: &Environment) -> Vec<Failure> {
+        end(&self.run_dir, &mut lock(&self.journal), environment)
+    }
+}
+
+fn end(run_dir: &RunDir, journal: &mut Journal, environment: &Environment) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    // What was stopped last is started first.
+    for unit in std::mem::take(&mut journal.units).into_iter().rev() {
+        let started = environment
+            .units()
+            .map_err(Cause::from)
+            .and_then(|units| Ok(units.start(unit)?));
+        if let Err(cause) = started {
+            journal.units.insert(0, unit);
+            failures.push((format!("starting {unit} again"), cause));
+        }
+    }
+    let closed = if journal.units.is_empty() {
+        run_dir.remove_journal()
+    } else {
+        run_dir.write_journal(journal)
+    };
+    if let Err(error) = closed {
+        failures.push(("closing the journal".to_owned(), error.into()));
+    }
+    failures
+}
+
+fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
+    run_dir.journal().map_err(|error| {
+        let advice = "remove it, and see that the monitoring services it lists run";
+        io::Error::new(error.kind(), format!("{error}: {advice}"))
+    })
+}
+
+/// Picks up what a killed change has left: starts the units again that it had stopped, and forgets
+/// instances that are not there. Returns what it was, in words. The caller holds the node's lock.
+///
+/// # Errors
+/// [`ApplyError`] where a unit cannot be started: the next change tries again.
+pub fn pick_up(
+    environment: &Environment,
+    run_dir: &RunDir,
+    node: &Node,
+) -> Result<Option<String>, ApplyError> {
+    let Some(mut journal) = read(run_dir).map_err(ApplyError::at_start)? else {
+        return Ok(None);
+    };
+    let mut said = format!("An earlier run was interrupted: {journal}.");
+    let missing = journal.missing(node);
+    if !missing.is_empty() {
+        said = format!("{said} It has taken away {}.", missing.join(", "));
+    }
+    if journal.boot_id != node.boot_id {
+        // A reboot has started what is to run.
+        journal.units.clear();
+    }
+    if !journal.units.is_empty() {
+        let names: Vec<&str> = journal.units.iter().map(|unit| unit.name()).collect();
+        said = format!("{said} It had stopped {}.", names.join(", "));
+    }
+    forget_what_is_gone(run_dir, node).map_err(ApplyError::at_start)?;
+    let failures = end(run_dir, &mut journal, environment);
+    if failures.is_empty() {
+        return Ok(Some(said));
+    }
+    Err(ApplyError {
+        failures,
+        ..ApplyError::default()
+    })
+}
+
+/// Instances are noted before they are made and until they are destroyed: where a change was killed
+/// in between, one that is not there is on the list.
+fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
+    let mut file: NodeFile = run_dir.node()?;
+    let before = file.created.len();
+    file.created.retain(|created| {
+        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == created.gpu);
+        gpu.is_none_or(|gpu| {
+            gpu.hidden.is_some()
+                || gpu.instances.iter().any(|instance| {
+                    instance.placement == created.placement
+                        && instance.profile == created.profile
+                        && created.compute.is_none_or(|at| {
+                            instance.compute.iter().any(|part| part.placement == at)
+                        })
+                })
+        })
+    });
+    if file.created.len() == before {
+        return Ok(());
+    }
+    run_dir.write_node(&file)
+}

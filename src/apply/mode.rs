@@ -1,0 +1,153 @@
+use super::done::Done;
+use super::gpu::GpuRun;
+use super::retry::Backoff;
+use super::{Cause, Due};
+use crate::nvml::{Code, MigMode, NvmlError};
+
+impl GpuRun<'_> {
+    /// Switches MIG mode, and returns once it is active.
+    ///
+    /// NVML answers SUCCESS to a change that it only notes: the activation status and the mode that
+    /// reads back tell them apart.
+    pub(super) fn switch_mig(&mut self, on: bool) -> Result<(), Cause> {
+        let mut backoff = Backoff::new(self.interrupt());
+        let mut may_stop = self.shared.site.allowed.stop_holders;
+        loop {
+            let activation = self.set_mode(on)?;
+            let mode = match self.read_mode() {
+                Ok(mode) => mode,
+                Err(error) => {
+                    self.history.did(Done::MigMode { on });
+                    return Err(error.into());
+                }
+            };
+            if mode.current == on {
+                self.switched(on);
+                return Ok(());
+            }
+            if activation != Code::IN_USE {
+                return self.reset(on, activation, mode);
+            }
+            let open = self.shared.open_by(self.gpu).unwrap_or_default();
+            let tries_again = if open.seen.is_empty() {
+                // The driver lets go of a GPU a moment after the end of who held it.
+                backoff.wait()
+            } else if std::mem::take(&mut may_stop) {
+                self.shared
+                    .stop_units(&open)
+                    .map_err(|cause| cause.and(self.take_back(on)))?
+                    || self.shared.open_by(self.gpu).unwrap_or_default() != open
+            } else {
+                false
+            };
+            if !tries_again {
+                let busy = Cause::Busy {
+                    on,
+                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
+                    hidden: open.hidden,
+                };
+                return Err(busy.and(self.take_back(on)));
+            }
+        }
+    }
+
+    /// Resets the GPU where that is allowed, for a mode that is noted and not active.
+    fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
+        // It stays noted: with the reset or reboot it is active.
+        self.history.did(Done::MigMode { on });
+        let not_active = |mode, due| {
+            Err(Cause::NotActive {
+                activation,
+                mode,
+                due,
+            })
+        };
+        if !self.shared.site.allowed.reset {
+            return not_active(mode, Due::Reset);
+        }
+        let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
+        let smi = self.shared.site.environment.nvidia_smi()?;
+        if let Err(error) = self.shared.nvml.aside(|| smi.reset(&pci))? {
+            if error.is_in_use() {
+                return Err(Cause::Reset(error));
+            }
+            return not_active(mode, Due::Reboot(error.to_string()));
+        }
+        let mode = self.read_mode()?;
+        if mode.current != on {
+            return not_active(mode, Due::Reboot("it was reset".to_owned()));
+        }
+        self.standing.clear();
+        Ok(())
+    }
+
+    /// Switches the mode back, where that can be done without a reset.
+    pub(super) fn switch_back(&mut self, from: bool) -> Result<(), Cause> {
+        let mode = self.read_mode()?;
+        if mode.current != from {
+            let is_noted = mode.pending == from;
+            return if is_noted { Err(Cause::Noted) } else { Ok(()) };
+        }
+        let gpu = self.plan.uuid.clone();
+        let resetless = || {
+            self.shared
+                .nvml
+                .supervise(move |nvml| nvml.changes_without_reset(&gpu))
+        };
+        // Switching on is what the instances that were there need, and an idle GPU does it; off is
+        // what leaves an Ampere GPU in need of a reset.
+        if from && !self.standing.is_empty() {
+            return Err(Cause::StillPartitioned);
+        }
+        if from && !resetless()? {
+            return Err(Cause::Stays);
+        }
+        let mut backoff = Backoff::new(self.interrupt());
+        loop {
+            let activation = self.set_mode(!from)?;
+            let mode = self.read_mode()?;
+            if mode.current != from {
+                self.standing.clear();
+                return Ok(());
+            }
+            if activation != Code::IN_USE {
+                return Err(Cause::NotActive {
+                    activation,
+                    mode,
+                    due: Due::Reset,
+                });
+            }
+            if !backoff.wait() {
+                let busy = Cause::Busy {
+                    on: !from,
+                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
+                    hidden: 0,
+                };
+                return Err(busy.and(self.take_back(!from)));
+            }
+        }
+    }
+
+    /// Has the driver forget a change that it has noted for later.
+    fn take_back(&self, on: bool) -> Result<(), Cause> {
+        self.set_mode(!on)?;
+        Ok(())
+    }
+
+    fn switched(&mut self, on: bool) {
+        self.history.did(Done::MigMode { on });
+        self.standing.clear();
+    }
+
+    fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {
+        let gpu = self.plan.uuid.clone();
+        let nvml = self.shared.nvml;
+        nvml.supervise(move |nvml| nvml.set_mig_mode(&gpu, on))
+    }
+
+    fn read_mode(&self) -> Result<MigMode, NvmlError> {
+        let gpu = self.plan.uuid.clone();
+        let nvml = self.shared.nvml;
+        nvml.supervise(move |nvml| nvml.read_mig_mode(&gpu))
+    }
+}

@@ -1,0 +1,105 @@
+use std::time::{Duration, Instant};
+
+use crate::host::Interrupt;
+use crate::nvml::{Code, NvmlError};
+
+/// For how long a call is tried again that is answered with `IN_USE`: the driver lets go of an
+/// instance a moment after the end of the server that held it.
+pub(super) const LIMIT: Duration = Duration::from_secs(4);
+
+/// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(640);
+
+/// Pauses between tries, each longer than the one before, until time is up.
+pub(super) struct Backoff<'a> {
+    /// Who may end the waiting; nobody while a run is undone.
+    interrupt: Option<&'a Interrupt>,
+    begun: Instant,
+    pause: Duration,
+}
+
+impl<'a> Backoff<'a> {
+    pub(super) fn new(interrupt: Option<&'a Interrupt>) -> Self {
+        Self {
+            interrupt,
+            begun: Instant::now(),
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    /// Waits; `false` when there shall be no other try.
+    pub(super) fn wait(&mut self) -> bool {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LONGEST_PAUSE);
+        if self.begun.elapsed() + pause > LIMIT {
+            return false;
+        }
+        if let Some(interrupt) = self.interrupt {
+            return interrupt.pause(pause);
+        }
+        // Nothing announces that the driver has let go.
+        std::thread::sleep(pause);
+        true
+    }
+}
+
+/// Makes a call, and makes it again while the driver says `IN_USE`; any other answer is final.
+pub(super) fn while_in_use<T>(
+    interrupt: Option<&Interrupt>,
+    mut call: impl FnMut() -> Result<T, NvmlError>,
+) -> Result<T, NvmlError> {
+    let mut backoff = Backoff::new(interrupt);
+    loop {
+        match call() {
+            Err(error) if error.code() == Some(Code::IN_USE) && backoff.wait() => {}
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: Code) -> NvmlError {
+        NvmlError::Refused {
+            call: "nvmlGpuInstanceDestroy",
+            subject: "GPU-1".to_owned(),
+            code,
+        }
+    }
+
+    #[test]
+    fn only_in_use_is_tried_again() {
+        let tries = |answers: &[Option<Code>]| {
+            let mut answers = answers.iter();
+            let mut count = 0;
+            let result = while_in_use(None, || {
+                count += 1;
+                match answers.next().expect("no more tries") {
+                    Some(code) => Err(refused(*code)),
+                    None => Ok(()),
+                }
+            });
+            (count, result.is_ok())
+        };
+        assert_eq!(tries(&[None]), (1, true));
+        assert_eq!(
+            tries(&[Some(Code::IN_USE), Some(Code::IN_USE), None]),
+            (3, true)
+        );
+        assert_eq!(tries(&[Some(Code::NO_PERMISSION)]), (1, false));
+        assert_eq!(
+            tries(&[Some(Code::IN_USE), Some(Code::INSUFFICIENT_RESOURCES)]),
+            (2, false)
+        );
+    }
+
+    #[test]
+    fn it_ends() {
+        let mut backoff = Backoff::new(None);
+        backoff.begun = Instant::now().checked_sub(LIMIT).unwrap();
+        assert!(!backoff.wait());
+    }
+}

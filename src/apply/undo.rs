@@ -1,0 +1,172 @@
+use super::done::Done;
+use super::gpu::GpuRun;
+use super::{Cause, joined};
+use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
+use crate::mps::Patience;
+use crate::node::{DeviceKey, DeviceRecord};
+
+/// What came of undoing a run on one GPU.
+#[derive(Debug, Default)]
+pub struct RolledBack {
+    /// What was undone.
+    pub undone: Vec<String>,
+    /// What the run made and could not remove.
+    pub stands: Vec<String>,
+    /// What the run took away and could not bring back.
+    pub missing: Vec<String>,
+}
+
+impl GpuRun<'_> {
+    /// Undoes what was done, the latest first.
+    pub(super) fn roll_back(&mut self) -> RolledBack {
+        self.rolling_back = true;
+        let mut came = RolledBack::default();
+        let mut done = self.history.take();
+        // Daemons' ends come first in every plan. Those left at last start again side by side.
+        while let Some(step) = done.pop_if(|step| !matches!(step, Done::Stopped(_))) {
+            let result = self.undo(&step);
+            came.add(&self.title(), &step, result);
+        }
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = done
+                .iter()
+                .map(|step| scope.spawn(|| self.start_again(step)))
+                .collect();
+            threads.into_iter().map(joined).collect()
+        });
+        for (step, result) in done.iter().zip(results) {
+            came.add(&self.title(), step, result);
+        }
+        came
+    }
+
+    fn undo(&mut self, step: &Done) -> Result<(), Cause> {
+        match step {
+            Done::MigMode { on } => self.switch_back(*on),
+            Done::GpuInstance {
+                profile, placement, ..
+            } => {
+                if !self.standing.contains_key(placement) {
+                    self.look_again()?;
+                }
+                self.unmake_gpu_instance(*placement)?;
+                let created = self.created(*profile, *placement, None);
+                Ok(self.shared.ledger.remove(|other| *other == created)?)
+            }
+            Done::GpuInstanceGone {
+                profile,
+                placement,
+                ours,
+                ..
+            } => self.bring_back(*profile, *placement, *ours),
+            Done::ComputeInstance { instance, compute } => match compute {
+                Some(compute) => self.remove(*instance, *compute),
+                None => self.remove_strays(*instance),
+            },
+            Done::ComputeInstanceGone {
+                instance,
+                profile,
+                compute,
+                ours,
+            } => self.bring_part_back(*instance, *profile, *compute, *ours),
+            Done::Started(record) => self.shared.end_daemon(record, Patience::Idle, true),
+            Done::Stopped(_) => self.start_again(step),
+        }
+    }
+
+    fn bring_back(
+        &mut self,
+        profile: ProfileId,
+        placement: Placement,
+        ours: bool,
+    ) -> Result<(), Cause> {
+        let created = self.created(profile, placement, None);
+        if ours {
+            self.shared.ledger.add(created.clone())?;
+        }
+        let made = self.make_gpu_instance(profile, placement);
+        if let Err(cause) = &made
+            && !cause.may_have_worked()
+        {
+            self.shared.ledger.remove(|other| *other == created)?;
+        }
+        made
+    }
+
+    fn bring_part_back(
+        &mut self,
+        instance: Placement,
+        profile: ComputeProfileId,
+        placement: Placement,
+        ours: bool,
+    ) -> Result<(), Cause> {
+        let parent = self.standing.get(&instance).ok_or(Cause::NoInstance)?;
+        let (id, parent) = (parent.id, parent.profile);
+        if ours {
+            let created = self.created(parent, instance, Some(placement));
+            self.shared.ledger.add(created)?;
+        }
+        let offered = self.offered(parent, id)?;
+        let as_it_was = ComputeChoice::Exactly { profile, placement };
+        self.make_compute_instance(instance, as_it_was, &offered)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, instance: Placement, compute: Placement) -> Result<(), Cause> {
+        self.unmake_compute_instance(instance, compute)?;
+        Ok(self.shared.ledger.remove(|created| {
+            created.gpu == self.plan.uuid
+                && created.placement == instance
+                && created.compute == Some(compute)
+        })?)
+    }
+
+    /// Removes what a call may have made that was not known to have worked.
+    fn remove_strays(&mut self, instance: Placement) -> Result<(), Cause> {
+        let parts = |run: &Self| -> Vec<Placement> {
+            let standing = run.standing.get(&instance);
+            let parts = standing.into_iter().flat_map(|parent| &parent.compute);
+            parts.map(|part| part.placement).collect()
+        };
+        let known = parts(self);
+        self.look_again()?;
+        let strays = parts(self).into_iter().filter(|part| !known.contains(part));
+        for stray in strays.collect::<Vec<_>>() {
+            self.remove(instance, stray)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a daemon again that was ended.
+    fn start_again(&self, step: &Done) -> Result<(), Cause> {
+        let Done::Stopped(record) = step else {
+            return Ok(());
+        };
+        let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
+        self.shared.restart_daemon(record, &uuid)
+    }
+
+    /// What a recorded device is called now; `None` where it is not there.
+    fn uuid_now(&self, record: &DeviceRecord) -> Option<String> {
+        let DeviceKey { instance, .. } = &record.key;
+        // Whoever may not see instances cannot have changed any.
+        let is_hidden = self.gpu.is_none_or(|gpu| gpu.hidden.is_some());
+        let Some(key) = instance.filter(|_| !is_hidden) else {
+            return Some(record.uuid.clone());
+        };
+        let parent = self.standing.get(&key.placement)?;
+        let mut parts = parent.compute.iter();
+        let part = parts.find(|part| part.placement == key.compute)?;
+        Some(part.uuid.clone())
+    }
+}
+
+impl RolledBack {
+    fn add(&mut self, gpu: &str, step: &Done, result: Result<(), Cause>) {
+        match result {
+            Ok(()) => self.undone.push(format!("{gpu}: {step}")),
+            Err(cause) if step.took_away() => self.missing.push(format!("{gpu}: {step}: {cause}")),
+            Err(cause) => self.stands.push(format!("{gpu}: {step}: {cause}")),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::iterator::Signals;
+
+use super::Host;
+
+/// Ctrl-C, and whatever else asks the program to end.
+///
+/// Where nothing is being changed, the program may end on the spot. A change stops at its next safe
+/// point, and what undoes it is not stopped at all.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt {
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    asked: Arc<AtomicBool>,
+    phase: Mutex<Phase>,
+    heard: Condvar,
+}
+
+/// What the program is at when it is asked to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing that must not be left half-done.
+    #[default]
+    Free,
+    /// A change.
+    Changing,
+    /// Undoing a change.
+    RollingBack,
+}
+
+/// A change under way: for as long as this lives the program does not end on the spot.
+#[derive(Debug)]
+pub struct Change<'a> {
+    interrupt: &'a Interrupt,
+}
+
+impl Interrupt {
+    /// Listens for SIGINT, SIGTERM and SIGHUP. `hear` is called in a thread of its own each time one
+    /// comes; in [`Phase::Free`] it should end the program.
+    ///
+    /// Signals that are ignored stay so, as SIGHUP under `nohup`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
+        let ignored = host.ignored_signals();
+        let heeded: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
+            .into_iter()
+            .filter(|signal| ignored >> (signal - 1) & 1 == 0)
+            .collect();
+        // Set by the signal itself: whoever is woken by it sees it set.
+        for &signal in &heeded {
+            flag::register(signal, Arc::clone(&self.state.asked))?;
+        }
+        let mut signals = Signals::new(&heeded)?;
+        let state = Arc::clone(&self.state);
+        std::thread::spawn(move || {
+            for _ in &mut signals {
+                // Held meanwhile: no change begins while the program ends.
+                let phase = state.lock();
+                hear(*phase);
+                state.heard.notify_all();
+            }
+        });
+        Ok(())
+    }
+
+    /// Whether the program was asked to end.
+    pub fn is_asked(&self) -> bool {
+        self.state.asked.load(Ordering::Relaxed)
+    }
+
+    /// Begins a change.
+    pub fn begin(&self) -> Change<'_> {
+        *self.state.lock() = Phase::Changing;
+        Change { interrupt: self }
+    }
+
+    /// Lets time pass; returns sooner, with `false`, when the program is asked to end.
+    pub fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut phase = self.state.lock();
+        loop {
+            if self.is_asked() {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            let waited = self.state.heard.wait_timeout(phase, left);
+            phase = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Change<'_> {
+    /// From here on it is undone.
+    pub fn roll_back(&self) {
+        *self.interrupt.state.lock() = Phase::RollingBack;
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        *self.interrupt.state.lock() = Phase::Free;
+    }
+}
+
+impl State {
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Host {
+    /// The signals that this process ignores, as `/proc/self/status` shows them: bit 0 is signal 1.
+    fn ignored_signals(&self) -> u64 {
+        let status = std::fs::read_to_string(self.root.join("proc/self/status"));
+        status
+            .unwrap_or_default()
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .unwrap_or(0)
+    }
+}

@@ -1,0 +1,98 @@
+use std::ffi::c_uint;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::{DeviceArchitecture, SampleValue};
+use nvml_wrapper::structs::device::FieldId;
+
+use super::gpu::handle;
+use super::{Code, NvmlError, Session};
+
+/// The MIG mode of a GPU. The two differ exactly while a reset or reboot is due (`nvml.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigMode {
+    /// What it is.
+    pub current: bool,
+    /// What it will be.
+    pub pending: bool,
+}
+
+/// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`
+const FIELD_RESETLESS: u32 = 184;
+
+impl Session {
+    /// Asks for another MIG mode. Returns `activationStatus`: why the mode is noted and not active,
+    /// if it is not; the mode must be read back either way.
+    ///
+    /// The call may reset the GPU: handles and the minor number may be others afterwards.
+    ///
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn set_mig_mode(&self, gpu: &str, on: bool) -> Result<Code, NvmlError> {
+        let device = self.device(gpu)?;
+        let mut activation: c_uint = 0;
+        let symbol = &self.symbols().nvmlDeviceSetMigMode;
+        self.call("nvmlDeviceSetMigMode", gpu, symbol, |function| {
+            // SAFETY: the handle came from this library and `activation` outlives the call.
+            unsafe { function(handle(&device), on.into(), &raw mut activation) }
+        })?;
+        Ok(Code(activation))
+    }
+
+    /// Reads a GPU's MIG mode; off for one that has no MIG.
+    ///
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn read_mig_mode(&self, gpu: &str) -> Result<MigMode, NvmlError> {
+        let device = self.device(gpu)?;
+        Ok(self.mig_mode(&device, gpu)?.unwrap_or(MigMode {
+            current: false,
+            pending: false,
+        }))
+    }
+
+    /// Whether the MIG mode changes without a reset. Drivers that cannot be asked are judged by the
+    /// GPU's architecture: Hopper and later need none (MIG user guide).
+    ///
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn changes_without_reset(&self, gpu: &str) -> Result<bool, NvmlError> {
+        let device = self.device(gpu)?;
+        let field = self.ask("nvmlDeviceGetFieldValues", gpu, || {
+            device.field_values_for(&[FieldId(FIELD_RESETLESS)])
+        });
+        let value = field.ok().and_then(|values| values.into_iter().next());
+        if let Some(Ok(sample)) = value
+            && let Ok(value) = sample.value
+        {
+            return Ok(!matches!(
+                value,
+                SampleValue::U32(0) | SampleValue::U64(0) | SampleValue::I64(0)
+            ));
+        }
+        let call = "nvmlDeviceGetArchitecture";
+        let architecture = self.ask(call, gpu, || device.architecture())?;
+        Ok(matches!(
+            architecture,
+            DeviceArchitecture::Hopper
+                | DeviceArchitecture::Blackwell
+                | DeviceArchitecture::Unknown
+        ))
+    }
+
+    /// `None` for a GPU that has no MIG.
+    pub(super) fn mig_mode(
+        &self,
+        device: &Device<'_>,
+        subject: &str,
+    ) -> Result<Option<MigMode>, NvmlError> {
+        match self.ask("nvmlDeviceGetMigMode", subject, || device.mig_mode()) {
+            Ok(mode) => Ok(Some(MigMode {
+                current: mode.current == 1,
+                pending: mode.pending == 1,
+            })),
+            Err(NvmlError::TooOld { .. }) => Ok(None),
+            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
