@@ -156,9 +156,14 @@ pub struct MpsPrograms {
 impl Environment {
     /// Reads this process's environment.
     pub fn read() -> Self {
+        Self::of(|name| env::var_os(name))
+    }
+
+    /// The environment with these variables.
+    pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         // Daemons and control sessions run in another directory.
         let path = |name| {
-            let value = env::var_os(name).filter(|value| !value.is_empty())?;
+            let value = variable(name).filter(|value| !value.is_empty())?;
             std::path::absolute(value).ok()
         };
         Self {
@@ -171,7 +176,7 @@ impl Environment {
             systemctl: path(SYSTEMCTL),
             run: path(RUN_DIR),
             log: path(LOG_DIR),
-            path: env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
+            path: variable("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
         }
     }
 

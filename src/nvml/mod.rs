@@ -101,7 +101,14 @@ impl Nvml {
                 })
             })
         };
-        call("nvmlShutdown", false)?;
+        // Each of those who opened the library counts, and each is gone only with a shutdown of its own.
+        loop {
+            match call("nvmlShutdown", false) {
+                Ok(()) => {}
+                Err(error) if error.code() == Some(Code::UNINITIALIZED) => break,
+                Err(error) => return Err(error),
+            }
+        }
         let answer = work();
         call("nvmlInit_v2", true)?;
         Ok(answer)

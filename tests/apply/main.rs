@@ -1,0 +1,7 @@
+//! What carrying a plan out does when something goes wrong: faults at every call, crashes, interruptions, GPUs that are held.
+
+#[path = "../cli/common.rs"]
+#[allow(dead_code, reason = "shared with the tests of the command line")]
+mod common;
+mod faults;
+mod scene;

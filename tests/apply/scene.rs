@@ -1,0 +1,271 @@
+//! A simulated node that this very process changes through the library, so that plans can be made by hand and every call of a run
+//! be met by a fault.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+use mig_mps::apply::{self, Allowed, ApplyError, OnFailure, Progress, Site};
+use mig_mps::environment::{Environment, Home, MpsPrograms};
+use mig_mps::geometry::{ComputeChoice, Placement};
+use mig_mps::mps::Patience;
+use mig_mps::node::{Gpu, Life, Look, Node, RunDir, observe};
+use mig_mps::plan::{Action, GpuPlan, Place, Plan, Start, Step, Stop};
+use mig_mps::profile::{Serve, Server, Settings};
+
+use crate::common::Sim;
+
+/// A node and what a run needs of it.
+pub(crate) struct Scene {
+    pub(crate) sim: Sim,
+    pub(crate) environment: Environment,
+    pub(crate) home: Home,
+    programs: MpsPrograms,
+}
+
+/// One GPU's instances: profile name and start of each. Each gets its full compute instance and a daemon with the default name.
+pub(crate) type Layout<'a> = &'a [(&'a str, u32)];
+
+/// Shows nothing.
+struct Silent;
+
+impl Progress for Silent {
+    fn begin(&self, _gpu: u32, _action: &Action) {}
+    fn end(&self, _gpu: u32, _action: &Action) {}
+}
+
+impl Scene {
+    pub(crate) fn with(model: &str, count: usize) -> Self {
+        let sim = Sim::with(model, count);
+        // The dynamic linker takes two links to one file for one library: each node in this process needs its own.
+        let library = sim.node.dir().join("lib/own.so");
+        fs::copy(
+            fs::canonicalize(sim.node.dir().join("lib/libnvidia-ml.so.1")).unwrap(),
+            &library,
+        )
+        .unwrap();
+        let mut variables: HashMap<_, _> = sim.node.env().into_iter().collect();
+        variables.insert("MIG_MPS_NVML_LIBRARY".into(), library.into());
+        let environment =
+            Environment::of(|name| variables.get(std::ffi::OsStr::new(name)).cloned());
+        let home = environment.home().unwrap();
+        RunDir::at(&home.run).make().unwrap();
+        fs::create_dir_all(&home.log).unwrap();
+        Self {
+            programs: environment.mps_programs().unwrap(),
+            sim,
+            environment,
+            home,
+        }
+    }
+
+    pub(crate) fn observe(&self) -> Node {
+        observe(&self.environment, Look::Close).unwrap()
+    }
+
+    pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {
+        let site = Site {
+            environment: &self.environment,
+            home: &self.home,
+            programs: &self.programs,
+            node,
+            allowed,
+        };
+        apply::run(plan, &site, &Silent, OnFailure::RollBack)
+    }
+
+    /// Plans and carries out what brings the GPUs to these layouts.
+    pub(crate) fn bring_to(&self, layouts: &[Layout<'_>]) -> Result<(), ApplyError> {
+        let node = self.observe();
+        let plan = reconfigure(&node, layouts);
+        self.run(&node, &plan, Allowed::default())
+    }
+
+    /// Everything that can stand on the node, in the words in which a report names it.
+    pub(crate) fn things(&self) -> BTreeSet<String> {
+        let node = self.observe();
+        let mut things = BTreeSet::new();
+        for gpu in &node.gpus {
+            let title = format!("GPU {} ({})", gpu.index, gpu.uuid);
+            if gpu.in_mig_mode() {
+                things.insert(format!("{title}: MIG mode on"));
+            }
+            for instance in &gpu.instances {
+                let name = &gpu.profile(instance.profile).unwrap().name;
+                let at = instance.placement;
+                things.insert(format!("{title}: {name} at {at}"));
+                for compute in &instance.compute {
+                    let compute = compute.placement;
+                    things.insert(format!(
+                        "{title}: compute instance {compute} of the GPU instance at {at}"
+                    ));
+                }
+            }
+            for served in &node.served {
+                if served.record.key.gpu == gpu.uuid {
+                    let name = &served.record.name;
+                    let as_recorded = served.device_is_there
+                        && served.record.finished
+                        && matches!(served.life, Life::Ready | Life::NoServerYet);
+                    let how = if as_recorded {
+                        ""
+                    } else {
+                        " (not as recorded)"
+                    };
+                    things.insert(format!("{title}: daemon of {name}{how}"));
+                }
+            }
+        }
+        things
+    }
+
+    /// What mig-mps takes for its own, for comparing.
+    pub(crate) fn ledger(&self) -> BTreeSet<String> {
+        let node = self.observe();
+        node.created
+            .iter()
+            .map(|created| format!("{created:?}"))
+            .collect()
+    }
+
+    /// The run directory's entries but for the lock, device directories by the name of their device.
+    pub(crate) fn is_tidy(&self) {
+        let node = self.observe();
+        let devices: BTreeSet<&str> = node
+            .served
+            .iter()
+            .map(|served| served.record.uuid.as_str())
+            .collect();
+        for entry in self.sim.run_dir() {
+            let is_known = ["lock", "by-name", "node.json"].contains(&entry.as_str())
+                || devices.contains(entry.as_str());
+            assert!(is_known, "{entry} is left in the run directory");
+        }
+    }
+}
+
+/// A planner for tests: what is not in a GPU's layout goes, what is missing comes, and what stands stays.
+pub(crate) fn reconfigure(node: &Node, layouts: &[Layout<'_>]) -> Plan {
+    let mut plan = Plan::default();
+    for (gpu, layout) in node.gpus.iter().zip(layouts) {
+        let steps = steps(node, gpu, layout);
+        if !steps.is_empty() {
+            plan.gpus.push(of_gpu(gpu, steps));
+        }
+    }
+    plan
+}
+
+/// The plan of one GPU.
+pub(crate) fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
+    GpuPlan {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        product: gpu.product.clone(),
+        before: gpu.slice_map(),
+        after: gpu.slice_map(),
+        steps: actions
+            .into_iter()
+            .map(|action| Step {
+                action,
+                because: "the test wants it".to_owned(),
+            })
+            .collect(),
+        to_be_continued: false,
+    }
+}
+
+fn steps(node: &Node, gpu: &Gpu, layout: Layout<'_>) -> Vec<Action> {
+    let wanted: Vec<_> = layout
+        .iter()
+        .map(|(name, start)| {
+            let profile = gpu
+                .profiles
+                .iter()
+                .find(|profile| profile.name.to_string() == *name)
+                .unwrap();
+            let mut places = profile.placements.iter();
+            (
+                profile,
+                *places.find(|place| place.start == *start).unwrap(),
+            )
+        })
+        .collect();
+    let stays = |placement: Placement| {
+        let standing = gpu.instances.iter().find(|i| i.placement == placement);
+        standing.is_some_and(|standing| {
+            wanted
+                .iter()
+                .any(|(profile, at)| *at == placement && profile.id == standing.profile)
+        })
+    };
+    let mut steps = Vec::new();
+    let mut served_starts = BTreeSet::new();
+    for served in node.served.iter().filter(|s| s.record.key.gpu == gpu.uuid) {
+        let placement = served.record.key.instance.map(|key| key.placement);
+        let alive = served.is_alive();
+        let kept = placement.is_some_and(stays) && served.device_is_there && alive;
+        if kept {
+            served_starts.extend(placement);
+        } else {
+            steps.push(Action::Stop(Stop {
+                name: served.record.name.clone(),
+                uuid: served.record.uuid.clone(),
+                patience: Patience::Idle,
+                alive,
+            }));
+        }
+    }
+    for instance in gpu.instances.iter().filter(|i| !stays(i.placement)) {
+        for compute in &instance.compute {
+            steps.push(Action::DestroyComputeInstance {
+                instance: instance.placement,
+                compute: compute.placement,
+            });
+        }
+        steps.push(Action::DestroyGpuInstance {
+            profile: instance.profile,
+            name: gpu.profile(instance.profile).unwrap().name.clone(),
+            placement: instance.placement,
+        });
+    }
+    if !gpu.in_mig_mode() && !wanted.is_empty() {
+        steps.push(Action::SwitchMig { on: true });
+    }
+    for &(profile, placement) in &wanted {
+        let standing = gpu.instances.iter().find(|i| i.placement == placement);
+        let standing = standing.filter(|_| stays(placement));
+        if standing.is_none() {
+            steps.push(Action::CreateGpuInstance {
+                profile: profile.id,
+                name: profile.name.clone(),
+                placement,
+            });
+        }
+        if standing.is_none_or(|standing| standing.compute.is_empty()) {
+            steps.push(Action::CreateComputeInstance {
+                instance: placement,
+                compute: ComputeChoice::Full,
+            });
+        }
+        if !served_starts.contains(&placement) {
+            steps.push(start(gpu.index, placement));
+        }
+    }
+    steps
+}
+
+/// The start of an eager daemon under its default name.
+pub(crate) fn start(gpu: u32, placement: Placement) -> Action {
+    let settings = Settings::default();
+    Action::Start(Start {
+        name: format!("{gpu}.{}", placement.start),
+        place: Place::Part { placement, nth: 0 },
+        serve: if rustix::process::geteuid().is_root() {
+            Serve::OneAtATime
+        } else {
+            Serve::Own
+        },
+        server: Server::Eager,
+        active_thread_percentage: settings.active_thread_percentage,
+    })
+}
