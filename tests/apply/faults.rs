@@ -10,11 +10,8 @@ use simnode::node::Node;
 use crate::scene::{Layout, Scene};
 
 /// Before: on GPU 0 an instance that stays beside one that goes; GPU 1 changes as a whole.
-const BEFORE: [Layout<'_>; 2] = [
-    &[("3g.40gb", 0), ("3g.40gb", 4)],
-    &[("2g.20gb", 0), ("3g.40gb", 4)],
-];
-const AFTER: [Layout<'_>; 2] = [&[("2g.20gb", 0), ("3g.40gb", 4)], &[("4g.40gb", 0)]];
+pub(crate) const BEFORE: &Layout = "3g.40gb@0 3g.40gb@4 / 2g.20gb@0 3g.40gb@4";
+pub(crate) const AFTER: &Layout = "2g.20gb@0 3g.40gb@4 / 4g.40gb@0";
 
 /// Every NVML function that a run calls, those that only read included: a run after which none of the faults has happened ends the count,
 /// so a name that is never called costs one run.
@@ -68,9 +65,9 @@ struct Trial {
 impl Trial {
     fn new() -> Self {
         let scene = Scene::with("a100-80gb", 2);
-        scene.bring_to(&AFTER).unwrap();
+        scene.hand.bring_to(AFTER).unwrap();
         let wanted = scene.things();
-        scene.bring_to(&BEFORE).unwrap();
+        scene.hand.bring_to(BEFORE).unwrap();
         Self {
             before: scene.things(),
             ours: scene.ledger(),
@@ -84,11 +81,13 @@ impl Trial {
         let scene = &self.scene;
         let met = || scene.sim.happened("fault");
         let faults = met();
-        let node = scene.observe();
-        let plan = crate::scene::reconfigure(&node, &AFTER);
+        let node = scene.hand.observe();
+        let plan = crate::scene::reconfigure(&node, AFTER);
         // Only now: what the run itself does shall meet them.
         set(scene.sim.node.node());
-        let result = scene.run(&node, &plan, mig_mps::apply::Allowed::default());
+        let result = scene
+            .hand
+            .run(&node, &plan, mig_mps::apply::Allowed::default());
         scene.sim.node.node().clear_faults().unwrap();
         if met() == faults {
             result.unwrap();
@@ -114,7 +113,8 @@ impl Trial {
             }
         }
         scene
-            .bring_to(&AFTER)
+            .hand
+            .bring_to(AFTER)
             .unwrap_or_else(|error| panic!("{what}: then: {error}"));
         assert_eq!(scene.things(), self.wanted, "{what}: then");
         scene.is_tidy();
@@ -123,7 +123,7 @@ impl Trial {
     }
 
     fn back(&self) {
-        self.scene.bring_to(&BEFORE).unwrap();
+        self.scene.hand.bring_to(BEFORE).unwrap();
         assert_eq!(self.scene.things(), self.before);
     }
 

@@ -14,16 +14,22 @@ use mig_mps::profile::{Serve, Server, Settings};
 
 use crate::common::Sim;
 
-/// A node and what a run needs of it.
+/// A node, and what a run on it needs.
 pub(crate) struct Scene {
     pub(crate) sim: Sim,
+    pub(crate) hand: Hand,
+}
+
+/// What a run needs: in this process, or in one that is started to be killed.
+pub(crate) struct Hand {
     pub(crate) environment: Environment,
     pub(crate) home: Home,
     programs: MpsPrograms,
 }
 
-/// One GPU's instances: profile name and start of each. Each gets its full compute instance and a daemon with the default name.
-pub(crate) type Layout<'a> = &'a [(&'a str, u32)];
+/// Each GPU's instances, GPUs parted by a slash: `3g.40gb@0 3g.40gb@4 / 7g.80gb@0`. Each gets its full compute instance and a daemon
+/// with the default name. A GPU without any is left alone.
+pub(crate) type Layout = str;
 
 /// Shows nothing.
 struct Silent;
@@ -33,26 +39,13 @@ impl Progress for Silent {
     fn end(&self, _gpu: u32, _action: &Action) {}
 }
 
-impl Scene {
-    pub(crate) fn with(model: &str, count: usize) -> Self {
-        let sim = Sim::with(model, count);
-        // The dynamic linker takes two links to one file for one library: each node in this process needs its own.
-        let library = sim.node.dir().join("lib/own.so");
-        fs::copy(
-            fs::canonicalize(sim.node.dir().join("lib/libnvidia-ml.so.1")).unwrap(),
-            &library,
-        )
-        .unwrap();
-        let mut variables: HashMap<_, _> = sim.node.env().into_iter().collect();
-        variables.insert("MIG_MPS_NVML_LIBRARY".into(), library.into());
-        let environment =
-            Environment::of(|name| variables.get(std::ffi::OsStr::new(name)).cloned());
+impl Hand {
+    pub(crate) fn new(environment: Environment) -> Self {
         let home = environment.home().unwrap();
         RunDir::at(&home.run).make().unwrap();
         fs::create_dir_all(&home.log).unwrap();
         Self {
             programs: environment.mps_programs().unwrap(),
-            sim,
             environment,
             home,
         }
@@ -73,16 +66,41 @@ impl Scene {
         apply::run(plan, &site, &Silent, OnFailure::RollBack)
     }
 
-    /// Plans and carries out what brings the GPUs to these layouts.
-    pub(crate) fn bring_to(&self, layouts: &[Layout<'_>]) -> Result<(), ApplyError> {
+    /// Plans and carries out what brings the GPUs to a layout.
+    pub(crate) fn bring_to(&self, layout: &Layout) -> Result<(), ApplyError> {
+        self.bring_with(layout, Allowed::default())
+    }
+
+    pub(crate) fn bring_with(&self, layout: &Layout, allowed: Allowed) -> Result<(), ApplyError> {
         let node = self.observe();
-        let plan = reconfigure(&node, layouts);
-        self.run(&node, &plan, Allowed::default())
+        let plan = reconfigure(&node, layout);
+        self.run(&node, &plan, allowed)
+    }
+}
+
+impl Scene {
+    pub(crate) fn with(model: &str, count: usize) -> Self {
+        let sim = Sim::with(model, count);
+        // The dynamic linker takes two links to one file for one library: each node in this process needs its own.
+        let library = sim.node.dir().join("lib/own.so");
+        fs::copy(
+            fs::canonicalize(sim.node.dir().join("lib/libnvidia-ml.so.1")).unwrap(),
+            &library,
+        )
+        .unwrap();
+        let mut variables: HashMap<_, _> = sim.node.env().into_iter().collect();
+        variables.insert("MIG_MPS_NVML_LIBRARY".into(), library.into());
+        let environment =
+            Environment::of(|name| variables.get(std::ffi::OsStr::new(name)).cloned());
+        Self {
+            hand: Hand::new(environment),
+            sim,
+        }
     }
 
     /// Everything that can stand on the node, in the words in which a report names it.
     pub(crate) fn things(&self) -> BTreeSet<String> {
-        let node = self.observe();
+        let node = self.hand.observe();
         let mut things = BTreeSet::new();
         for gpu in &node.gpus {
             let title = format!("GPU {} ({})", gpu.index, gpu.uuid);
@@ -120,7 +138,7 @@ impl Scene {
 
     /// What mig-mps takes for its own, for comparing.
     pub(crate) fn ledger(&self) -> BTreeSet<String> {
-        let node = self.observe();
+        let node = self.hand.observe();
         node.created
             .iter()
             .map(|created| format!("{created:?}"))
@@ -129,7 +147,7 @@ impl Scene {
 
     /// The run directory's entries but for the lock, device directories by the name of their device.
     pub(crate) fn is_tidy(&self) {
-        let node = self.observe();
+        let node = self.hand.observe();
         let devices: BTreeSet<&str> = node
             .served
             .iter()
@@ -144,10 +162,14 @@ impl Scene {
 }
 
 /// A planner for tests: what is not in a GPU's layout goes, what is missing comes, and what stands stays.
-pub(crate) fn reconfigure(node: &Node, layouts: &[Layout<'_>]) -> Plan {
+pub(crate) fn reconfigure(node: &Node, layout: &Layout) -> Plan {
     let mut plan = Plan::default();
-    for (gpu, layout) in node.gpus.iter().zip(layouts) {
-        let steps = steps(node, gpu, layout);
+    for (gpu, layout) in node.gpus.iter().zip(layout.split('/')) {
+        let wanted: Vec<&str> = layout.split_whitespace().collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let steps = steps(node, gpu, &wanted);
         if !steps.is_empty() {
             plan.gpus.push(of_gpu(gpu, steps));
         }
@@ -174,19 +196,22 @@ pub(crate) fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
     }
 }
 
-fn steps(node: &Node, gpu: &Gpu, layout: Layout<'_>) -> Vec<Action> {
+fn steps(node: &Node, gpu: &Gpu, layout: &[&str]) -> Vec<Action> {
     let wanted: Vec<_> = layout
         .iter()
-        .map(|(name, start)| {
+        .map(|part| {
+            let (name, start) = part.split_once('@').unwrap();
             let profile = gpu
                 .profiles
                 .iter()
-                .find(|profile| profile.name.to_string() == *name)
+                .find(|profile| profile.name.to_string() == name)
                 .unwrap();
             let mut places = profile.placements.iter();
             (
                 profile,
-                *places.find(|place| place.start == *start).unwrap(),
+                *places
+                    .find(|place| place.start.to_string() == start)
+                    .unwrap(),
             )
         })
         .collect();
@@ -205,7 +230,8 @@ fn steps(node: &Node, gpu: &Gpu, layout: Layout<'_>) -> Vec<Action> {
         let alive = served.is_alive();
         let kept = placement.is_some_and(stays) && served.device_is_there && alive;
         if kept {
-            served_starts.extend(placement);
+            // One that an interrupted run did not finish is started over it.
+            served_starts.extend(placement.filter(|_| served.record.finished));
         } else {
             steps.push(Action::Stop(Stop {
                 name: served.record.name.clone(),

@@ -1,0 +1,93 @@
+//! `kill -9` at each point of a reconfiguration.
+
+use std::collections::BTreeSet;
+
+use simnode::node::Node;
+
+use crate::child;
+use crate::faults::{AFTER, BEFORE};
+use crate::scene::Scene;
+
+/// Whatever changes something, or tells of what was just changed. A process that is killed in a call that only reads leaves what the
+/// change before left, and so does one that is killed at the beginning of the next change.
+const POINTS: [&str; 14] = [
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlGpuInstanceDestroy",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceGetInfo_v2",
+    "nvmlComputeInstanceDestroy",
+    "daemon start",
+    "server start",
+    "set_default_active_thread_percentage",
+    "get_default_active_thread_percentage",
+    "start_server",
+    "get_server_list",
+    "get_server_status",
+    "quit",
+];
+
+/// Kills the process that reconfigures at the nth occurrence; `None` where there are fewer.
+fn killed(scene: &Scene, on: &str, nth: u32) -> Option<()> {
+    let faults = scene.sim.happened("fault");
+    let node: &Node = scene.sim.node.node();
+    let mut child = child::start(scene, AFTER, "");
+    node.fault(on).nth(nth).kills().unwrap();
+    child::go(&mut child);
+    let (said, status) = child::ended(child);
+    node.clear_faults().unwrap();
+    if scene.sim.happened("fault") == faults {
+        assert_eq!(status, 0, "{on} number {nth}: {said}");
+        return None;
+    }
+    Some(())
+}
+
+fn each_point(recover: impl Fn(&Scene, &BTreeSet<String>, &str)) {
+    let scene = Scene::with("a100-80gb", 2);
+    scene.hand.bring_to(AFTER).unwrap();
+    let wanted = scene.things();
+    let mut count = 0;
+    for on in POINTS {
+        for nth in 1.. {
+            scene.hand.bring_to(BEFORE).unwrap();
+            if killed(&scene, on, nth).is_none() {
+                break;
+            }
+            count += 1;
+            recover(&scene, &wanted, &format!("{on} number {nth}"));
+        }
+    }
+    eprintln!("killed at {count} points");
+    assert!(count > POINTS.len());
+}
+
+#[test]
+fn killed_anywhere_the_next_run_finishes() {
+    each_point(|scene, wanted, at| {
+        let next = scene.hand.bring_to(AFTER);
+        next.unwrap_or_else(|error| panic!("killed at {at}: {error}"));
+        assert_eq!(scene.things(), *wanted, "killed at {at}");
+        scene.is_tidy();
+    });
+}
+
+#[test]
+fn killed_anywhere_down_leaves_nothing() {
+    each_point(|scene, _, at| {
+        let down = ["down", "--destroy-mig", "--now", "--yes"];
+        let ran = scene.sim.run(&down);
+        assert_eq!(
+            ran.status, 0,
+            "killed at {at}: {}{}",
+            ran.stdout, ran.stderr
+        );
+        let left: Vec<String> = scene
+            .things()
+            .into_iter()
+            .filter(|thing| !thing.ends_with("MIG mode on"))
+            .collect();
+        assert!(left.is_empty(), "killed at {at}: {left:?}: {}", ran.stderr);
+        assert_eq!(scene.sim.run_dir(), ["lock"], "killed at {at}");
+    });
+}
