@@ -38,6 +38,8 @@ pub struct Node {
     pub processes: BTreeMap<String, Processes>,
     /// The GPU and compute instances that mig-mps made.
     pub created: Vec<Created>,
+    /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
+    pub switched_on: Vec<String>,
     /// Device directories whose record cannot be read, with the reason: a daemon may live there.
     pub unreadable: Vec<(RunDir, String)>,
     /// What could not be seen, in words.
