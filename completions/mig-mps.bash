@@ -28,6 +28,9 @@ _mig__mps() {
             mig__mps,list)
                 cmd="mig__mps__subcmd__list"
                 ;;
+            mig__mps,plan)
+                cmd="mig__mps__subcmd__plan"
+                ;;
             mig__mps,status)
                 cmd="mig__mps__subcmd__status"
                 ;;
@@ -46,6 +49,9 @@ _mig__mps() {
             mig__mps__subcmd__help,list)
                 cmd="mig__mps__subcmd__help__subcmd__list"
                 ;;
+            mig__mps__subcmd__help,plan)
+                cmd="mig__mps__subcmd__help__subcmd__plan"
+                ;;
             mig__mps__subcmd__help,status)
                 cmd="mig__mps__subcmd__help__subcmd__status"
                 ;;
@@ -59,7 +65,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list up status down completions help"
+            opts="-h -V --help --version list plan up status down completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -87,7 +93,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__down)
-            opts="-y -h --drain --now --destroy-mig --purge --yes --help"
+            opts="-y -h --drain --now --destroy-mig --disable-mig --reset --stop-holders --purge --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -105,7 +111,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list up status down completions help"
+            opts="list plan up status down completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -174,6 +180,20 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__help__subcmd__plan)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__help__subcmd__status)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -216,6 +236,20 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__plan)
+            opts="-h --json --exit-code --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__status)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -231,12 +265,16 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__up)
-            opts="-y -h --dry-run --yes --help"
+            opts="-y -h --dry-run --yes --drain --force --reset --stop-holders --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --drain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

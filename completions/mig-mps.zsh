@@ -36,11 +36,25 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(plan)
+_arguments "${_arguments_options[@]}" : \
+'--json[Print JSON]' \
+'--exit-code[Exit with 3 when there is something to do]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':profile -- What is wanted (TOML):_files' \
+&& ret=0
+;;
 (up)
 _arguments "${_arguments_options[@]}" : \
+'--drain=[Wait for clients that are in the way to end, at most so long (30, 30s, 5m)]:SECONDS:_default' \
 '--dry-run[Show the plan and change nothing]' \
-'-y[Do not ask before something that runs is disturbed]' \
-'--yes[Do not ask before something that runs is disturbed]' \
+'-y[Do not ask before something that runs is disturbed or destroyed]' \
+'--yes[Do not ask before something that runs is disturbed or destroyed]' \
+'--force[End clients that are in the way; with --drain, refuse new ones and end the rest after so many seconds]' \
+'--reset[Reset a GPU whose MIG mode can only be switched so]' \
+'--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
+'--json[Print JSON\: the plan, what is there then, and whether anything was changed]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 ':profile -- What is wanted (TOML):_files' \
@@ -59,6 +73,9 @@ _arguments "${_arguments_options[@]}" : \
 '--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
 '--now[End clients; with --drain, refuse new ones and end the rest after so many seconds]' \
 '--destroy-mig[Also destroy the GPU instances that mig-mps made]' \
+'--disable-mig[Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)]' \
+'--reset[Reset a GPU whose MIG mode can only be switched so]' \
+'--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
 '--purge[Also remove the daemons'\'' logs]' \
 '-y[Do not ask before instances are destroyed]' \
 '--yes[Do not ask before instances are destroyed]' \
@@ -87,6 +104,10 @@ _arguments "${_arguments_options[@]}" : \
         curcontext="${curcontext%:*:*}:mig-mps-help-command-$line[1]:"
         case $line[1] in
             (list)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(plan)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
@@ -123,6 +144,7 @@ esac
 _mig-mps_commands() {
     local commands; commands=(
 'list:Show GPUs and their MIG devices' \
+'plan:Show what \`up\` would do, and whom it would disturb' \
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
@@ -145,6 +167,7 @@ _mig-mps__subcmd__down_commands() {
 _mig-mps__subcmd__help_commands() {
     local commands; commands=(
 'list:Show GPUs and their MIG devices' \
+'plan:Show what \`up\` would do, and whom it would disturb' \
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
@@ -173,6 +196,11 @@ _mig-mps__subcmd__help__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help list commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__help__subcmd__plan_commands] )) ||
+_mig-mps__subcmd__help__subcmd__plan_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help plan commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help__subcmd__status_commands] )) ||
 _mig-mps__subcmd__help__subcmd__status_commands() {
     local commands; commands=()
@@ -187,6 +215,11 @@ _mig-mps__subcmd__help__subcmd__up_commands() {
 _mig-mps__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps list commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__plan_commands] )) ||
+_mig-mps__subcmd__plan_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps plan commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__status_commands] )) ||
 _mig-mps__subcmd__status_commands() {

@@ -6,7 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::apply::ApplyError;
-use crate::commands::{completions, down, list, status, up};
+use crate::commands::{Ends, completions, down, list, plan, status, up};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
 use crate::host::Phase;
@@ -31,6 +31,11 @@ pub struct Cli {
 pub enum Command {
     /// Show GPUs and their MIG devices
     List(list::ListArgs),
+    /// Show what `up` would do, and whom it would disturb
+    ///
+    /// Changes nothing: per GPU what lies on it now and then, every action with its reason, the
+    /// clients that would lose their device, and what is in the way.
+    Plan(plan::PlanArgs),
     /// Bring this node to what a profile asks for
     ///
     /// Shows the plan first, asks before anything that runs is disturbed, and reads the hardware
@@ -92,6 +97,7 @@ pub fn main() -> ExitCode {
     }
     let result = match &cli.command {
         Command::List(args) => list::run(args, &environment, &ui),
+        Command::Plan(args) => plan::run(args, &environment, &ui),
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
@@ -104,7 +110,9 @@ pub fn main() -> ExitCode {
             Status::Interrupted
         }
         Err(error) => {
-            render::error(&format!("{error:#}"), &hints(&error));
+            if !error.is::<Ends>() {
+                render::error(&format!("{error:#}"), &hints(&error));
+            }
             Status::of(&error)
         }
     };

@@ -3,7 +3,7 @@
 use anyhow::Error;
 
 use crate::apply::ApplyError;
-use crate::commands::{Declared, NotAsWanted};
+use crate::commands::{Declared, Ends, NotAsWanted};
 use crate::environment::EnvironmentError;
 use crate::host::LockError;
 use crate::mps::MpsError;
@@ -40,7 +40,7 @@ impl Status {
         (Self::Usage, "wrong usage or bad profile"),
         (
             Self::NotYet,
-            "not (yet) as the profile says: a reset or reboot is due",
+            "not (yet) as the profile says: a reset or reboot is due, or plan --exit-code finds work",
         ),
         (
             Self::Refused,
@@ -55,14 +55,17 @@ impl Status {
 
     /// The status an error ends the program with.
     pub fn of(error: &Error) -> Self {
+        if let Some(Ends(status)) = error.downcast_ref() {
+            return *status;
+        }
         if error.is::<ProfileError>() || error.is::<NoSuchDevice>() {
             return Self::Usage;
         }
         if let Some(refusal) = error.downcast_ref::<Refusal>() {
             return match refusal {
                 Refusal::Profile(_) => Self::Usage,
-                Refusal::Infeasible { .. } => Self::Infeasible,
-                Refusal::InTheWay { .. } | Refusal::InUse { .. } => Self::Refused,
+                Refusal::Infeasible(_) => Self::Infeasible,
+                Refusal::InTheWay(_) | Refusal::InUse { .. } => Self::Refused,
             };
         }
         let busy = matches!(error.downcast_ref(), Some(LockError::Busy { .. }));

@@ -10,7 +10,11 @@ use crate::node::DeviceRecord;
 #[derive(Debug)]
 pub(super) enum Done {
     /// MIG mode was switched, or its change noted by the driver.
-    MigMode { on: bool },
+    MigMode {
+        on: bool,
+        /// Whether mig-mps had switched it on before.
+        was_ours: bool,
+    },
     /// A GPU instance was made, or may have been.
     GpuInstance {
         profile: ProfileId,
@@ -63,8 +67,8 @@ impl Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MigMode { on: true } => f.write_str("MIG mode on"),
-            Self::MigMode { on: false } => f.write_str("MIG mode off"),
+            Self::MigMode { on: true, .. } => f.write_str("MIG mode on"),
+            Self::MigMode { on: false, .. } => f.write_str("MIG mode off"),
             Self::GpuInstance {
                 name, placement, ..
             }
@@ -104,6 +108,12 @@ impl History {
     /// Remembers something that was done.
     pub(super) fn did(&self, done: Done) {
         lock(&self.done).push(done);
+    }
+
+    /// Whether the MIG mode was switched, or its change noted.
+    pub(super) fn has_switched(&self) -> bool {
+        let done = lock(&self.done);
+        done.iter().any(|done| matches!(done, Done::MigMode { .. }))
     }
 
     /// Takes everything that was done, in order.

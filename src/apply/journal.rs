@@ -137,7 +137,12 @@ pub fn pick_up(
 /// in between, one that is not there is on the list.
 fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
     let mut file: NodeFile = run_dir.node()?;
-    let before = file.created.len();
+    let before = file.clone();
+    file.switched_on.retain(|uuid| {
+        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == *uuid);
+        let mode = gpu.and_then(|gpu| gpu.mig);
+        mode.is_none_or(|mode| mode.current || mode.pending)
+    });
     file.created.retain(|created| {
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == created.gpu);
         gpu.is_none_or(|gpu| {
@@ -151,7 +156,7 @@ fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
                 })
         })
     });
-    if file.created.len() == before {
+    if (&file.created, &file.switched_on) == (&before.created, &before.switched_on) {
         return Ok(());
     }
     run_dir.write_node(&file)

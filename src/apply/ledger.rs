@@ -20,8 +20,9 @@ impl Ledger {
             io::Error::new(error.kind(), format!("{error}: {advice}"))
         })?;
         if file.boot_id != boot_id {
-            // Instances do not survive a reboot.
+            // Instances do not survive a reboot, and who switched the mode on since is not known.
             file.created.clear();
+            file.switched_on.clear();
         }
         boot_id.clone_into(&mut file.boot_id);
         Ok(Self {
@@ -33,6 +34,24 @@ impl Ledger {
     /// Whether mig-mps made it.
     pub(super) fn has(&self, created: &Created) -> bool {
         lock(&self.file).created.contains(created)
+    }
+
+    /// Whether mig-mps switched that GPU's MIG mode on.
+    pub(super) fn has_switched_on(&self, gpu: &str) -> bool {
+        lock(&self.file).switched_on.iter().any(|uuid| uuid == gpu)
+    }
+
+    /// Notes whether it did.
+    pub(super) fn switched_on(&self, gpu: &str, is_ours: bool) -> io::Result<()> {
+        let mut file = lock(&self.file);
+        if file.switched_on.iter().any(|uuid| uuid == gpu) == is_ours {
+            return Ok(());
+        }
+        file.switched_on.retain(|uuid| uuid != gpu);
+        if is_ours {
+            file.switched_on.push(gpu.to_owned());
+        }
+        self.run_dir.write_node(&file)
     }
 
     pub(super) fn add(&self, created: Created) -> io::Result<()> {

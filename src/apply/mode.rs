@@ -2,6 +2,7 @@ use super::done::Done;
 use super::gpu::GpuRun;
 use super::retry::Backoff;
 use super::{Cause, Due};
+use crate::node::Gpu;
 use crate::nvml::{Code, MigMode, NvmlError};
 
 impl GpuRun<'_> {
@@ -10,6 +11,30 @@ impl GpuRun<'_> {
     /// NVML answers SUCCESS to a change that it only notes: the activation status and the mode that
     /// reads back tell them apart.
     pub(super) fn switch_mig(&mut self, on: bool) -> Result<(), Cause> {
+        let is_so = |gpu: &Gpu| gpu.mig.is_some_and(|mode| mode.current == on);
+        if self.gpu.is_some_and(is_so) {
+            // Another change was pending: it is taken back, and nothing else happens.
+            self.set_mode(on)?;
+            return Ok(());
+        }
+        let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
+        let was_ours = ledger.has_switched_on(gpu);
+        if on {
+            // Noted before it is done: what a crash leaves is then known as ours.
+            ledger.switched_on(gpu, true)?;
+        }
+        let switched = self.try_to_switch(on, was_ours);
+        let is_noted = self.history.has_switched();
+        let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
+        if !is_noted {
+            ledger.switched_on(gpu, was_ours)?;
+        } else if switched.is_ok() {
+            ledger.switched_on(gpu, on)?;
+        }
+        switched
+    }
+
+    fn try_to_switch(&mut self, on: bool, was_ours: bool) -> Result<(), Cause> {
         let mut backoff = Backoff::new(self.interrupt());
         let mut may_stop = self.shared.site.allowed.stop_holders;
         loop {
@@ -17,15 +42,18 @@ impl GpuRun<'_> {
             let mode = match self.read_mode() {
                 Ok(mode) => mode,
                 Err(error) => {
-                    self.history.did(Done::MigMode { on });
+                    self.history.did(Done::MigMode { on, was_ours });
                     return Err(error.into());
                 }
             };
             if mode.current == on {
-                self.switched(on);
+                self.history.did(Done::MigMode { on, was_ours });
+                self.standing.clear();
                 return Ok(());
             }
             if activation != Code::IN_USE {
+                // It stays noted: with the reset or reboot it is active.
+                self.history.did(Done::MigMode { on, was_ours });
                 return self.reset(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
@@ -53,8 +81,6 @@ impl GpuRun<'_> {
 
     /// Resets the GPU where that is allowed, for a mode that is noted and not active.
     fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
-        // It stays noted: with the reset or reboot it is active.
-        self.history.did(Done::MigMode { on });
         let not_active = |mode, due| {
             Err(Cause::NotActive {
                 activation,
@@ -132,11 +158,6 @@ impl GpuRun<'_> {
     fn take_back(&self, on: bool) -> Result<(), Cause> {
         self.set_mode(!on)?;
         Ok(())
-    }
-
-    fn switched(&mut self, on: bool) {
-        self.history.did(Done::MigMode { on });
-        self.standing.clear();
     }
 
     fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {

@@ -42,7 +42,11 @@ impl GpuRun<'_> {
 
     fn undo(&mut self, step: &Done) -> Result<(), Cause> {
         match step {
-            Done::MigMode { on } => self.switch_back(*on),
+            Done::MigMode { on, was_ours } => {
+                self.switch_back(*on)?;
+                let ledger = &self.shared.ledger;
+                Ok(ledger.switched_on(&self.plan.uuid, *was_ours)?)
+            }
             Done::GpuInstance {
                 profile, placement, ..
             } => {

@@ -1,15 +1,14 @@
 //! `mig-mps down`
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context as _, Result};
 use clap::Args;
 
+use super::drain::{AT_ONCE, Drain, seconds};
 use super::{locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home};
 use crate::node::{Look, Node, RunDir, observe};
-use crate::plan::{self, Action, Down, Plan, Refusal};
+use crate::plan::{self, Action, Down, Plan};
 use crate::render::{Consent, Ui};
 
 /// The flags of `down`.
@@ -28,6 +27,19 @@ pub struct DownArgs {
     /// Also destroy the GPU instances that mig-mps made
     #[arg(long)]
     destroy_mig: bool,
+    /// Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)
+    ///
+    /// On Ampere (A100, A30) that needs a GPU reset, which cloud machines may not allow: the GPU
+    /// then cannot be used until the machine is rebooted.
+    #[arg(long)]
+    disable_mig: bool,
+    /// Reset a GPU whose MIG mode can only be switched so
+    #[arg(long, requires = "disable_mig")]
+    reset: bool,
+    /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
+    /// while its MIG mode is switched, and start them again
+    #[arg(long, requires = "disable_mig")]
+    stop_holders: bool,
     /// Also remove the daemons' logs
     #[arg(long)]
     purge: bool,
@@ -35,12 +47,6 @@ pub struct DownArgs {
     #[arg(long, short)]
     yes: bool,
 }
-
-/// Between two looks at who is still there.
-const POLL: Duration = Duration::from_millis(500);
-
-/// How long clients get with `--now` alone: `quit -t` takes whole seconds.
-const AT_ONCE: u32 = 1;
 
 /// Ends daemons and removes what was made for them.
 ///
@@ -53,35 +59,35 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let wanted = Down {
             devices: node.resolve(&args.devices)?,
             force: args.now.then(|| args.drain.unwrap_or(AT_ONCE)),
-            destroy_mig: args.destroy_mig,
+            destroy_mig: args.destroy_mig || args.disable_mig,
+            disable_mig: args.disable_mig,
         };
         Ok(plan::down(node, &run_dir, &wanted)?)
     };
-    let patience = args
-        .drain
-        .filter(|_| !args.now)
-        .map(u64::from)
-        .map(Duration::from_secs);
-    let begun = Instant::now();
     pick_up_interrupted(environment, &home, ui)?;
+    let allowed = Allowed {
+        reset: args.reset,
+        stop_holders: args.stop_holders,
+    };
+    let patience = Drain::of(args.drain.filter(|_| !args.now));
     let (lock, node, plan) = loop {
-        let shown = drain(environment, &plan, patience, begun, ui)?;
+        let shown = patience.wait(|| plan(&observe(environment, Look::Close)?), ui)?;
         if shown.is_empty() && !args.purge {
             ui.note(&report(&shown));
-            if args.destroy_mig {
+            if args.destroy_mig || args.disable_mig {
                 remark_on_what_stays(&observe(environment, Look::Geometry)?, ui);
             }
             return Ok(());
         }
         // Ending idle daemons is what was asked for; instances are another matter.
-        if !shown.destroys().is_empty() {
+        if !shown.destroys().is_empty() || args.disable_mig {
             ui.plan(&shown)?;
             let given = if args.yes {
                 Consent::Given
             } else {
                 Consent::Ask
             };
-            ui.confirm(&shown, given)?;
+            ui.confirm(&shown, allowed, given)?;
         }
         let lock = locked(environment, &home)?;
         let node = observe(environment, Look::Close)?;
@@ -89,7 +95,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             Ok(now) if !now.disturbs_more_than(&shown) => break (lock, node, now),
             Ok(_) => ui.note("The node has changed meanwhile."),
             // A client came in between: there may be time left for it.
-            Err(error) if in_use(&error).is_some() && patience.is_some() => {}
+            Err(error) if patience.allows(&error) => {}
             Err(error) => return Err(error),
         }
     };
@@ -99,7 +105,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         home: &home,
         programs: &programs,
         node: &node,
-        allowed: Allowed::default(),
+        allowed,
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::GoOn)?;
     let after = observe(environment, Look::Geometry)?;
@@ -117,32 +123,10 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     }
     drop(lock);
     ui.note(&report(&plan));
-    if args.destroy_mig {
+    if args.destroy_mig || args.disable_mig {
         remark_on_what_stays(&after, ui);
     }
     Ok(())
-}
-
-/// Reads `30`, `30s`, `5m` or `1h`.
-fn seconds(text: &str) -> Result<u32, String> {
-    let (number, unit) = match text.char_indices().last() {
-        Some((at, 's')) => (&text[..at], 1),
-        Some((at, 'm')) => (&text[..at], 60),
-        Some((at, 'h')) => (&text[..at], 3600),
-        _ => (text, 1),
-    };
-    let number: Option<u32> = number.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(unit))
-        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
-}
-
-/// The number of clients that an error is about.
-fn in_use(error: &anyhow::Error) -> Option<usize> {
-    match error.downcast_ref() {
-        Some(Refusal::InUse { clients, .. }) => Some(clients.len()),
-        _ => None,
-    }
 }
 
 /// `--destroy-mig` destroys what mig-mps made; whoever gave it wants to know what that was not.
@@ -164,40 +148,6 @@ fn remark_on_what_stays(node: &Node, ui: &Ui) {
             "These GPU instances stay: they are not known to be made by mig-mps, or not chosen:\n  {}",
             staying.join("\n  ")
         ));
-    }
-}
-
-/// Waits for clients to end, for as long as is allowed, and returns the plan for what is then.
-fn drain(
-    environment: &Environment,
-    plan: &impl Fn(&Node) -> Result<Plan>,
-    patience: Option<Duration>,
-    begun: Instant,
-    ui: &Ui,
-) -> Result<Plan> {
-    let mut said = 0;
-    loop {
-        let planned = plan(&observe(environment, Look::Close)?);
-        let error = match planned {
-            Ok(plan) => return Ok(plan),
-            Err(error) => error,
-        };
-        let Some(waiting_for) = in_use(&error) else {
-            return Err(error);
-        };
-        let left = patience.and_then(|patience| patience.checked_sub(begun.elapsed()));
-        let Some(left) = left.filter(|left| !left.is_zero()) else {
-            return Err(error);
-        };
-        if waiting_for != said {
-            ui.note(&format!(
-                "{error}\nwaiting for at most {} s more",
-                left.as_secs().max(1)
-            ));
-            said = waiting_for;
-        }
-        // A client's end announces itself to nobody but its server.
-        std::thread::sleep(POLL.min(left));
     }
 }
 

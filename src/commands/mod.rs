@@ -2,7 +2,9 @@
 
 pub mod completions;
 pub mod down;
+mod drain;
 pub mod list;
+pub mod plan;
 pub mod status;
 pub mod up;
 
@@ -13,6 +15,7 @@ use thiserror::Error;
 
 use crate::apply;
 use crate::environment::{Environment, Home};
+use crate::failure::Status;
 use crate::host::{Lock, make_dir};
 use crate::node::{Look, RunDir, observe};
 use crate::render::Ui;
@@ -24,6 +27,11 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug, Error)]
 #[error("the node does not read back as the profile says: still to do:{0}")]
 pub struct NotAsWanted(pub String);
+
+/// Ends the program with a status, and with nothing to say.
+#[derive(Debug, Error)]
+#[error("exit status {}", *.0 as u8)]
+pub struct Ends(pub Status);
 
 /// A change that was called off.
 #[derive(Debug, Error)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
+use super::drain::{AT_ONCE, Drain, seconds};
 use super::{NotAsWanted, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
@@ -17,6 +18,7 @@ use crate::render::{Consent, Ui};
 
 /// The flags of `up`.
 #[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct UpArgs {
     /// What is wanted (TOML)
     #[arg(value_hint = clap::ValueHint::FilePath)]
@@ -24,10 +26,30 @@ pub struct UpArgs {
     /// Show the plan and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Do not ask before something that runs is disturbed
+    /// Do not ask before something that runs is disturbed or destroyed
     #[arg(long, short)]
     yes: bool,
+    /// Wait for clients that are in the way to end, at most so long (30, 30s, 5m)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    drain: Option<u32>,
+    /// End clients that are in the way; with --drain, refuse new ones and end the rest after so
+    /// many seconds
+    #[arg(long)]
+    force: bool,
+    /// Reset a GPU whose MIG mode can only be switched so
+    #[arg(long)]
+    reset: bool,
+    /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
+    /// while its MIG mode is switched, and start them again
+    #[arg(long)]
+    stop_holders: bool,
+    /// Print JSON: the plan, what is there then, and whether anything was changed
+    #[arg(long)]
+    json: bool,
 }
+
+/// What to do about clients in the way.
+const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
 
 /// Brings the node to what the profile asks for.
 ///
@@ -36,62 +58,75 @@ pub struct UpArgs {
 pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let profile = Profile::load(&args.profile)?;
     let up = Up {
+        args,
         profile: &profile,
         environment,
+        ui,
         home: environment.home()?,
         programs: environment.mps_programs()?,
-        consent: if args.yes {
-            Consent::Given
-        } else {
-            Consent::Ask
-        },
+        drain: Drain::of(args.drain.filter(|_| !args.force)),
     };
     up.check_pipe_dirs()?;
     if !args.dry_run {
         pick_up_interrupted(environment, &up.home, ui)?;
     }
-    let (mut node, mut plan) = up.plan()?;
-    if plan.is_empty() {
+    let (node, planned) = up.plan()?;
+    if planned.is_empty() {
         ui.note("Nothing to do: the node is as the profile says.");
-        return if args.dry_run {
+        return if args.dry_run && !args.json {
             Ok(())
         } else {
-            ui.status(&node, &[])
+            up.report(&node, &planned, false)
         };
     }
-    ui.plan(&plan)?;
+    if args.dry_run && args.json {
+        return ui.plan_json(&planned);
+    }
+    up.show(&planned)?;
     if args.dry_run {
         return Ok(());
     }
-    ui.confirm(&plan, up.consent)?;
-    let _lock = locked(environment, &up.home)?;
+    let mut shown = planned.clone();
+    let (_lock, (mut node, mut plan)) = loop {
+        shown = up.agreed(shown)?;
+        let lock = locked(environment, &up.home)?;
+        match up.still_agreed(&shown) {
+            Ok(found) => break (lock, found),
+            // A client came in between: there may be time left for it.
+            Err(error) if up.drain.allows(&error) => {}
+            Err(error) => return Err(error),
+        }
+    };
+    let changes = !plan.is_empty();
     // Twice only where a driver lists profiles after MIG has been switched on.
     loop {
-        (node, plan) = up.still_agreed(plan, ui)?;
         if !plan.is_empty() {
-            up.apply(&plan, &node, ui)?;
+            up.apply(&node, &plan)?;
         }
         let (after, rest) = up.plan()?;
         if rest.is_empty() {
             up.record(&after)?;
-            ui.status(&after, &[])?;
-            remark(&plan, ui);
+            up.report(&after, &planned, changes)?;
+            remark(&planned, ui);
             return Ok(());
         }
         if !plan.gpus.iter().any(|gpu| gpu.to_be_continued) {
             return Err(NotAsWanted(steps(&rest)).into());
         }
-        ui.plan(&rest)?;
-        plan = rest;
+        up.show(&rest)?;
+        rest.permit(HINT)?;
+        (node, plan) = (after, rest);
     }
 }
 
 struct Up<'a> {
+    args: &'a UpArgs,
     profile: &'a Profile,
     environment: &'a Environment,
+    ui: &'a Ui,
     home: Home,
     programs: MpsPrograms,
-    consent: Consent,
+    drain: Drain,
 }
 
 impl Up<'_> {
@@ -109,46 +144,98 @@ impl Up<'_> {
         let node = observe(self.environment, Look::Close)?;
         let home = RunDir::at(&self.home.run);
         let plan = plan::up(&node, self.profile, &home, self.environment.caller)?;
+        let plan = if self.args.force {
+            plan.by_force(self.args.drain.unwrap_or(AT_ONCE))
+        } else {
+            plan
+        };
         Ok((node, plan))
     }
 
+    /// Has a plan that was shown permitted and agreed to, or the one that becomes of it while
+    /// clients are waited for.
+    fn agreed(&self, shown: Plan) -> Result<Plan> {
+        let plan = match shown.permit(HINT).map_err(anyhow::Error::from) {
+            Ok(()) => shown,
+            Err(refusal) if self.drain.allows(&refusal) => {
+                let permitted = || {
+                    let (_, plan) = self.plan()?;
+                    plan.permit(HINT)?;
+                    Ok(plan)
+                };
+                let plan = self.drain.wait(permitted, self.ui)?;
+                self.show(&plan)?;
+                plan
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        self.confirm(&plan, self.consent())?;
+        Ok(plan)
+    }
+
     /// Plans again under the lock, and asks again if the node has changed under the plan shown.
-    fn still_agreed(&self, mut shown: Plan, ui: &Ui) -> Result<(Node, Plan)> {
+    fn still_agreed(&self, shown: &Plan) -> Result<(Node, Plan)> {
+        let mut shown = shown.clone();
         loop {
             let (node, plan) = self.plan()?;
+            plan.permit(HINT)?;
             if plan == shown {
                 return Ok((node, plan));
             }
             if plan.is_empty() {
-                ui.note("The node has become as the profile says meanwhile.");
+                self.ui
+                    .note("The node has become as the profile says meanwhile.");
                 return Ok((node, plan));
             }
-            ui.note("The node has changed meanwhile. The plan is now:");
-            ui.plan(&plan)?;
+            self.ui
+                .note("The node has changed meanwhile. The plan is now:");
+            self.show(&plan)?;
             let consent = if plan.disturbs_more_than(&shown) {
                 Consent::Ask
             } else {
-                self.consent
+                self.consent()
             };
-            ui.confirm(&plan, consent)?;
+            self.confirm(&plan, consent)?;
             shown = plan;
         }
     }
 
-    fn apply(&self, plan: &Plan, node: &Node, ui: &Ui) -> Result<()> {
+    fn consent(&self) -> Consent {
+        if self.args.yes {
+            Consent::Given
+        } else {
+            Consent::Ask
+        }
+    }
+
+    fn confirm(&self, plan: &Plan, consent: Consent) -> Result<()> {
+        Ok(self.ui.confirm(plan, self.allowed(), consent)?)
+    }
+
+    fn allowed(&self) -> Allowed {
+        Allowed {
+            reset: self.args.reset,
+            stop_holders: self.args.stop_holders,
+        }
+    }
+
+    fn show(&self, plan: &Plan) -> Result<()> {
+        if self.args.json {
+            return Ok(());
+        }
+        self.ui.plan(plan)
+    }
+
+    fn apply(&self, node: &Node, plan: &Plan) -> Result<()> {
         let site = Site {
             environment: self.environment,
             home: &self.home,
             programs: &self.programs,
             node,
-            allowed: Allowed::default(),
+            allowed: self.allowed(),
         };
-        Ok(apply::run(
-            plan,
-            &site,
-            &ui.progress(plan),
-            OnFailure::RollBack,
-        )?)
+        let progress = self.ui.progress(plan);
+        Ok(apply::run(plan, &site, &progress, OnFailure::RollBack)?)
     }
 
     fn record(&self, node: &Node) -> Result<()> {
@@ -156,6 +243,14 @@ impl Up<'_> {
         let name = name.unwrap_or_else(|| self.profile.source.path().display().to_string());
         let run_dir = RunDir::at(&self.home.run);
         Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
+    }
+
+    fn report(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {
+        if self.args.json {
+            self.ui.up_json(node, plan, changed)
+        } else {
+            self.ui.status(node, &[])
+        }
     }
 }
 

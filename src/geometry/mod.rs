@@ -4,17 +4,23 @@
 //! for a profile's properties ([`ProfileEnum`]), and the *id* that every other call wants
 //! ([`ProfileId`], the number `nvidia-smi mig -lgip` prints).
 
+mod assignment;
+mod harm;
 mod instance;
+mod media;
+mod nearest;
 mod placement;
 mod profile_name;
 mod slice_map;
 mod solver;
 
+pub use harm::Harm;
 pub use instance::{
     ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
     GpuInstanceProfile, ProfileEnum, ProfileId,
 };
+pub use nearest::nearest;
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName, ProfileNameError};
 pub use slice_map::{Segment, SliceMap};
-pub use solver::{Infeasible, Request, Standing, place};
+pub use solver::{Arrangement, Infeasible, Request, Standing, arrange, units};

@@ -37,6 +37,20 @@ impl ProfileName {
         self.gigabytes.is_none()
     }
 
+    /// Whether it has that attribute, as it is written: `+me`, `-me`, `+gfx`.
+    pub fn has(&self, attribute: &str) -> bool {
+        self.attributes.iter().any(|own| {
+            let sign = if own.less { '-' } else { '+' };
+            let words = attribute.strip_prefix(sign);
+            words.is_some_and(|word| own.word.split(',').any(|part| part == word))
+        })
+    }
+
+    /// Whether it has no attributes: `3g.40gb`, not `1g.10gb+me`.
+    pub fn is_plain(&self) -> bool {
+        self.attributes.is_empty()
+    }
+
     /// The same profile without its memory size.
     #[must_use]
     pub fn short(&self) -> Self {
@@ -141,6 +155,14 @@ impl<'de> serde::Deserialize<'de> for ProfileName {
 pub struct ComputeName {
     /// Compute slices.
     pub slices: u32,
+}
+
+impl ComputeName {
+    /// Whether a GPU instance of so many slices offers it: all of them, or few enough to leave room
+    /// for as many again but one (MIG user guide: 1c and 2c in a 3g, no 3c in a 4g, 4c in a 7g).
+    pub fn fits(self, slices: u32) -> bool {
+        self.slices == slices || self.slices * 2 <= slices + 1
+    }
 }
 
 impl FromStr for ComputeName {

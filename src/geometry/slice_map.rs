@@ -49,6 +49,16 @@ impl SliceMap {
         Self { units, segments }
     }
 
+    /// What lies there, from left to right.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether nothing lies there.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
     /// The longest stretch of free units.
     pub fn largest_free_block(&self) -> u32 {
         let mut start = 0;

@@ -156,7 +156,9 @@ fn is_chatter(line: &str) -> bool {
         "did not send valid credentials",
     ];
     let said = line.split_once("] ").map_or(line, |(_, said)| said).trim();
-    CHATTER.iter().any(|chatter| said.contains(chatter)) || said.parse::<f64>().is_ok()
+    // Asked for a server that had just gone.
+    let answer = said.starts_with("Server ") && said.ends_with(" not found");
+    answer || CHATTER.iter().any(|chatter| said.contains(chatter)) || said.parse::<f64>().is_ok()
 }
 
 /// A server's process id in the control program's answer.

@@ -24,7 +24,10 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             .map(|problem| (run_dir.clone(), problem));
         node.unreadable.extend(unreadable);
         match run_dir.node() {
-            Ok(file) if file.boot_id == node.boot_id => node.created.extend(file.created),
+            Ok(file) if file.boot_id == node.boot_id => {
+                node.created.extend(file.created);
+                node.switched_on.extend(file.switched_on);
+            }
             Ok(_) => {}
             Err(error) => node.hidden.push(error.to_string()),
         }

@@ -42,6 +42,8 @@ pub struct Node {
     pub created: Vec<Created>,
     /// Changes that were killed half-way, and the run directory each left its journal in.
     pub interrupted: Vec<(RunDir, Journal)>,
+    /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
+    pub switched_on: Vec<String>,
     /// Device directories whose record cannot be read, with the reason: a daemon may live there.
     pub unreadable: Vec<(RunDir, String)>,
     /// What could not be seen, in words.

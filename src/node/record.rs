@@ -49,6 +49,9 @@ pub struct NodeFile {
     /// The instances mig-mps made and has not destroyed.
     #[serde(default)]
     pub created: Vec<Created>,
+    /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
+    #[serde(default)]
+    pub switched_on: Vec<String>,
 }
 
 /// An instance that mig-mps made.

@@ -170,7 +170,7 @@ impl RunDir {
     /// # Errors
     /// The system's.
     pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
-        if node.created.is_empty() && node.profile.is_none() {
+        if node.created.is_empty() && node.switched_on.is_empty() && node.profile.is_none() {
             return remove_if_there(&self.node_file());
         }
         write_json(&self.node_file(), node)

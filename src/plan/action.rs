@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::mps::Patience;
 use crate::profile::{Percentage, Serve, Server};
@@ -28,6 +29,8 @@ pub struct GpuPlan {
     pub steps: Vec<Step>,
     /// Whether its profiles are told only once MIG is on (old drivers): the rest is planned then.
     pub to_be_continued: bool,
+    /// What keeps the plan from being carried out.
+    pub obstacles: Vec<Obstacle>,
 }
 
 /// One action and why.
@@ -96,6 +99,10 @@ pub struct Stop {
     pub patience: Patience,
     /// Whether it lives: ending it then interrupts whoever would have used it.
     pub alive: bool,
+    /// Whom it serves.
+    pub clients: Vec<ClientOf>,
+    /// Why it cannot be told whom it serves, if it cannot.
+    pub unasked: Option<Obstacle>,
 }
 
 /// A daemon to be started.
@@ -127,6 +134,13 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// Whether it lies in the GPU instance there.
+    pub(super) fn is_in(self, instance: Placement) -> bool {
+        matches!(self, Self::Part { placement, .. } if placement == instance)
+    }
+}
+
 impl Plan {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
@@ -138,38 +152,107 @@ impl Plan {
         self.gpus.iter().flat_map(|gpu| &gpu.steps)
     }
 
-    /// The names of the devices whose living daemons are ended.
-    pub fn interrupts(&self) -> Vec<&str> {
-        self.steps()
-            .filter_map(|step| match &step.action {
-                Action::Stop(stop) if stop.alive => Some(stop.name.as_str()),
-                _ => None,
-            })
-            .collect()
+    /// The daemons that are ended.
+    pub fn stops(&self) -> impl Iterator<Item = &Stop> {
+        self.steps().filter_map(|step| match &step.action {
+            Action::Stop(stop) => Some(stop),
+            _ => None,
+        })
     }
 
-    /// The GPU instances that are destroyed, as `GPU 0 3g.40gb at 4:4`.
+    /// Everybody who loses a device.
+    pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
+        self.stops().flat_map(|stop| &stop.clients)
+    }
+
+    /// Whether the plan may be carried out: nothing is in its way, and nobody is disturbed who was
+    /// not to be.
+    ///
+    /// # Errors
+    /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as what to do.
+    pub fn permit(&self, hint: &str) -> Result<(), Refusal> {
+        if let Some(obstacle) = self.gpus.iter().flat_map(|gpu| &gpu.obstacles).next() {
+            return Err(obstacle.clone().into());
+        }
+        let gently = |stop: &&Stop| stop.patience == Patience::Idle;
+        if let Some(obstacle) = self.stops().filter(gently).find_map(|s| s.unasked.as_ref()) {
+            return Err(obstacle.clone().into());
+        }
+        let clients = self.stops().filter(gently).flat_map(|stop| &stop.clients);
+        let clients: Vec<ClientOf> = clients.cloned().collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::InUse {
+            clients,
+            hint: hint.to_owned(),
+        })
+    }
+
+    /// The same plan, with clients ended after so many seconds in which no new one is admitted.
+    #[must_use]
+    pub fn by_force(mut self, seconds: u32) -> Self {
+        for step in self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps) {
+            if let Action::Stop(stop) = &mut step.action
+                && (!stop.clients.is_empty() || stop.unasked.is_some())
+            {
+                stop.patience = Patience::Force(seconds);
+            }
+        }
+        self
+    }
+
+    /// The names of the devices whose living daemons are ended.
+    pub fn interrupts(&self) -> Vec<&str> {
+        let alive = self.stops().filter(|stop| stop.alive);
+        alive.map(|stop| stop.name.as_str()).collect()
+    }
+
+    /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where
+    /// their GPU instance stays.
     pub fn destroys(&self) -> Vec<String> {
         self.gpus
             .iter()
-            .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.index, step)))
-            .filter_map(|(index, step)| match &step.action {
-                Action::DestroyGpuInstance {
-                    name, placement, ..
-                } => Some(format!("GPU {index} {name} at {placement}")),
-                _ => None,
+            .flat_map(|gpu| {
+                gpu.destroys()
+                    .into_iter()
+                    .map(move |what| (gpu.index, what))
             })
+            .map(|(index, what)| format!("GPU {index} {what}"))
             .collect()
     }
 
     /// Whether this plan ends or destroys something that `shown` did not.
     pub fn disturbs_more_than(&self, shown: &Self) -> bool {
-        let (before, after) = (shown.interrupts(), self.interrupts());
-        let (destroyed, destroys) = (shown.destroys(), self.destroys());
-        after.iter().any(|name| !before.contains(name))
-            || destroys
-                .iter()
-                .any(|instance| !destroyed.contains(instance))
+        let is_new = |name: &&str| !shown.interrupts().contains(name);
+        let shown_clients: Vec<&ClientOf> = shown.clients().collect();
+        let destroyed = shown.destroys();
+        self.interrupts().iter().any(is_new)
+            || self
+                .clients()
+                .any(|client| !shown_clients.contains(&client))
+            || self.destroys().iter().any(|what| !destroyed.contains(what))
+    }
+}
+
+impl GpuPlan {
+    /// What is destroyed on it; compute instances only where their GPU instance stays.
+    fn destroys(&self) -> Vec<String> {
+        let goes = |instance: Placement| {
+            self.steps.iter().any(|step| {
+                matches!(step.action, Action::DestroyGpuInstance { placement, .. } if placement == instance)
+            })
+        };
+        let what = |step: &Step| match &step.action {
+            Action::DestroyGpuInstance {
+                name, placement, ..
+            } => Some(format!("{name} at {placement}")),
+            Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => {
+                Some(format!("compute instance {compute} in {instance}"))
+            }
+            _ => None,
+        };
+        self.steps.iter().filter_map(what).collect()
     }
 }
 

@@ -1,150 +1,150 @@
 //! Which daemons must start and end on a GPU, given which devices it shall have.
 
-use super::{Action, ClientOf, GpuPlan, Place, Refusal, Start, Step, Stop};
+use super::slot::{Slot, Terms};
+use super::standing::{concerns_us, is_unknowable};
+use super::{Action, ClientOf, Obstacle, Place, Start, Step, Stop};
 use crate::mps::Patience;
-use crate::node::{Device, Gpu, Life, Node, RunDir, Served};
-use crate::profile::{Serve, Settings};
+use crate::node::{Gpu, Life, Node, RunDir, Served};
+use crate::profile::NameTemplate;
 
-/// A device as the profile wants it.
-pub(super) struct Aim {
-    pub(super) name: String,
-    pub(super) place: Place,
-    pub(super) serve: Serve,
-    pub(super) settings: Settings,
+/// What must happen to the daemons of one GPU.
+#[derive(Default)]
+pub(super) struct Daemons {
+    pub(super) stops: Vec<Step>,
+    /// From left to right.
+    pub(super) starts: Vec<(Place, Step)>,
+    pub(super) obstacles: Vec<Obstacle>,
 }
 
-/// Adds to a GPU's plan what its daemons need: ends before everything else, starts behind it.
-pub(super) fn plan(
-    node: &Node,
-    home: &RunDir,
-    gpu: &Gpu,
-    aims: &[Aim],
-    plan: &mut GpuPlan,
-) -> Result<(), Refusal> {
-    Daemons { node, home }.plan(gpu, aims, plan)
-}
-
-struct Daemons<'a> {
-    node: &'a Node,
-    home: &'a RunDir,
-}
-
-impl Daemons<'_> {
-    fn plan(&self, gpu: &Gpu, aims: &[Aim], plan: &mut GpuPlan) -> Result<(), Refusal> {
-        let devices = gpu.devices();
+impl Daemons {
+    /// Ends and starts that bring a GPU's daemons to its slots, which have their names.
+    pub(super) fn of(node: &Node, home: &RunDir, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
+        let mut daemons = Self::default();
         let mut kept: Vec<&Served> = Vec::new();
-        let mut starts = Vec::new();
-        let mut stops = Vec::new();
-        for aim in aims {
-            let device = find(&devices, aim.place);
-            let served = device.and_then(|device| self.node.served_on(&device.key));
-            let present =
-                served.filter(|served| served.device_is_there && self.concerns_us(served));
-            kept.extend(present);
-            if let Some(served) = present {
-                self.check_home(served)?;
-            }
-            let because = match present {
-                None => "no daemon serves it".to_owned(),
-                Some(served) if matches!(served.life, Life::Orphan | Life::NoAnswer) => {
-                    return Err(unknowable(served));
-                }
-                Some(served) => match difference(served, aim) {
-                    _ if served.life == Life::Dead => "its daemon has died".to_owned(),
-                    Some(difference) => {
-                        stops.push(stop(served, difference.clone())?);
-                        difference
-                    }
-                    None if !served.record.finished => {
-                        "an interrupted up did not finish it".to_owned()
-                    }
-                    None => continue,
-                },
-            };
-            starts.push(Step {
-                action: Action::Start(Start {
-                    name: aim.name.clone(),
-                    place: aim.place,
-                    serve: aim.serve,
-                    server: aim.settings.server,
-                    active_thread_percentage: aim.settings.active_thread_percentage,
-                }),
-                because,
-            });
+        for slot in slots {
+            kept.extend(slot.served);
+            daemons.serve(home, slot);
         }
-        for served in self
-            .node
-            .served
-            .iter()
-            .filter(|served| served.record.key.gpu == gpu.uuid)
-        {
-            if kept.iter().any(|kept| std::ptr::eq(*kept, served)) || !self.concerns_us(served) {
+        daemons.starts.sort_by_key(|(place, _)| *place);
+        let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
+        for served in node.served.iter().filter(theirs) {
+            let stays = kept.iter().any(|kept| std::ptr::eq(*kept, served));
+            if stays || !concerns_us(served, home) {
                 continue;
             }
-            self.check_home(served)?;
             let because = if served.device_is_there {
                 "the profile does not ask for it"
             } else {
                 "its device is gone"
             };
-            stops.push(stop(served, because.to_owned())?);
+            daemons.stop(home, served, because.to_owned());
         }
-        plan.steps.splice(0..0, stops);
-        plan.steps.extend(starts);
-        Ok(())
+        daemons
     }
 
-    /// What another user's dead daemon left is neither in the way nor ours to clear away.
-    fn concerns_us(&self, served: &Served) -> bool {
-        served.run_dir == *self.home || served.is_alive()
+    /// Brings one device's daemon to what its slot says.
+    fn serve(&mut self, home: &RunDir, slot: &Slot<'_>) {
+        let because = match slot.served {
+            None => "no daemon serves it".to_owned(),
+            Some(served) if served.run_dir != *home => {
+                self.obstacles.push(elsewhere(served));
+                return;
+            }
+            Some(served) => match reason(served, slot) {
+                Some(because) => {
+                    if served.is_alive() && !is_unfinished_only(served, slot) {
+                        self.stop(home, served, because.clone());
+                    }
+                    because
+                }
+                None => return,
+            },
+        };
+        let start = Start {
+            name: slot.name.clone(),
+            place: slot.place,
+            serve: slot.serve,
+            server: slot.settings.server,
+            active_thread_percentage: slot.settings.active_thread_percentage,
+        };
+        let step = Step {
+            action: Action::Start(start),
+            because,
+        };
+        self.starts.push((slot.place, step));
     }
 
-    /// A device served from another run directory is not ours to change.
-    fn check_home(&self, served: &Served) -> Result<(), Refusal> {
-        if served.run_dir == *self.home {
-            return Ok(());
+    fn stop(&mut self, home: &RunDir, served: &Served, because: String) {
+        if served.run_dir == *home {
+            self.stops.push(Step {
+                action: Action::Stop(Stop::of(served)),
+                because,
+            });
+        } else {
+            self.obstacles.push(elsewhere(served));
         }
-        Err(Refusal::InTheWay {
-            what: format!(
-                "device {} is served by a daemon of {}",
-                served.record.name,
-                served.run_dir.path().display()
-            ),
-            hint: "take that one down first, as its owner".to_owned(),
-        })
     }
 }
 
-/// Ends a daemon that has no clients.
-fn stop(served: &Served, because: String) -> Result<Step, Refusal> {
-    if matches!(
-        served.life,
-        Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan
-    ) {
-        return Err(unknowable(served));
-    }
-    if !served.clients.is_empty() {
-        return Err(Refusal::InUse {
-            clients: ClientOf::all(served),
-            hint: format!(
-                "let them end, or take the device down first: mig-mps down {} --drain SECONDS",
-                served.record.name
-            ),
-        });
-    }
-    Ok(Step {
-        action: Action::Stop(Stop {
+impl Stop {
+    /// Ends a device's daemon if it is idle.
+    pub(super) fn of(served: &Served) -> Self {
+        Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
             patience: Patience::Idle,
             alive: served.is_alive(),
-        }),
-        because,
+            clients: ClientOf::all(served),
+            unasked: is_unknowable(served.life).then(|| unknowable(served)),
+        }
+    }
+}
+
+/// Why the daemon that serves a slot has to be started, or started again.
+fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
+    match served.life {
+        Life::Dead => return Some("its daemon has died".to_owned()),
+        Life::Orphan => return Some("its pipe directory was removed".to_owned()),
+        Life::NoAnswer => return Some("its daemon does not answer".to_owned()),
+        _ => {}
+    }
+    difference(served, slot).or_else(|| {
+        let because = "an interrupted up did not finish it";
+        (!served.record.finished).then(|| because.to_owned())
     })
 }
 
+/// An interrupted start is finished where it stands.
+fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
+    let is_reachable = !matches!(served.life, Life::Orphan | Life::NoAnswer);
+    is_reachable && !served.record.finished && difference(served, slot).is_none()
+}
+
+fn difference(served: &Served, slot: &Slot<'_>) -> Option<String> {
+    let terms = Terms {
+        gpu: slot.gpu,
+        // The name was given: another one of the same template will not do.
+        template: NameTemplate(&slot.name),
+        serve: slot.serve,
+        settings: slot.settings,
+    };
+    terms.difference(served)
+}
+
+/// A device served from another run directory is not ours to change.
+fn elsewhere(served: &Served) -> Obstacle {
+    Obstacle {
+        what: format!(
+            "device {} is served by a daemon of {}",
+            served.record.name,
+            served.run_dir.path().display()
+        ),
+        hint: "take that one down first, as its owner".to_owned(),
+    }
+}
+
 /// Whether a daemon has clients cannot be told: it is not touched.
-pub(super) fn unknowable(served: &Served) -> Refusal {
+pub(super) fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
     let (why, hint) = match served.life {
         Life::Orphan => (
@@ -164,56 +164,8 @@ pub(super) fn unknowable(served: &Served) -> Refusal {
             "run this as its owner, or as root for root's".to_owned(),
         ),
     };
-    Refusal::InTheWay {
+    Obstacle {
         what: format!("the daemon of {name} cannot be asked for its clients: {why}"),
         hint,
-    }
-}
-
-/// What of a running daemon is not as the profile says.
-fn difference(served: &Served, aim: &Aim) -> Option<String> {
-    let record = &served.record;
-    let has = &record.settings;
-    let text = |serve: Option<Serve>| serve.map_or_else(|| "?".to_owned(), |s| s.to_string());
-    if record.name != aim.name {
-        return Some(format!("it is called {}, not {}", record.name, aim.name));
-    }
-    if has.serve != Some(aim.serve) {
-        return Some(format!(
-            "serve is \"{}\", not \"{}\"",
-            text(has.serve),
-            aim.serve
-        ));
-    }
-    let (is, shall) = (
-        has.active_thread_percentage,
-        aim.settings.active_thread_percentage,
-    );
-    if is != shall {
-        return Some(format!("active-thread-percentage is {is}, not {shall}"));
-    }
-    if let Some(answered) = served
-        .percentage
-        .filter(|answered| shall.differs_from(*answered))
-    {
-        return Some(format!(
-            "active-thread-percentage answers {answered}, not {shall}"
-        ));
-    }
-    None
-}
-
-fn find(devices: &[Device], place: Place) -> Option<&Device> {
-    match place {
-        Place::Whole => devices.iter().find(|device| device.part.is_none()),
-        Place::Part { placement, nth } => devices
-            .iter()
-            .filter(|device| {
-                device
-                    .part
-                    .as_ref()
-                    .is_some_and(|part| part.placement == placement)
-            })
-            .nth(nth),
     }
 }

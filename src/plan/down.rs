@@ -1,5 +1,5 @@
-use super::daemons::unknowable;
-use super::{Action, ClientOf, GpuPlan, Plan, Refusal, Step, Stop};
+use super::standing;
+use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::Patience;
@@ -15,6 +15,8 @@ pub struct Down {
     pub force: Option<u32>,
     /// Also destroy the instances that mig-mps made.
     pub destroy_mig: bool,
+    /// Also switch the MIG mode off where mig-mps switched it on and nothing is left.
+    pub disable_mig: bool,
 }
 
 /// What takes devices down.
@@ -25,54 +27,34 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
-    let mut clients = Vec::new();
     if let Some((_, problem)) = node.unreadable.iter().find(|(run_dir, _)| run_dir == home) {
-        return Err(Refusal::InTheWay {
+        return Err(Refusal::InTheWay(Obstacle {
             what: format!("{problem}: whether a daemon lives there cannot be told"),
             hint:
                 "mig-mps up with its profile takes a living daemon over and writes the record anew"
                     .to_owned(),
-        });
+        }));
     }
     let ours = node.served.iter().filter(|served| served.run_dir == *home);
     for served in ours.filter(|served| selected(&served.record.name)) {
-        if matches!(
-            served.life,
-            Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan
-        ) && wanted.force.is_none()
+        let mut stop = Stop::of(served);
+        if let Some(seconds) = wanted.force
+            && (!served.clients.is_empty() || served.life != Life::NoServerYet)
         {
-            return Err(unknowable(served));
+            stop.patience = Patience::Force(seconds);
         }
-        if wanted.force.is_none() {
-            clients.extend(ClientOf::all(served));
-        }
-        let patience = match wanted.force {
-            Some(seconds) if !served.clients.is_empty() || served.life != Life::NoServerYet => {
-                Patience::Force(seconds)
-            }
-            _ => Patience::Idle,
+        let because = match served.life {
+            Life::Dead => "its daemon is gone already",
+            _ => "asked for",
         };
         gpu_plan(node, &mut plan, &served.record.key.gpu)
             .steps
             .push(Step {
-                action: Action::Stop(Stop {
-                    name: served.record.name.clone(),
-                    uuid: served.record.uuid.clone(),
-                    patience,
-                    alive: served.is_alive(),
-                }),
-                because: match served.life {
-                    Life::Dead => "its daemon is gone already".to_owned(),
-                    _ => "asked for".to_owned(),
-                },
+                action: Action::Stop(stop),
+                because: because.to_owned(),
             });
     }
-    if !clients.is_empty() {
-        return Err(Refusal::InUse {
-            clients,
-            hint: "wait for them with --drain SECONDS, or end them with --now".to_owned(),
-        });
-    }
+    plan.permit("wait for them with --drain SECONDS, or end them with --now")?;
     if wanted.destroy_mig {
         for gpu in &node.gpus {
             destroy(
@@ -82,6 +64,9 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
                 (wanted.devices.is_empty(), &selected),
                 &mut plan,
             )?;
+            if wanted.disable_mig {
+                disable(node, gpu, &mut plan);
+            }
         }
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
@@ -105,6 +90,7 @@ fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan 
             after: map,
             steps: Vec::new(),
             to_be_continued: false,
+            obstacles: Vec::new(),
         });
         plan.gpus.len() - 1
     });
@@ -197,44 +183,44 @@ fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), R
     let on_it = |served: &&Served| served.record.uuid == uuid && served.is_alive();
     let foreign = |served: &&Served| on_it(served) && served.run_dir != *home;
     if let Some(served) = node.served.iter().find(foreign) {
-        return Err(Refusal::InTheWay {
+        return Err(Refusal::InTheWay(Obstacle {
             what: format!(
                 "GPU {}: {uuid} is served by a daemon of {}",
                 gpu.index,
                 served.run_dir.path().display()
             ),
             hint: "have its owner take it down first, or leave --destroy-mig out".to_owned(),
-        });
+        }));
     }
-    let served = node.served.iter().find(on_it);
-    let known: Vec<u32> = served
-        .into_iter()
-        .flat_map(|served| {
-            let servers = served.servers.iter().map(|server| server.pid.0);
-            servers.chain(served.clients.iter().map(|client| client.pid.0))
-        })
-        .collect();
-    let Some(processes) = node.processes.get(uuid) else {
-        return Ok(());
-    };
-    let clients: Vec<u32> = processes.clients.iter().map(|usage| usage.pid).collect();
-    let strangers: Vec<String> = processes
-        .compute
-        .iter()
-        .filter(|usage| !known.contains(&usage.pid) && !clients.contains(&usage.pid))
-        .map(|usage| usage.pid.to_string())
-        .collect();
+    let strangers = standing::strangers(node, uuid);
     if strangers.is_empty() {
         return Ok(());
     }
-    Err(Refusal::InTheWay {
+    Err(Refusal::InTheWay(Obstacle {
         what: format!(
             "GPU {}: {uuid} computes outside MPS for pid {}",
             gpu.index,
-            strangers.join(", ")
+            standing::list(&strangers)
         ),
         hint: "let them end first, or leave --destroy-mig out".to_owned(),
-    })
+    }))
+}
+
+/// Switches the MIG mode off that mig-mps switched on, if nothing is left to lose.
+fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
+    let is_ours = node.switched_on.contains(&gpu.uuid);
+    if !is_ours || !gpu.mig.is_some_and(|mode| mode.current || mode.pending) {
+        return;
+    }
+    let gpu_plan = gpu_plan(node, plan, &gpu.uuid);
+    if gpu_plan.after.is_empty() {
+        gpu_plan.steps.push(Step {
+            action: Action::SwitchMig { on: false },
+            because: "mig-mps switched it on".to_owned(),
+        });
+    } else if gpu_plan.steps.is_empty() {
+        plan.gpus.retain(|other| other.uuid != gpu.uuid);
+    }
 }
 
 impl ClientOf {
@@ -245,7 +231,8 @@ impl ClientOf {
             .iter()
             .map(|client| Self {
                 device: served.record.name.clone(),
-                client: client.clone(),
+                pid: client.pid,
+                command: client.command.clone(),
                 user: client.user.map_or_else(|| "?".to_owned(), user_name),
             })
             .collect()

@@ -1,13 +1,18 @@
 //! Pure: a node and what is wanted of it become ordered actions, each with its reason. No I/O.
 
 mod action;
+mod compute;
 mod daemons;
 mod down;
+mod infeasible;
+mod layout;
+mod mode;
 mod refusal;
+mod slot;
+mod standing;
 mod up;
-mod wanted;
 
 pub use action::{Action, GpuPlan, Place, Plan, Start, Step, Stop};
 pub use down::{Down, down};
-pub use refusal::{ClientOf, Refusal};
+pub use refusal::{Because, ClientOf, Obstacle, Refusal};
 pub use up::up;

@@ -3,7 +3,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::geometry::SliceMap;
-use crate::node::Client;
+use crate::host::Pid;
 use crate::profile::ProfileError;
 
 /// Why there is no plan. Nothing has been touched.
@@ -13,29 +13,11 @@ pub enum Refusal {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// What is asked for does not fit. Exit status 5.
-    #[error("{profile}\nGPU {gpu}: {wanted} does not fit: {why}\n  {map}")]
-    Infeasible {
-        /// Where the profile asks for it.
-        profile: Box<ProfileError>,
-        /// The GPU's index.
-        gpu: u32,
-        /// What was asked for.
-        wanted: String,
-        /// What lies on the GPU and stays.
-        map: Box<SliceMap>,
-        /// What is missing.
-        why: String,
-        /// The nearest request that fits.
-        nearest: Option<String>,
-    },
+    #[error("{0}")]
+    Infeasible(Box<Because>),
     /// Something that is there would have to go. Exit status 4.
-    #[error("{what}")]
-    InTheWay {
-        /// What, and where.
-        what: String,
-        /// What to do about it.
-        hint: String,
-    },
+    #[error("{0}")]
+    InTheWay(Obstacle),
     /// Clients would be disturbed. Exit status 4.
     #[error("{}", in_use(clients))]
     InUse {
@@ -46,24 +28,87 @@ pub enum Refusal {
     },
 }
 
+/// Something that keeps a plan from being carried out, and that no flag of ours removes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// What, and where.
+    pub what: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.what.fmt(f)
+    }
+}
+
+impl From<Obstacle> for Refusal {
+    fn from(obstacle: Obstacle) -> Self {
+        Self::InTheWay(obstacle)
+    }
+}
+
+/// Why a request does not fit on a GPU, and what would.
+#[derive(Debug)]
+pub struct Because {
+    /// Where the profile asks for it.
+    pub profile: ProfileError,
+    /// The GPU's index.
+    pub gpu: u32,
+    /// Its product name.
+    pub product: String,
+    /// What was asked for.
+    pub wanted: String,
+    /// What is missing.
+    pub why: String,
+    /// How the largest part of it that fits would lie.
+    pub part: Option<SliceMap>,
+    /// The nearest requests that fit, that part first.
+    pub nearest: Vec<String>,
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            profile,
+            gpu,
+            product,
+            wanted,
+            why,
+            ..
+        } = self;
+        write!(
+            f,
+            "{profile}\nGPU {gpu} ({product}): {wanted} does not fit: {why}"
+        )?;
+        match (&self.part, self.nearest.first()) {
+            (Some(map), Some(part)) => write!(f, "\n  {map}  {part}"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A client and the device it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOf {
     /// The device's name.
     pub device: String,
-    /// The client.
-    pub client: Client,
+    /// Its process id; 0 for one in a pid namespace that cannot be seen from here.
+    pub pid: Pid,
     /// Whose it is.
     pub user: String,
+    /// Its command line; `None` where that is hidden.
+    pub command: Option<String>,
 }
 
 impl fmt::Display for ClientOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let command = self.client.command.as_deref().unwrap_or("hidden");
+        let command = self.command.as_deref().unwrap_or("hidden");
         write!(
             f,
             "{}: pid {} ({}, {command})",
-            self.device, self.client.pid, self.user
+            self.device, self.pid, self.user
         )
     }
 }
@@ -85,10 +130,10 @@ impl Refusal {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Profile(_) => None,
-            Self::Infeasible { nearest, .. } => nearest
-                .as_ref()
-                .map(|nearest| format!("{nearest} would fit")),
-            Self::InTheWay { hint, .. } | Self::InUse { hint, .. } => Some(hint.clone()),
+            Self::Infeasible(because) => (!because.nearest.is_empty())
+                .then(|| format!("{} would fit", because.nearest.join(", or "))),
+            Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
+            Self::InUse { hint, .. } => Some(hint.clone()),
         }
     }
 }

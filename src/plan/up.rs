@@ -1,12 +1,12 @@
-use std::collections::BTreeSet;
-
-use super::daemons::{self, Aim};
-use super::wanted::{Wanted, arrange};
-use super::{Action, GpuPlan, Place, Plan, Refusal, Step};
-use crate::geometry::{ComputeChoice, Placement, Segment, SliceMap};
+use super::daemons::Daemons;
+use super::layout::{self, Layout, Wish};
+use super::slot::{self, Slot};
+use super::standing::{self, Standing};
+use super::{GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
+use crate::geometry::SliceMap;
 use crate::host::Uid;
-use crate::node::{Device, Gpu, Node, RunDir};
-use crate::profile::{Block, Names, Profile, Serve, Settings, Span, Want};
+use crate::node::{Device, DeviceKey, Gpu, Node, RunDir};
+use crate::profile::{Block, Names, Part, Profile, Serve, Span, Want, WholeGpu};
 
 /// What brings the node to what the profile asks for, with daemons in `home` run by `caller`.
 ///
@@ -23,16 +23,20 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
     planner.check_serves()?;
     planner.check_selectors()?;
     planner.reserve_names_of_others()?;
-    let mut plan = Plan::default();
+    let mut drafts = Vec::new();
     for gpu in &node.gpus {
         if let Some(block) = planner.block_of(gpu) {
-            let gpu = planner.gpu(gpu, block)?;
-            if !gpu.steps.is_empty() {
-                plan.gpus.push(gpu);
-            }
+            drafts.push(planner.draft(gpu, block)?);
         }
     }
-    Ok(plan)
+    let slots = drafts.iter_mut().flat_map(|draft| &mut draft.layout.slots);
+    slot::name_all(profile, &mut planner.names, slots.collect())?;
+    let gpus = drafts.into_iter().map(|draft| draft.finish(node, home));
+    Ok(Plan {
+        gpus: gpus
+            .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
+            .collect(),
+    })
 }
 
 struct Planner<'a> {
@@ -141,7 +145,7 @@ impl<'a> Planner<'a> {
             // Default names differ from each other.
             let _ = self
                 .names
-                .give(&device.default_name, device.gpu, "a device of another GPU");
+                .give(&device.default_name, "a device of another GPU");
         }
         for served in self
             .node
@@ -155,11 +159,10 @@ impl<'a> Planner<'a> {
                 .iter()
                 .any(|gpu| gpu.uuid == served.record.key.gpu && self.block_of(gpu).is_some());
             if !selected {
-                let given = self
-                    .names
-                    .give(&served.record.name, 0, "a device of another GPU");
-                given.map_err(|_| Refusal::InTheWay {
-                    what: format!("two devices are recorded as \"{}\"", served.record.name),
+                let name = &served.record.name;
+                let given = self.names.give(name, "a device of another GPU");
+                given.map_err(|_| Obstacle {
+                    what: format!("two devices are recorded as \"{name}\""),
                     hint: "take one of them down".to_owned(),
                 })?;
             }
@@ -167,244 +170,170 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn gpu(&mut self, gpu: &Gpu, block: &Block) -> Result<GpuPlan, Refusal> {
-        let mut plan = GpuPlan {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            product: gpu.product.clone(),
-            before: gpu.slice_map(),
-            after: gpu.slice_map(),
-            steps: Vec::new(),
+    /// What becomes of one GPU; its devices have no names yet.
+    fn draft(&self, gpu: &'a Gpu, block: &'a Block) -> Result<Draft<'a>, Refusal> {
+        let mut draft = Draft {
+            gpu,
+            mode: None,
+            layout: Layout {
+                after: gpu.slice_map(),
+                destroys: Vec::new(),
+                builds: Vec::new(),
+                slots: Vec::new(),
+                obstacles: Vec::new(),
+            },
             to_be_continued: false,
         };
-        let aims = match &block.want {
-            Want::Whole(whole) => {
-                if gpu.in_mig_mode() {
-                    return Err(Refusal::InTheWay {
-                        what: format!(
-                            "GPU {} ({}) is in MIG mode, and the profile wants it whole",
-                            gpu.index, gpu.product
-                        ),
-                        hint: format!("switch it off with nvidia-smi -i {} -mig 0", gpu.index),
-                    });
-                }
-                vec![self.aim(
-                    gpu,
-                    whole.name.as_ref(),
-                    Place::Whole,
-                    &whole.settings,
-                    block.span,
-                )?]
-            }
-            Want::Parts(parts) => {
-                self.check_mig(gpu, block)?;
-                if gpu.profiles.is_empty() {
-                    if gpu.in_mig_mode() {
-                        return Err(Refusal::InTheWay {
-                            what: format!("GPU {}: the driver lists no profiles for it", gpu.index),
-                            hint: "see what nvidia-smi mig -lgip says".to_owned(),
-                        });
-                    }
-                    plan.to_be_continued = true;
-                    self.enable_mig(gpu, &mut plan)?;
-                    return Ok(plan);
-                }
-                let wanted = arrange(self.profile, gpu, parts, block.span)?;
-                self.geometry(gpu, &wanted, &mut plan)?;
-                self.aims(gpu, &wanted, block.span)?
-            }
-        };
-        daemons::plan(self.node, self.home, gpu, &aims, &mut plan)?;
-        Ok(plan)
+        match &block.want {
+            Want::Whole(whole) => self.whole(&mut draft, block, whole)?,
+            Want::Parts(parts) => self.parts(&mut draft, block, parts)?,
+        }
+        if draft.mode.is_some() {
+            draft
+                .layout
+                .obstacles
+                .extend(mode::in_the_way(self.node, gpu));
+        }
+        Ok(draft)
     }
 
-    fn check_mig(&self, gpu: &Gpu, block: &Block) -> Result<(), Refusal> {
+    fn whole(
+        &self,
+        draft: &mut Draft<'a>,
+        block: &Block,
+        whole: &'a WholeGpu,
+    ) -> Result<(), Refusal> {
+        let gpu = draft.gpu;
+        if gpu.in_mig_mode() {
+            visible(gpu)?;
+            for standing in Standing::all(self.node, self.home, gpu) {
+                let because = "the profile wants this GPU whole";
+                draft
+                    .layout
+                    .destroys
+                    .extend(layout::dismantle(gpu, &standing, because));
+                let parts = standing.parts.iter();
+                let obstacles = parts.filter_map(|part| part.in_the_way(gpu));
+                draft.layout.obstacles.extend(obstacles);
+            }
+            draft.layout.after = SliceMap::new(gpu.units(), Vec::new());
+        }
+        draft.mode = mode::switch(gpu, false);
+        let key = DeviceKey {
+            gpu: gpu.uuid.clone(),
+            instance: None,
+        };
+        let name = whole.name.as_ref();
+        draft.layout.slots.push(Slot {
+            gpu: gpu.index,
+            entry: 0,
+            place: Place::Whole,
+            template: name.map_or_else(|| gpu.index.to_string(), |(name, _)| name.clone()),
+            span: name.map_or(block.span, |(_, span)| *span),
+            serve: slot::serve(&whole.settings, self.caller),
+            settings: &whole.settings,
+            served: standing::present(self.node, self.home, &key),
+            name: String::new(),
+        });
+        Ok(())
+    }
+
+    fn parts(
+        &self,
+        draft: &mut Draft<'a>,
+        block: &'a Block,
+        parts: &'a [Part],
+    ) -> Result<(), Refusal> {
+        let gpu = draft.gpu;
         if gpu.mig.is_none() {
             let message = format!("GPU {} ({}) has no MIG", gpu.index, gpu.product);
             let error = self.profile.error(block.span, message);
             return Err(error.with_hint("use mig = false for it").into());
         }
-        match &gpu.hidden {
-            Some(why) => Err(Refusal::InTheWay {
-                what: format!("GPU {}: its instances cannot be seen: {why}", gpu.index),
-                hint: "run it as root".to_owned(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Switching the mode needs an idle GPU.
-    fn enable_mig(&self, gpu: &Gpu, plan: &mut GpuPlan) -> Result<(), Refusal> {
-        let ours: BTreeSet<u32> = self
-            .node
-            .served
-            .iter()
-            .filter(|served| served.record.uuid == gpu.uuid)
-            .flat_map(|served| served.servers.iter().map(|server| server.pid.0))
-            .collect();
-        let processes = self.node.processes.get(&gpu.uuid);
-        let busy: Vec<String> = processes
-            .into_iter()
-            .flat_map(|processes| &processes.compute)
-            .filter(|usage| !ours.contains(&usage.pid))
-            .map(|usage| usage.pid.to_string())
-            .collect();
-        if !busy.is_empty() {
-            return Err(Refusal::InTheWay {
-                what: format!(
-                    "GPU {} ({}) computes for pid {}: MIG mode can be switched on an idle GPU only",
-                    gpu.index,
-                    gpu.product,
-                    busy.join(", ")
-                ),
-                hint: "let them end first".to_owned(),
-            });
-        }
-        plan.steps.push(Step {
-            action: Action::SwitchMig { on: true },
-            because: "the profile partitions this GPU".to_owned(),
-        });
-        Ok(())
-    }
-
-    fn geometry(&self, gpu: &Gpu, wanted: &[Wanted], plan: &mut GpuPlan) -> Result<(), Refusal> {
-        if !gpu.in_mig_mode() {
-            self.enable_mig(gpu, plan)?;
-        }
-        let mut segments = Vec::new();
-        let mut by_size: Vec<&Wanted> = wanted.iter().collect();
-        by_size.sort_by_key(|wanted| (std::cmp::Reverse(wanted.placement.size), wanted.placement));
-        for wanted in by_size {
-            let Some(profile) = gpu.profile(wanted.profile) else {
-                continue;
-            };
-            segments.push(Segment {
-                placement: wanted.placement,
-                label: profile.name.to_string(),
-            });
-            let standing = gpu
-                .instances
-                .iter()
-                .find(|instance| instance.placement == wanted.placement);
-            if standing.is_none() {
-                plan.steps.push(Step {
-                    action: Action::CreateGpuInstance {
-                        profile: profile.id,
-                        name: profile.name.clone(),
-                        placement: wanted.placement,
-                    },
-                    because: "the profile asks for it".to_owned(),
-                });
+        visible(gpu)?;
+        draft.mode = mode::switch(gpu, true);
+        if gpu.profiles.is_empty() {
+            if gpu.in_mig_mode() {
+                return Err(Refusal::InTheWay(Obstacle {
+                    what: format!("GPU {}: the driver lists no profiles for it", gpu.index),
+                    hint: "see what nvidia-smi mig -lgip says".to_owned(),
+                }));
             }
-            // What a compute instance must have: its slices, or all the SMs.
-            let full = profile.multiprocessors;
-            let mut missing: Vec<Option<u32>> = match wanted.compute.as_slice() {
-                [] => vec![None],
-                slices => slices.iter().copied().map(Some).collect(),
-            };
-            for compute in standing.into_iter().flat_map(|instance| &instance.compute) {
-                let found = missing.iter().position(|missing| match missing {
-                    Some(slices) => *slices == compute.slices,
-                    None => compute.multiprocessors == full,
-                });
-                match found {
-                    Some(position) => drop(missing.remove(position)),
-                    None => return Err(other_compute(gpu, wanted.placement)),
-                }
-            }
-            for slices in missing {
-                plan.steps.push(Step {
-                    action: Action::CreateComputeInstance {
-                        instance: wanted.placement,
-                        compute: slices.map_or(ComputeChoice::Full, |count| {
-                            ComputeChoice::Slices { count, at: None }
-                        }),
-                    },
-                    because: match standing {
-                        Some(_) => "its GPU instance is there without it",
-                        None => "the profile asks for it",
-                    }
-                    .to_owned(),
-                });
-            }
+            draft.to_be_continued = true;
+            return Ok(());
         }
-        plan.after = SliceMap::new(gpu.units(), segments);
-        Ok(())
-    }
-
-    fn aims(&mut self, gpu: &Gpu, wanted: &[Wanted], span: Span) -> Result<Vec<Aim>, Refusal> {
-        let mut aims = Vec::new();
-        for wanted in wanted {
-            for nth in 0..wanted.compute.len().max(1) {
-                let place = Place::Part {
-                    placement: wanted.placement,
-                    nth,
-                };
-                let default = default_name(gpu, wanted.placement, nth, wanted.compute.len());
-                let named = wanted.name.clone().unwrap_or((default, span));
-                aims.push(self.aim(gpu, Some(&named), place, &wanted.settings, span)?);
-            }
-        }
-        // Names are counted entry by entry; daemons are shown and started from left to right.
-        aims.sort_by_key(|aim| aim.place);
-        Ok(aims)
-    }
-
-    fn aim(
-        &mut self,
-        gpu: &Gpu,
-        name: Option<&(String, Span)>,
-        place: Place,
-        settings: &Settings,
-        span: Span,
-    ) -> Result<Aim, Refusal> {
-        let by_default = (gpu.index.to_string(), span);
-        let (template, span) = name.unwrap_or(&by_default);
-        let named = self.names.give(
-            template,
-            gpu.index,
-            &format!("a device of GPU {}", gpu.index),
-        );
-        let name = named.map_err(|holder| {
-            self.profile
-                .error(
-                    *span,
-                    format!(
-                        "\"{template}\" would name a device of GPU {} and {holder}",
-                        gpu.index
-                    ),
-                )
-                .with_hint("put {gpu} or {n} into the name")
-        })?;
-        let default = if self.caller == Uid::ROOT {
-            Serve::OneAtATime
-        } else {
-            Serve::Own
+        let wish = Wish {
+            profile: self.profile,
+            block,
+            parts,
+            node: self.node,
+            home: self.home,
+            caller: self.caller,
+            gpu,
         };
-        Ok(Aim {
-            name,
-            place,
-            serve: settings.serve.unwrap_or(default),
-            settings: settings.clone(),
-        })
+        draft.layout = wish.layout()?;
+        Ok(())
     }
 }
 
-fn default_name(gpu: &Gpu, placement: Placement, nth: usize, compute: usize) -> String {
-    if compute > 1 {
-        format!("{}.{}.c{nth}", gpu.index, placement.start)
-    } else {
-        format!("{}.{}", gpu.index, placement.start)
+/// Instances that cannot be seen cannot be planned with.
+fn visible(gpu: &Gpu) -> Result<(), Refusal> {
+    match &gpu.hidden {
+        Some(why) => Err(Refusal::InTheWay(Obstacle {
+            what: format!("GPU {}: its instances cannot be seen: {why}", gpu.index),
+            hint: "run it as root".to_owned(),
+        })),
+        None => Ok(()),
     }
 }
 
-fn other_compute(gpu: &Gpu, placement: Placement) -> Refusal {
-    Refusal::InTheWay {
-        what: format!(
-            "GPU {} ({}): the GPU instance at {placement} is split into other compute instances, \
-             and this version does not destroy any to make room",
-            gpu.index, gpu.product
-        ),
-        hint: "take it down with mig-mps down --destroy-mig".to_owned(),
+/// What becomes of one GPU, before its devices have names.
+struct Draft<'a> {
+    gpu: &'a Gpu,
+    mode: Option<Step>,
+    layout: Layout<'a>,
+    to_be_continued: bool,
+}
+
+impl Draft<'_> {
+    /// The steps in their order: daemons end, instances go, the mode changes; then every device gets
+    /// its daemon as soon as it is there.
+    fn finish(self, node: &Node, home: &RunDir) -> GpuPlan {
+        let gpu = self.gpu;
+        let Layout {
+            after,
+            destroys,
+            builds,
+            slots,
+            mut obstacles,
+        } = self.layout;
+        let daemons = Daemons::of(node, home, gpu, &slots);
+        obstacles.extend(daemons.obstacles);
+        let mut steps = daemons.stops;
+        steps.extend(destroys);
+        steps.extend(self.mode);
+        let is_built = |place: &Place| builds.iter().any(|build| place.is_in(build.placement));
+        let (later, now): (Vec<_>, Vec<_>) = daemons
+            .starts
+            .into_iter()
+            .partition(|(place, _)| is_built(place));
+        steps.extend(now.into_iter().map(|(_, step)| step));
+        for build in builds {
+            steps.extend(build.steps);
+            let its = later
+                .iter()
+                .filter(|(place, _)| place.is_in(build.placement));
+            steps.extend(its.map(|(_, step)| step.clone()));
+        }
+        GpuPlan {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            product: gpu.product.clone(),
+            before: gpu.slice_map(),
+            after,
+            steps,
+            to_be_continued: self.to_be_continued,
+            obstacles,
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::geometry::{ComputeName, ProfileName};
 
 pub use diagnostic::{ProfileError, Source, Span};
-pub use name::{Names, is_device_name};
+pub use name::{NameTemplate, Names, is_device_name};
 pub use selector::Selector;
 pub use settings::{Percentage, Serve, Server, Settings};
 

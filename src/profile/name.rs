@@ -1,28 +1,76 @@
 use std::collections::BTreeMap;
 
-/// Gives out device names on one node: fills `{gpu}` and `{n}` in, and finds double ones.
-///
-/// `{gpu}` is the GPU's index. `{n}` counts from 0 the devices that would otherwise share the
-/// name: on the GPU where the name holds `{gpu}`, on the node where it does not.
+/// A device's name as a profile gives it: `{gpu}` stands for the GPU's index, `{n}` for a number
+/// that tells apart the devices which would otherwise share the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameTemplate<'a>(pub &'a str);
+
+impl NameTemplate<'_> {
+    /// Whether it holds `{n}`.
+    pub fn is_numbered(self) -> bool {
+        self.0.contains("{n}")
+    }
+
+    /// The name of a device of the GPU with that index.
+    pub fn fill(self, gpu: u32, number: u32) -> String {
+        self.on(gpu).replace("{n}", &number.to_string())
+    }
+
+    /// Whether a device of that GPU may be called so.
+    pub fn makes(self, gpu: u32, name: &str) -> bool {
+        let text = self.on(gpu);
+        let Some((before, _)) = text.split_once("{n}") else {
+            return text == name;
+        };
+        let digits: String = name
+            .strip_prefix(before)
+            .into_iter()
+            .flat_map(str::chars)
+            .take_while(char::is_ascii_digit)
+            .collect();
+        let is_it = |digits: &str| {
+            let number: Option<u32> = digits.parse().ok();
+            number.is_some_and(|number| {
+                number.to_string() == digits && text.replace("{n}", digits) == name
+            })
+        };
+        // What follows the number may begin with digits of its own.
+        (1..=digits.len()).any(|end| is_it(&digits[..end]))
+    }
+
+    fn on(self, gpu: u32) -> String {
+        self.0.replace("{gpu}", &gpu.to_string())
+    }
+}
+
+/// The names given out on one node, each with whose it is.
 #[derive(Debug, Default)]
 pub struct Names {
-    counts: BTreeMap<String, u32>,
     given: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// The next name of `template` on the GPU with that index.
+    /// Gives a name to somebody.
     ///
     /// # Errors
-    /// Whom the name was given to already.
-    pub fn give(&mut self, template: &str, gpu: u32, to: &str) -> Result<String, String> {
-        let partly = template.replace("{gpu}", &gpu.to_string());
-        let count = self.counts.entry(partly.clone()).or_default();
-        let name = partly.replace("{n}", &count.to_string());
-        *count += 1;
-        match self.given.insert(name.clone(), to.to_owned()) {
-            Some(holder) => Err(holder),
-            None => Ok(name),
+    /// Whom it was given to already.
+    pub fn give(&mut self, name: &str, to: &str) -> Result<(), String> {
+        if let Some(holder) = self.given.get(name) {
+            return Err(holder.clone());
+        }
+        self.given.insert(name.to_owned(), to.to_owned());
+        Ok(())
+    }
+
+    /// Gives the first name of a numbered template that is free.
+    pub fn give_next(&mut self, template: NameTemplate<'_>, gpu: u32, to: &str) -> String {
+        let mut number = 0;
+        loop {
+            let name = template.fill(gpu, number);
+            if self.give(&name, to).is_ok() {
+                return name;
+            }
+            number += 1;
         }
     }
 }
@@ -43,15 +91,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn n_counts_per_name_and_gpu() {
+    fn n_counts_what_would_share_a_name() {
         let mut names = Names::default();
-        let mut give = |template, gpu| names.give(template, gpu, "x");
-        assert_eq!(give("small-{gpu}-{n}", 0), Ok("small-0-0".to_owned()));
-        assert_eq!(give("small-{gpu}-{n}", 0), Ok("small-0-1".to_owned()));
-        assert_eq!(give("small-{gpu}-{n}", 1), Ok("small-1-0".to_owned()));
-        assert_eq!(give("w{n}", 0), Ok("w0".to_owned()));
-        assert_eq!(give("w{n}", 1), Ok("w1".to_owned()));
-        assert_eq!(give("w1", 1), Err("x".to_owned()));
+        names.give("w1", "another").unwrap();
+        let mut next = |template, gpu| names.give_next(NameTemplate(template), gpu, "x");
+        assert_eq!(next("small-{gpu}-{n}", 0), "small-0-0");
+        assert_eq!(next("small-{gpu}-{n}", 0), "small-0-1");
+        assert_eq!(next("small-{gpu}-{n}", 1), "small-1-0");
+        assert_eq!(next("w{n}", 0), "w0");
+        assert_eq!(next("w{n}", 1), "w2", "w1 is another's");
+        assert_eq!(names.give("w2", "y"), Err("x".to_owned()));
+    }
+
+    #[test]
+    fn a_name_is_known_by_its_template() {
+        for (template, name) in [
+            ("a", "a"),
+            ("t-{gpu}", "t-3"),
+            ("t-{gpu}-{n}", "t-3-17"),
+            ("{n}{gpu}", "13"),
+            ("x{n}-{n}", "x2-2"),
+        ] {
+            assert!(NameTemplate(template).makes(3, name), "{template} {name}");
+        }
+        for (template, name) in [
+            ("a", "b"),
+            ("t-{gpu}", "t-4"),
+            ("t-{n}", "t-"),
+            ("t-{n}", "t-01"),
+            ("t-{n}", "t-1x"),
+            ("x{n}-{n}", "x1-2"),
+        ] {
+            assert!(!NameTemplate(template).makes(3, name), "{template} {name}");
+        }
     }
 
     #[test]

@@ -219,8 +219,13 @@ impl Check<'_> {
         }
         let mut compute: Vec<ComputeName> = Vec::new();
         for name in device.compute.unwrap_or_default() {
-            let parsed = name.get_ref().parse();
-            compute.push(parsed.map_err(|error: String| self.error(name.span(), error))?);
+            let parsed: Result<ComputeName, String> = name.get_ref().parse();
+            let parsed = parsed.map_err(|error| self.error(name.span(), error))?;
+            if !parsed.fits(profile.slices()) {
+                let message = format!("a {}g GPU instance has no {parsed}", profile.slices());
+                return Err(self.error(name.span(), message));
+            }
+            compute.push(parsed);
         }
         let slices: u32 = compute.iter().map(|compute| compute.slices).sum();
         if slices > profile.slices() {

@@ -3,6 +3,7 @@
 mod json;
 mod list;
 mod plan;
+mod plan_json;
 mod progress;
 mod status;
 mod table;

@@ -3,7 +3,8 @@ use std::fmt::Write as _;
 use console::style;
 
 use super::words::count;
-use crate::geometry::ComputeChoice;
+use crate::apply::Allowed;
+use crate::geometry::{ComputeChoice, Placement};
 use crate::plan::{Action, GpuPlan, Plan, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
@@ -45,6 +46,8 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
             Action::Stop(stop) => {
                 stop.name.clear();
                 stop.uuid.clear();
+                stop.clients.clear();
+                stop.unasked = None;
             }
             _ => {}
         }
@@ -83,15 +86,20 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         Action::Stop(stop) if !stop.alive => Some(&stop.name),
         _ => None,
     }));
-    lines.extend(listed("- destroy", steps.iter().filter_map(destroyed)));
-    if steps
-        .iter()
-        .any(|step| step.action == Action::SwitchMig { on: true })
-    {
-        lines.push("+ enable MIG mode".to_owned());
+    lines.extend(listed(
+        "- destroy",
+        steps.iter().filter_map(|step| destroyed(step, steps)),
+    ));
+    for step in steps {
+        if let Action::SwitchMig { on } = step.action {
+            let verb = if on { "+ enable" } else { "- disable" };
+            lines.push(format!("{verb} MIG mode ({})", step.because));
+        }
     }
-    let created = |step| created(step, steps);
-    lines.extend(listed("+ create", steps.iter().filter_map(created)));
+    lines.extend(listed(
+        "+ create",
+        steps.iter().filter_map(|step| created(step, steps)),
+    ));
     lines.extend(daemons(group, "+ start", |action| match action {
         Action::Start(start) => Some(&start.name),
         _ => None,
@@ -103,33 +111,62 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     lines
 }
 
-fn listed(verb: &str, items: impl Iterator<Item = String>) -> Option<String> {
-    let items: Vec<String> = items.collect();
-    (!items.is_empty()).then(|| format!("{verb} {}", items.join(", ")))
+/// Instances that go or come for the same reason, on one line. What the profile asks for needs none.
+fn listed<'a>(verb: &str, items: impl Iterator<Item = (&'a str, String)>) -> Vec<String> {
+    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
+    for (because, item) in items {
+        match lines.iter_mut().find(|(other, _)| *other == because) {
+            Some((_, items)) => items.push(item),
+            None => lines.push((because, vec![item])),
+        }
+    }
+    lines
+        .into_iter()
+        .map(|(because, items)| match because {
+            "" => format!("{verb} {}", items.join(", ")),
+            _ => format!("{verb} {} ({because})", items.join(", ")),
+        })
+        .collect()
 }
 
-fn destroyed(step: &Step) -> Option<String> {
-    match &step.action {
+/// What goes. That a GPU instance's compute instances go with it needs no saying.
+fn destroyed<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
+    let goes = |instance: &Placement| {
+        steps.iter().any(|other| {
+            matches!(&other.action, Action::DestroyGpuInstance { placement, .. } if placement == instance)
+        })
+    };
+    let what = match &step.action {
         Action::DestroyGpuInstance {
             name, placement, ..
-        } => Some(format!("{name} at {placement}")),
-        _ => None,
-    }
+        } => format!("{name} at {placement}"),
+        Action::DestroyComputeInstance { instance, compute } if !goes(instance) => {
+            format!("compute instance {compute} in {instance}")
+        }
+        _ => return None,
+    };
+    Some((&step.because, what))
 }
 
 /// What is made. The compute instance that every new GPU instance needs goes without saying.
-fn created(step: &Step, steps: &[Step]) -> Option<String> {
+fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
     match &step.action {
         Action::CreateGpuInstance {
             name, placement, ..
-        } => Some(format!("{name} at {placement}")),
+        } => Some(("", format!("{name} at {placement}"))),
         Action::CreateComputeInstance { instance, compute } => {
             let is_new = steps.iter().any(|other| {
                 matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
             });
             match compute {
-                ComputeChoice::Slices { count, .. } => Some(format!("{count}c in {instance}")),
-                _ => (!is_new).then(|| format!("the compute instance missing in {instance}")),
+                ComputeChoice::Slices { count, .. } => {
+                    Some(("", format!("{count}c in {instance}")))
+                }
+                _ if is_new => None,
+                _ => Some((
+                    &step.because,
+                    format!("the full compute instance in {instance}"),
+                )),
             }
         }
         _ => None,
@@ -142,11 +179,22 @@ fn daemons(
     verb: &str,
     name: impl Fn(&Action) -> Option<&String>,
 ) -> Vec<String> {
-    let all: Vec<(&str, &str)> = group
-        .iter()
-        .flat_map(|gpu| &gpu.steps)
-        .filter_map(|step| Some((step.because.as_str(), name(&step.action)?.as_str())))
-        .collect();
+    // They start in the order in which their devices come to be; a reader wants them from left to
+    // right.
+    let place = |action: &Action| match action {
+        Action::Start(start) => Some(start.place),
+        _ => None,
+    };
+    let mut all: Vec<(&str, &str)> = Vec::new();
+    for gpu in group {
+        let mut steps: Vec<&Step> = gpu.steps.iter().collect();
+        steps.sort_by_key(|step| place(&step.action));
+        for step in steps {
+            if let Some(name) = name(&step.action) {
+                all.push((&step.because, name));
+            }
+        }
+    }
     let mut reasons: Vec<&str> = all.iter().map(|(reason, _)| *reason).collect();
     reasons.sort_unstable();
     reasons.dedup();
@@ -175,10 +223,36 @@ fn some(names: &[&str]) -> String {
     }
 }
 
+/// Whom a plan disturbs, and what keeps it from being carried out; empty where there is neither.
+pub(super) fn consequences(plan: &Plan) -> String {
+    let mut out = String::new();
+    let clients: Vec<_> = plan.clients().collect();
+    if !clients.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n{} would be disturbed (up refuses, unless --drain lets them end or --force ends them):",
+            count(clients.len(), "client")
+        );
+    }
+    for client in clients {
+        let _ = writeln!(out, "  {client}");
+    }
+    let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
+    let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
+    for obstacle in obstacles.chain(unasked) {
+        let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
+    }
+    out
+}
+
 /// What a plan ends or destroys, as one phrase; empty where it does neither.
-pub(super) fn disturbances(plan: &Plan) -> String {
+pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
     let mut phrases = Vec::new();
     let interrupts = plan.interrupts();
+    let clients = plan.clients().count();
+    if clients > 0 {
+        phrases.push(format!("end {}", count(clients, "client")));
+    }
     if !interrupts.is_empty() {
         // The plan shown above has the names; a question must fit on a line.
         phrases.push(format!("stop {}", count(interrupts.len(), "daemon")));
@@ -187,7 +261,23 @@ pub(super) fn disturbances(plan: &Plan) -> String {
     match destroys.as_slice() {
         [] => {}
         [one] => phrases.push(format!("destroy {one}")),
-        _ => phrases.push(format!("destroy {}", count(destroys.len(), "GPU instance"))),
+        _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
     }
-    phrases.join(" and ")
+    let switched: Vec<u32> = plan
+        .gpus
+        .iter()
+        .filter(|gpu| {
+            let mut steps = gpu.steps.iter();
+            steps.any(|step| matches!(step.action, Action::SwitchMig { .. }))
+        })
+        .map(|gpu| gpu.index)
+        .collect();
+    if allowed.reset && !switched.is_empty() {
+        phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
+    }
+    match phrases.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => String::new(),
+    }
 }

@@ -6,7 +6,8 @@ use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
-use super::{json, list, plan, status};
+use super::{json, list, plan, plan_json, status};
+use crate::apply::Allowed;
 use crate::node::Node;
 use crate::plan::Plan;
 
@@ -77,6 +78,35 @@ impl Ui {
         print(&plan::text(plan))
     }
 
+    /// Shows whom a plan would disturb, and what is in its way.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn consequences(&self, plan: &Plan) -> Result<()> {
+        print(&plan::consequences(plan))
+    }
+
+    /// A plan for a program.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn plan_json(&self, plan: &Plan) -> Result<()> {
+        print(&json::pretty(&plan_json::of(plan))?)
+    }
+
+    /// What `up` came to, for a program: what is there now, and last whether anything was changed.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn up_json(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {
+        let outcome = plan_json::Outcome {
+            plan: plan_json::of(plan),
+            status: status::json(node, &[]),
+            changed,
+        };
+        print(&json::pretty(&outcome)?)
+    }
+
     /// Prints text that was made elsewhere.
     ///
     /// # Errors
@@ -94,8 +124,13 @@ impl Ui {
     ///
     /// # Errors
     /// When the user does not agree, or there is nobody to ask.
-    pub fn confirm(&self, plan: &Plan, consent: Consent) -> Result<(), NoConsent> {
-        let disturbs = plan::disturbances(plan);
+    pub fn confirm(
+        &self,
+        plan: &Plan,
+        allowed: Allowed,
+        consent: Consent,
+    ) -> Result<(), NoConsent> {
+        let disturbs = plan::disturbances(plan, allowed);
         if disturbs.is_empty() || consent == Consent::Given {
             return Ok(());
         }

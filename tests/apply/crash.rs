@@ -88,6 +88,8 @@ fn killed_anywhere_down_leaves_nothing() {
             .filter(|thing| !thing.ends_with("MIG mode on"))
             .collect();
         assert!(left.is_empty(), "killed at {at}: {left:?}: {}", ran.stderr);
-        assert_eq!(scene.sim.run_dir(), ["lock"], "killed at {at}");
+        // That the mode is mig-mps's doing stays known, for --disable-mig.
+        assert_eq!(scene.sim.run_dir(), ["lock", "node.json"], "killed at {at}");
+        assert!(scene.ledger().is_empty(), "killed at {at}");
     });
 }

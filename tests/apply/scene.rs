@@ -193,6 +193,7 @@ pub(crate) fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
             })
             .collect(),
         to_be_continued: false,
+        obstacles: Vec::new(),
     }
 }
 
@@ -238,6 +239,8 @@ fn steps(node: &Node, gpu: &Gpu, layout: &[&str]) -> Vec<Action> {
                 uuid: served.record.uuid.clone(),
                 patience: Patience::Idle,
                 alive,
+                clients: Vec::new(),
+                unasked: None,
             }));
         }
     }

@@ -149,7 +149,8 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
         list["gpus"][1]["gpu_instances"].as_array().unwrap().len(),
         1
     );
-    assert_eq!(sim.run_dir(), ["lock"]);
+    // MIG mode is still on, and mig-mps's doing: --disable-mig switches it off.
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
 }
 
 #[test]

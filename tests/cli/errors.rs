@@ -153,3 +153,13 @@ fn whom_root_cannot_serve() {
       |                                     ^^^^^^ for root it is "one-at-a-time" or "all", or leave serve out
     "#);
 }
+
+#[test]
+fn a_compute_instance_that_no_gpu_instance_of_that_size_offers() {
+    assert_snapshot!(mistake(&devices(r#"{ profile = "4g", compute = ["3c", "1c"] }"#)), @r#"
+    error: profile.toml:4:32: a 4g GPU instance has no 3c
+      |
+    4 |   { profile = "4g", compute = ["3c", "1c"] },
+      |                                ^^^^
+    "#);
+}

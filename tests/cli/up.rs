@@ -16,7 +16,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
     GPU 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
-      + enable MIG mode
+      + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at 0:2, 1g.10gb at 2:1
       + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  DAEMON  SERVER  SINCE  SERVE  DEVICE
@@ -59,7 +59,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     GPU 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
-      + enable MIG mode
+      + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at 0:2, 1g.10gb at 2:1
       + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
     ");
@@ -176,7 +176,7 @@ devices = [ { profile = "1g.35gb" } ]
 }
 
 #[test]
-fn other_instances_are_never_destroyed_to_make_room() {
+fn instances_make_room_only_with_consent() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let before = sim.list();
@@ -185,14 +185,166 @@ fn other_instances_are_never_destroyed_to_make_room() {
 select = { all = true }
 devices = [ { profile = "7g" } ]
 "#;
-    let ran = sim.up(other, &["--yes"]).ended(4);
+    let ran = sim.up(other, &[]).ended(4);
     assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
-    error: GPU 0 (NVIDIA A100-SXM4-80GB) is partitioned otherwise, and this version does not destroy instances to make room
-      |2g.20gb    |1g   |.....|.....|.....|.....|.....|
-    hint: take it down with mig-mps down --destroy-mig, or destroy the instances of other tools with nvidia-smi mig -i 0 -dci && nvidia-smi mig -i 0 -dgi
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      |2g.20gb    |1g   |.....|.....|.....|.....|.....|  now
+      |7g.80gb                                        |  then
+      - stop 2 daemons (the profile does not ask for it): 0.0, 0.2
+      - destroy 2g.20gb at 0:2, 1g.10gb at 2:1 (7g.80gb at 0:8 needs its place)
+      + create 7g.80gb at 0:8
+      + start 1 daemon (no daemon serves it): 0.0
+    error: this would stop 2 daemons and destroy 2 instances, and there is no terminal to ask on
+    hint: agree beforehand with --yes
     ");
     assert_eq!(sim.list(), before);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    sim.up(other, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+    assert_eq!(sim.device("0.0")["profile"], "7g.80gb");
+}
+
+#[test]
+fn a_neighbours_change_disturbs_nobody() {
+    let sim = Sim::with("a100-80gb", 1);
+    let halves =
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";
+    sim.up(halves, &[]).ended(0);
+    let client = sim.client("0.4");
+    let before = sim.device("0.4");
+    let quarters = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 } ]
+"#;
+    sim.up(quarters, &["--yes"]).ended(0);
+    let after = sim.device("0.4");
+    for key in ["uuid", "daemon_pid", "servers", "clients"] {
+        assert_eq!(after[key], before[key], "{key}");
+    }
+    assert!(client.finish().status.success());
+    assert_eq!(
+        in_state(&sim.status(), "ready"),
+        ["0.0", "0.1", "0.2", "0.4"]
+    );
+}
+
+#[test]
+fn clients_are_disturbed_only_by_force() {
+    let sim = Sim::with("a100-80gb", 1);
+    let halves =
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";
+    sim.up(halves, &[]).ended(0);
+    // Only a 3g at 4 leaves room for the rest.
+    let client = sim.client("0.0");
+    let quarters = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 } ]
+"#;
+    let path = sim.profile(quarters);
+    let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
+    let ran = sim.run(&plan).ended(3);
+    assert_snapshot!(ran.tidy(), @"
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      |3g.40gb  |3g.40gb  |  now
+      |1g  |1g  |2g.20gb  |3g.40gb  |  then
+      - stop 1 daemon (the profile does not ask for it): 0.0
+      - destroy 3g.40gb at 0:4 (1g.10gb at 0:1 needs its place)
+      + create 2g.20gb at 2:2, 1g.10gb at 0:1, 1g.10gb at 1:1
+      + start 3 daemons (no daemon serves it): 0.0, 0.1, 0.2
+
+    1 client would be disturbed (up refuses, unless --drain lets them end or --force ends them):
+      0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+    ");
+    let before = sim.list();
+    let ran = sim.up(quarters, &["--yes"]).ended(4);
+    assert!(
+        ran.stderr.contains(&format!("0.0: pid {} (", client.pid())),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("--force"), "{}", ran.stderr);
+    assert_eq!(sim.list(), before);
+    sim.up(quarters, &["--yes", "--force"]).ended(0);
+    assert!(!client.finish().status.success());
+    let kept = sim.device("0.4");
+    assert_eq!(kept["profile"], "3g.40gb");
+}
+
+#[test]
+fn clients_in_the_way_are_waited_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.0");
+    let other = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
+    let ran = sim.up(other, &["--yes", "--drain", "1"]).ended(4);
+    assert!(
+        ran.stderr.contains("waiting for at most 1 s more"),
+        "{}",
+        ran.stderr
+    );
+    let path = sim.profile(other);
+    let up = sim.spawn(&["up", path.to_str().unwrap(), "--yes", "--drain", "60"]);
+    assert!(client.finish().status.success());
+    assert!(up.wait_with_output().unwrap().status.success());
+    assert_eq!(sim.device("0.0")["profile"], "7g.80gb");
+}
+
+#[test]
+fn instances_that_others_left_are_finished_or_removed() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.foreign_instance(0, 3);
+    sim.foreign_instance(0, 6);
+    let more = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\" }, { profile = \"1g\", count = 2 } ]\n";
+    let ran = sim.up(more, &["--yes"]).ended(0);
+    let plan = plain(&ran.stdout);
+    let plan: Vec<&str> = plan.lines().take(6).collect();
+    assert_snapshot!(plan.join("\n"), @"
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      |2g.20gb    |1g   |1g   |.....|.....|1g   |.....|  now
+      |2g.20gb    |1g   |1g   |.....|.....|.....|.....|  then
+      - destroy 1g.10gb at 6:1 (left without a compute instance, and the profile does not ask for it)
+      + create the full compute instance in 3:1 (its GPU instance is there without it)
+      + start 1 daemon (no daemon serves it): 0.3
+    ");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2", "0.3"]);
+}
+
+#[test]
+fn compute_instances_are_exchanged_within_their_gpu_instance() {
+    let sim = Sim::with("a100-80gb", 1);
+    let split = |compute: &str| {
+        format!(
+            "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {{ profile = \"3g\"{compute} }} ]\n"
+        )
+    };
+    sim.up(&split(", compute = [\"1c\", \"1c\", \"1c\"]"), &[])
+        .ended(0);
+    assert_eq!(
+        in_state(&sim.status(), "ready"),
+        ["0.0.c0", "0.0.c1", "0.0.c2"]
+    );
+    let client = sim.client("0.0.c2");
+    let created = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
+    sim.up(
+        &split(", compute = [\"2c\", \"1c\"]"),
+        &["--yes", "--force"],
+    )
+    .ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0.c0", "0.0.c1"]);
+    assert_eq!(
+        sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"),
+        created
+    );
+    drop(client);
+    sim.up(&split(""), &["--yes", "--force"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+    assert_eq!(
+        sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"),
+        created
+    );
 }
 
 #[test]
@@ -228,9 +380,9 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
       |
     3 | select = { all = true }
       |          ^^^^^^^^^^^^^^
-    GPU 0: 2 × 3g.40gb + 1g.10gb does not fit: it needs 9 of 8 memory slices
-      |.....|.....|.....|.....|.....|.....|.....|.....|
-    hint: 2 × 3g.40gb would fit
+    GPU 0 (NVIDIA A100-SXM4-80GB): 2 × 3g.40gb + 1g.10gb does not fit: it needs 9 of 8 memory slices
+      |3g.40gb                |3g.40gb                |  2 × 3g.40gb
+    hint: 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 3g.40gb + 2g.20gb + 2 × 1g.10gb would fit
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -313,13 +465,9 @@ fn what_is_no_longer_asked_for_on_a_whole_gpu_makes_way() {
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up(SMALL, &["--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
-    let ran = sim.up(whole, &["--yes"]).ended(4);
-    assert!(
-        ran.stderr
-            .contains("is in MIG mode, and the profile wants it whole"),
-        "{}",
-        ran.stderr
-    );
+    sim.up(whole, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
 }
 
 #[test]
@@ -368,7 +516,8 @@ fn an_up_that_was_killed_is_gone_on_with() {
     let made = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
     assert_eq!(made, 8, "no instance is made twice");
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert_eq!(sim.run_dir(), ["lock"]);
+    // MIG mode is still on, and mig-mps's doing: --disable-mig switches it off.
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
     assert_eq!(sim.list()["gpus"][3]["devices"], serde_json::json!([]));
 }
 

@@ -1,0 +1,51 @@
+//! `mig-mps plan`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::Ends;
+use crate::environment::Environment;
+use crate::failure::Status;
+use crate::node::{Look, RunDir, observe};
+use crate::plan;
+use crate::profile::Profile;
+use crate::render::Ui;
+
+/// The flags of `plan`.
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// What is wanted (TOML)
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    profile: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Exit with 3 when there is something to do
+    #[arg(long)]
+    exit_code: bool,
+}
+
+/// Shows what `up` would do, and whom it would disturb.
+///
+/// # Errors
+/// See [`Status`] for what each ends the program with.
+pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+    let profile = Profile::load(&args.profile)?;
+    let home = RunDir::at(&environment.home()?.run);
+    let node = observe(environment, Look::Close)?;
+    let plan = plan::up(&node, &profile, &home, environment.caller)?;
+    if args.json {
+        ui.plan_json(&plan)?;
+    } else if plan.is_empty() {
+        ui.note("Nothing to do: the node is as the profile says.");
+    } else {
+        ui.plan(&plan)?;
+        ui.consequences(&plan)?;
+    }
+    if args.exit_code && !plan.is_empty() {
+        return Err(Ends(Status::NotYet).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Which of the equal requests gets which of the places found for their profile.
+
+use std::collections::BTreeMap;
+
+use super::solver::Request;
+use super::{Harm, Placement, ProfileId};
+
+/// A place that was found for a profile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) profile: ProfileId,
+    pub(super) placement: Placement,
+    /// The standing instance that is kept there.
+    pub(super) standing: Option<usize>,
+}
+
+/// A place for every request, and what keeping what stands there costs.
+#[derive(Clone, Debug)]
+pub(super) struct Assignment {
+    pub(super) placements: Vec<Placement>,
+    pub(super) harm: Harm,
+}
+
+/// The assignment with the least harm. There are as many places of each profile as requests, and
+/// the pinned requests' own are among them.
+pub(super) fn assign(
+    requests: &[Request],
+    places: &[Place],
+    keeping: &dyn Fn(usize, usize) -> Harm,
+) -> Assignment {
+    let mut placements = vec![Placement::new(0, 0); requests.len()];
+    let mut harm = Harm::NONE;
+    let mut free: Vec<Place> = places.to_vec();
+    let cost = |entry, place: &Place| place.standing.map_or(Harm::NONE, |s| keeping(entry, s));
+    for (index, request) in requests.iter().enumerate() {
+        let Some(at) = request.at else { continue };
+        let its = |place: &Place| place.profile == request.profile && place.placement.start == at;
+        if let Some(position) = free.iter().position(its) {
+            let place = free.swap_remove(position);
+            placements[index] = place.placement;
+            harm = harm + cost(request.entry, &place);
+        }
+    }
+    free.sort_unstable_by_key(|place| (place.profile, place.placement));
+    for places in free.chunk_by(|a, b| a.profile == b.profile) {
+        let of_profile = |(_, request): &(usize, &Request)| {
+            request.at.is_none() && request.profile == places[0].profile
+        };
+        let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, request) in requests.iter().enumerate().filter(of_profile) {
+            waiting.entry(request.entry).or_default().push(index);
+        }
+        let entries: Vec<usize> = waiting.keys().copied().collect();
+        let counts: Vec<usize> = waiting.values().map(Vec::len).collect();
+        let matching = Matching {
+            places,
+            entries: &entries,
+            cost: &cost,
+        };
+        let (least, choices) = matching.best(counts);
+        harm = harm + least;
+        for (place, entry) in places.iter().zip(choices) {
+            // There are as many requests as places.
+            if let Some(requests) = waiting.get_mut(&entry) {
+                placements[requests.remove(0)] = place.placement;
+            }
+        }
+    }
+    Assignment { placements, harm }
+}
+
+/// How often each occurs, in the order of first occurrence.
+pub(super) fn count(profiles: impl Iterator<Item = ProfileId>) -> Vec<(ProfileId, u32)> {
+    let mut counts: Vec<(ProfileId, u32)> = Vec::new();
+    for profile in profiles {
+        match counts.iter_mut().find(|(other, _)| *other == profile) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((profile, 1)),
+        }
+    }
+    counts
+}
+
+struct Matching<'a, F> {
+    places: &'a [Place],
+    entries: &'a [usize],
+    cost: &'a F,
+}
+
+impl<F: Fn(usize, &Place) -> Harm> Matching<'_, F> {
+    /// The entry for each place, and the harm of it all. `counts` says how many requests of each
+    /// entry there are; with equal harm the earlier entry gets the lower place.
+    fn best(&self, counts: Vec<usize>) -> (Harm, Vec<usize>) {
+        if self.entries.len() == 1 || self.places.iter().all(|place| place.standing.is_none()) {
+            let order = self.entries.iter().zip(&counts);
+            let order: Vec<usize> = order
+                .flat_map(|(&entry, &count)| std::iter::repeat_n(entry, count))
+                .collect();
+            let pairs = order.iter().zip(self.places);
+            let harm = pairs.map(|(&entry, place)| (self.cost)(entry, place)).sum();
+            return (harm, order);
+        }
+        let mut known = BTreeMap::new();
+        let (harm, mut choices) = self.rest(0, counts, &mut known);
+        choices.reverse();
+        (harm, choices)
+    }
+
+    /// The best for the places from `depth` on with what is left of each entry; the last place first.
+    fn rest(
+        &self,
+        depth: usize,
+        left: Vec<usize>,
+        known: &mut BTreeMap<Vec<usize>, (Harm, Vec<usize>)>,
+    ) -> (Harm, Vec<usize>) {
+        let Some(place) = self.places.get(depth) else {
+            return (Harm::NONE, Vec::new());
+        };
+        if let Some(known) = known.get(&left) {
+            return known.clone();
+        }
+        let mut best: Option<(Harm, Vec<usize>)> = None;
+        for (nth, &entry) in self.entries.iter().enumerate() {
+            if left[nth] == 0 {
+                continue;
+            }
+            let mut then = left.clone();
+            then[nth] -= 1;
+            let (harm, mut choices) = self.rest(depth + 1, then, known);
+            let harm = harm + (self.cost)(entry, place);
+            if best.as_ref().is_none_or(|(least, _)| harm < *least) {
+                choices.push(entry);
+                best = Some((harm, choices));
+            }
+        }
+        let best = best.unwrap_or_default();
+        known.insert(left, best.clone());
+        best
+    }
+}

@@ -1,0 +1,165 @@
+//! Which compute instances of a GPU instance stay, and which are made.
+
+use super::standing::Standing;
+use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Harm, Placement};
+
+/// What becomes of the compute instances of a GPU instance that is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ComputeLayout {
+    /// Which of the standing ones stay, and the number each has among those that will be there.
+    pub(super) kept: Vec<(usize, usize)>,
+    /// Which of them go.
+    pub(super) destroyed: Vec<usize>,
+    /// What is made, in this order.
+    pub(super) created: Vec<ComputeChoice>,
+    /// What that does to what runs.
+    pub(super) harm: Harm,
+}
+
+/// What is made in a GPU instance that is new: the large ones first, so that the driver finds a
+/// place for each.
+pub(super) fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
+    let mut sizes = wanted.to_vec();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    match sizes.as_slice() {
+        [] => vec![ComputeChoice::Full],
+        sizes => sizes
+            .iter()
+            .map(|&count| ComputeChoice::Slices { count, at: None })
+            .collect(),
+    }
+}
+
+/// The least harmful way to the compute instances wanted: their slices, or the one with all the
+/// SMs, `full`, where `wanted` is empty.
+///
+/// `differs(part, nth)` tells whether the daemon of a standing one that becomes the nth must be
+/// restarted.
+pub(super) fn layout(
+    standing: &Standing<'_>,
+    wanted: &[u32],
+    full: u32,
+    differs: &dyn Fn(usize, usize) -> bool,
+) -> ComputeLayout {
+    let count = standing.parts.len();
+    let subsets = 0_u32..1 << count.min(16);
+    let layouts = subsets.filter_map(|subset| {
+        let kept: Vec<usize> = (0..count).filter(|nth| subset & 1 << nth != 0).collect();
+        keeping(standing, &kept, wanted, full, differs)
+    });
+    // Destroying all of them is always possible.
+    layouts.min_by_key(|layout| layout.harm).unwrap_or_default()
+}
+
+fn keeping(
+    standing: &Standing<'_>,
+    kept: &[usize],
+    wanted: &[u32],
+    full: u32,
+    differs: &dyn Fn(usize, usize) -> bool,
+) -> Option<ComputeLayout> {
+    let parts = &standing.parts;
+    let created = if wanted.is_empty() {
+        let is_full = |&nth: &usize| parts[nth].compute.multiprocessors == full;
+        match kept {
+            [] => vec![ComputeChoice::Full],
+            [one] if is_full(one) => Vec::new(),
+            _ => return None,
+        }
+    } else {
+        let mut missing = wanted.to_vec();
+        for &nth in kept {
+            let slices = parts[nth].compute.slices;
+            let position = missing.iter().position(|&wanted| wanted == slices)?;
+            missing.swap_remove(position);
+        }
+        if kept.is_empty() {
+            fresh(&missing)
+        } else {
+            let taken: Vec<Placement> = kept.iter().map(|&n| parts[n].compute.placement).collect();
+            beside(&standing.instance.offered, &taken, missing)?
+        }
+    };
+    let start = |choice: &ComputeChoice| match choice {
+        ComputeChoice::Slices { at, .. } => *at,
+        _ => None,
+    };
+    let mut order: Vec<u32> = kept
+        .iter()
+        .map(|&nth| parts[nth].compute.placement.start)
+        .chain(created.iter().filter_map(start))
+        .collect();
+    order.sort_unstable();
+    let number = |nth: usize| {
+        let start = parts[nth].compute.placement.start;
+        order.iter().filter(|&&other| other < start).count()
+    };
+    let kept: Vec<(usize, usize)> = kept.iter().map(|&nth| (nth, number(nth))).collect();
+    let destroyed: Vec<usize> = (0..parts.len())
+        .filter(|nth| !kept.iter().any(|(kept, _)| kept == nth))
+        .collect();
+    let gone: Harm = destroyed.iter().map(|&nth| parts[nth].harm).sum();
+    let restarted: Harm = kept
+        .iter()
+        .filter(|&&(part, nth)| differs(part, nth))
+        .map(|&(part, _)| parts[part].restart)
+        .sum();
+    Some(ComputeLayout {
+        kept,
+        destroyed,
+        created,
+        harm: gone + restarted,
+    })
+}
+
+/// Places for what is missing beside what stays; `None` where there are none, or where the driver
+/// does not tell which there are.
+fn beside(
+    offered: &[ComputeInstanceProfile],
+    taken: &[Placement],
+    mut missing: Vec<u32>,
+) -> Option<Vec<ComputeChoice>> {
+    missing.sort_unstable_by(|a, b| b.cmp(a));
+    let mut chosen = Vec::new();
+    place(offered, taken, &missing, &mut chosen).then_some(())?;
+    let choices = missing.iter().zip(chosen);
+    Some(
+        choices
+            .map(|(&count, place)| ComputeChoice::Slices {
+                count,
+                at: Some(place.start),
+            })
+            .collect(),
+    )
+}
+
+fn place(
+    offered: &[ComputeInstanceProfile],
+    taken: &[Placement],
+    missing: &[u32],
+    chosen: &mut Vec<Placement>,
+) -> bool {
+    let Some(&slices) = missing.get(chosen.len()) else {
+        return true;
+    };
+    // The plain one of that size, as `create_compute_instance` takes it.
+    let of_size = offered.iter().filter(|profile| profile.slices == slices);
+    let Some(profile) = of_size.min_by_key(|profile| profile.id) else {
+        return false;
+    };
+    profile.placements.iter().any(|&candidate| {
+        let is_free = !taken
+            .iter()
+            .chain(chosen.iter())
+            .any(|other| other.overlaps(candidate));
+        if !is_free {
+            return false;
+        }
+        chosen.push(candidate);
+        let found = place(offered, taken, missing, chosen);
+        if !found {
+            chosen.pop();
+        }
+        found
+    })
+}

@@ -1,0 +1,175 @@
+//! Why a request does not suit a GPU, and what would.
+
+use super::layout::Wish;
+use super::{Because, Refusal};
+use crate::geometry::{
+    GpuInstanceProfile, Harm, ProfileId, Request, Segment, SliceMap, arrange, nearest,
+};
+use crate::node::Gpu;
+use crate::profile::{Part, Profile};
+
+pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &Part) -> Refusal {
+    let known: Vec<String> = gpu
+        .profiles
+        .iter()
+        .map(|offer| offer.name.to_string())
+        .collect();
+    let wanted = part.profile.to_string();
+    let error = profile.error(
+        part.span,
+        format!(
+            "GPU {} ({}) has no profile \"{wanted}\"",
+            gpu.index, gpu.product
+        ),
+    );
+    // The same slices on this model come nearest; then the most similar spelling.
+    let same = part.profile.short();
+    let near = gpu
+        .profiles
+        .iter()
+        .find(|offer| offer.name.short() == same)
+        .map(|offer| offer.name.to_string())
+        .or_else(|| {
+            let distance = |name: &String| strsim::damerau_levenshtein(name, &wanted);
+            known.iter().min_by_key(|name| distance(name)).cloned()
+        });
+    Refusal::Profile(match near {
+        Some(near) => error.with_hint(format!(
+            "did you mean \"{near}\"? It has {}",
+            known.join(", ")
+        )),
+        None => error,
+    })
+}
+
+pub(super) fn check_start(
+    profile: &Profile,
+    gpu: &Gpu,
+    part: &Part,
+    offer: &GpuInstanceProfile,
+    at: u32,
+) -> Result<(), Refusal> {
+    if offer.placements.iter().any(|place| place.start == at) {
+        return Ok(());
+    }
+    let starts = offer.placements.iter().map(|place| place.start.to_string());
+    let message = format!(
+        "{} cannot start at {at} on GPU {} ({})",
+        offer.name, gpu.index, gpu.product
+    );
+    let hint = format!("it can at {}", starts.collect::<Vec<_>>().join(", "));
+    let error = profile.error(part.span, message);
+    Err(Refusal::Profile(error.with_hint(hint)))
+}
+
+/// More of one profile than can exist, beside what was read before it.
+pub(super) fn too_many(
+    wish: &Wish<'_>,
+    before: &[Request],
+    offer: &GpuInstanceProfile,
+    count: u32,
+) -> Refusal {
+    let mut wanted = sum(wish.gpu, before);
+    let plus = if wanted.is_empty() { "" } else { " + " };
+    wanted = format!("{wanted}{plus}{count} × {}", offer.name);
+    let mut fitting = before.to_vec();
+    let request = Request {
+        profile: offer.id,
+        at: None,
+        entry: 0,
+    };
+    fitting.extend(std::iter::repeat_n(request, offer.most as usize));
+    let why = number(offer, count);
+    refuse(wish, wanted, why, &fitting)
+}
+
+/// Requests for which there is no arrangement.
+pub(super) fn refusal(wish: &Wish<'_>, requests: &[Request]) -> Refusal {
+    let gpu = wish.gpu;
+    let units = gpu.units();
+    let size = |request: &Request| {
+        let offer = gpu.profile(request.profile);
+        let placement = offer.and_then(|offer| offer.placements.first());
+        placement.map_or(0, |placement| placement.size)
+    };
+    let count = |id: ProfileId| requests.iter().filter(|r| r.profile == id).count();
+    let excessive = gpu.profiles.iter().find_map(|offer| {
+        let count = u32::try_from(count(offer.id)).unwrap_or(u32::MAX);
+        (count > offer.most).then(|| number(offer, count))
+    });
+    let needed: u32 = requests.iter().map(size).sum();
+    let media = |request: &&Request| {
+        let offer = gpu.profile(request.profile);
+        offer.is_some_and(|offer| offer.name.has("+me") || offer.name.has("+me.all"))
+    };
+    let why = if let Some(why) = excessive {
+        why
+    } else if needed > units {
+        format!("it needs {needed} of {units} memory slices")
+    } else if requests.iter().any(|request| media(&request)) {
+        "either the memory slices or the media engines do not suffice: a GPU has one +me, and beside \
+         +me.all nothing but -me"
+            .to_owned()
+    } else {
+        "no arrangement of these placements exists".to_owned()
+    };
+    refuse(wish, sum(gpu, requests), why, requests)
+}
+
+fn number(offer: &GpuInstanceProfile, count: u32) -> String {
+    format!(
+        "{count} of {} are asked for and {} can exist",
+        offer.name, offer.most
+    )
+}
+
+fn refuse(wish: &Wish<'_>, wanted: String, why: String, requests: &[Request]) -> Refusal {
+    let gpu = wish.gpu;
+    let near = nearest(&gpu.profiles, requests);
+    let map = near.first().map(|part| {
+        let free = |_: usize, _: usize| Harm::NONE;
+        let places = arrange(&gpu.profiles, &[], part, &free).map(|found| found.placements);
+        let segments = part.iter().zip(places.unwrap_or_default());
+        let segments = segments.map(|(request, placement)| Segment {
+            placement,
+            label: gpu
+                .profile(request.profile)
+                .map_or_else(String::new, |offer| offer.name.to_string()),
+        });
+        SliceMap::new(gpu.units(), segments.collect())
+    });
+    Refusal::Infeasible(Box::new(Because {
+        profile: wish
+            .profile
+            .error(wish.block.span, "this does not fit on a GPU it selects"),
+        gpu: gpu.index,
+        product: gpu.product.clone(),
+        wanted,
+        why,
+        part: map,
+        nearest: near.iter().map(|requests| sum(gpu, requests)).collect(),
+    }))
+}
+
+/// `2 × 3g.40gb + 1g.10gb`
+fn sum(gpu: &Gpu, requests: &[Request]) -> String {
+    let mut counts: Vec<(ProfileId, usize)> = Vec::new();
+    for request in requests {
+        let known = counts.iter_mut().find(|(id, _)| *id == request.profile);
+        match known {
+            Some((_, count)) => *count += 1,
+            None => counts.push((request.profile, 1)),
+        }
+    }
+    let name = |&(profile, count): &(ProfileId, usize)| {
+        let name = gpu
+            .profile(profile)
+            .map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
+        if count == 1 {
+            name
+        } else {
+            format!("{count} × {name}")
+        }
+    };
+    counts.iter().map(name).collect::<Vec<_>>().join(" + ")
+}

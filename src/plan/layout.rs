@@ -1,0 +1,343 @@
+//! What becomes of one GPU's instances.
+
+use super::compute::{self, ComputeLayout};
+use super::slot::{self, Slot, Terms};
+use super::standing::Standing;
+use super::{Action, Obstacle, Place, Refusal, Step, infeasible};
+use crate::geometry::{
+    self, ComputeChoice, GpuInstanceProfile, Placement, Request, Segment, SliceMap,
+};
+use crate::host::Uid;
+use crate::node::{Gpu, Node, RunDir};
+use crate::profile::{Block, NameTemplate, Part, Profile};
+
+/// How one GPU comes to what a block wants of it.
+pub(super) struct Layout<'a> {
+    /// What lies on it then.
+    pub(super) after: SliceMap,
+    /// What goes: per GPU instance its compute instances, then it.
+    pub(super) destroys: Vec<Step>,
+    /// What is made, GPU instance by GPU instance.
+    pub(super) builds: Vec<Build>,
+    /// The devices there are then.
+    pub(super) slots: Vec<Slot<'a>>,
+    /// What keeps instances from being destroyed.
+    pub(super) obstacles: Vec<Obstacle>,
+}
+
+/// What is made of one GPU instance, or in it.
+pub(super) struct Build {
+    pub(super) placement: Placement,
+    pub(super) steps: Vec<Step>,
+}
+
+/// What the layout of a GPU is made from.
+pub(super) struct Wish<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) block: &'a Block,
+    pub(super) parts: &'a [Part],
+    pub(super) node: &'a Node,
+    pub(super) home: &'a RunDir,
+    pub(super) caller: Uid,
+    pub(super) gpu: &'a Gpu,
+}
+
+impl<'a> Wish<'a> {
+    /// The least harmful layout (DESIGN 5.3).
+    pub(super) fn layout(&self) -> Result<Layout<'a>, Refusal> {
+        let offers = self.offers()?;
+        let requests = self.requests(&offers)?;
+        let standing = Standing::all(self.node, self.home, self.gpu);
+        let keeping =
+            |entry: usize, nth: usize| self.compute(&standing[nth], offers[entry], entry).harm;
+        let bodies: Vec<geometry::Standing> = standing
+            .iter()
+            .map(|standing| geometry::Standing {
+                profile: standing.instance.profile,
+                placement: standing.placement(),
+                harm: standing.harm(),
+            })
+            .collect();
+        let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
+            .map_err(|_| infeasible::refusal(self, &requests))?;
+        let mut wanted: Vec<(Placement, usize)> = arrangement
+            .placements
+            .iter()
+            .zip(&requests)
+            .map(|(&placement, request)| (placement, request.entry))
+            .collect();
+        wanted.sort_unstable();
+        Ok(self.carry_out(&offers, &standing, &wanted))
+    }
+
+    /// The profile that each entry means on this GPU.
+    fn offers(&self) -> Result<Vec<&'a GpuInstanceProfile>, Refusal> {
+        let gpu = self.gpu;
+        let parts = self.parts.iter();
+        parts
+            .map(|part| {
+                let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
+                let offer = part
+                    .profile
+                    .choose(offered)
+                    .ok_or_else(|| infeasible::unknown_profile(self.profile, gpu, part))?;
+                if let Some(at) = part.at {
+                    infeasible::check_start(self.profile, gpu, part, offer, at)?;
+                }
+                Ok(offer)
+            })
+            .collect()
+    }
+
+    fn requests(&self, offers: &[&GpuInstanceProfile]) -> Result<Vec<Request>, Refusal> {
+        let mut requests = Vec::new();
+        for (entry, (part, offer)) in self.parts.iter().zip(offers).enumerate() {
+            if part.count > offer.most {
+                // Nobody wants a billion requests listed.
+                return Err(infeasible::too_many(self, &requests, offer, part.count));
+            }
+            let request = Request {
+                profile: offer.id,
+                at: part.at,
+                entry,
+            };
+            requests.extend(std::iter::repeat_n(request, part.count as usize));
+        }
+        Ok(requests)
+    }
+
+    /// What becomes of the compute instances of a standing GPU instance that an entry keeps.
+    fn compute(
+        &self,
+        standing: &Standing<'_>,
+        offer: &GpuInstanceProfile,
+        entry: usize,
+    ) -> ComputeLayout {
+        let wanted = self.slices(entry);
+        let of = wanted.len().max(1);
+        let differs = |part: usize, nth: usize| {
+            let template = self.template(entry, standing.placement(), nth, of);
+            let terms = self.terms(entry, &template);
+            let served = standing.parts[part].served;
+            served.is_some_and(|served| terms.difference(served).is_some())
+        };
+        compute::layout(standing, &wanted, offer.multiprocessors, &differs)
+    }
+
+    fn slices(&self, entry: usize) -> Vec<u32> {
+        let compute = self.parts[entry].compute.iter();
+        compute.map(|compute| compute.slices).collect()
+    }
+
+    fn template(&self, entry: usize, placement: Placement, nth: usize, of: usize) -> String {
+        match &self.parts[entry].name {
+            Some((name, _)) => name.clone(),
+            None => slot::default_name(self.gpu, placement, nth, of),
+        }
+    }
+
+    fn terms<'t>(&self, entry: usize, template: &'t str) -> Terms<'t>
+    where
+        'a: 't,
+    {
+        let settings = &self.parts[entry].settings;
+        Terms {
+            gpu: self.gpu.index,
+            template: NameTemplate(template),
+            serve: slot::serve(settings, self.caller),
+            settings,
+        }
+    }
+
+    fn carry_out(
+        &self,
+        offers: &[&GpuInstanceProfile],
+        standing: &[Standing<'a>],
+        wanted: &[(Placement, usize)],
+    ) -> Layout<'a> {
+        let mut layout = Layout {
+            after: SliceMap::new(0, Vec::new()),
+            destroys: Vec::new(),
+            builds: Vec::new(),
+            slots: Vec::new(),
+            obstacles: Vec::new(),
+        };
+        let mut segments = Vec::new();
+        let mut kept = Vec::new();
+        for &(placement, entry) in wanted {
+            let offer = offers[entry];
+            segments.push(Segment {
+                placement,
+                label: offer.name.to_string(),
+            });
+            let stays = standing.iter().enumerate().find(|(_, standing)| {
+                standing.placement() == placement && standing.instance.profile == offer.id
+            });
+            let (compute, standing) = if let Some((nth, standing)) = stays {
+                kept.push(nth);
+                (self.compute(standing, offer, entry), Some(standing))
+            } else {
+                let made = ComputeLayout {
+                    created: compute::fresh(&self.slices(entry)),
+                    ..ComputeLayout::default()
+                };
+                (made, None)
+            };
+            layout.change_compute(self.gpu, standing, &compute);
+            layout.build(offer, placement, standing.is_some(), &compute.created);
+            self.fill(&mut layout, (placement, entry), standing, &compute);
+        }
+        let places: Vec<Placement> = wanted.iter().map(|&(placement, _)| placement).collect();
+        for (nth, standing) in standing.iter().enumerate() {
+            if !kept.contains(&nth) {
+                layout.destroy(self.gpu, standing, &places, &segments);
+            }
+        }
+        layout.after = SliceMap::new(self.gpu.units(), segments);
+        // The large ones first; a device can be used as soon as it is there.
+        layout
+            .builds
+            .sort_by_key(|build| (std::cmp::Reverse(build.placement.size), build.placement));
+        layout
+    }
+
+    /// Adds the devices of one GPU instance.
+    fn fill(
+        &self,
+        layout: &mut Layout<'a>,
+        (placement, entry): (Placement, usize),
+        standing: Option<&Standing<'a>>,
+        compute: &ComputeLayout,
+    ) {
+        let part = &self.parts[entry];
+        let of = part.compute.len().max(1);
+        for nth in 0..of {
+            let stays = compute.kept.iter().find(|(_, number)| *number == nth);
+            let served = stays
+                .zip(standing)
+                .and_then(|(&(index, _), standing)| standing.parts[index].served);
+            layout.slots.push(Slot {
+                gpu: self.gpu.index,
+                entry,
+                place: Place::Part { placement, nth },
+                template: self.template(entry, placement, nth, of),
+                span: part
+                    .name
+                    .as_ref()
+                    .map_or(self.block.span, |(_, span)| *span),
+                serve: slot::serve(&part.settings, self.caller),
+                settings: &part.settings,
+                served,
+                name: String::new(),
+            });
+        }
+    }
+}
+
+impl Layout<'_> {
+    fn build(
+        &mut self,
+        offer: &GpuInstanceProfile,
+        placement: Placement,
+        stands: bool,
+        compute: &[ComputeChoice],
+    ) {
+        let mut steps = Vec::new();
+        if !stands {
+            steps.push(Step {
+                action: Action::CreateGpuInstance {
+                    profile: offer.id,
+                    name: offer.name.clone(),
+                    placement,
+                },
+                because: "the profile asks for it".to_owned(),
+            });
+        }
+        let because = if stands {
+            "its GPU instance is there without it"
+        } else {
+            "the profile asks for it"
+        };
+        steps.extend(compute.iter().map(|&compute| Step {
+            action: Action::CreateComputeInstance {
+                instance: placement,
+                compute,
+            },
+            because: because.to_owned(),
+        }));
+        if !steps.is_empty() {
+            self.builds.push(Build { placement, steps });
+        }
+    }
+
+    /// What of a GPU instance that stays has to go.
+    fn change_compute(
+        &mut self,
+        gpu: &Gpu,
+        standing: Option<&Standing<'_>>,
+        compute: &ComputeLayout,
+    ) {
+        let Some(standing) = standing else { return };
+        let gone = compute.destroyed.iter().map(|&nth| &standing.parts[nth]);
+        self.obstacles
+            .extend(gone.filter_map(|part| part.in_the_way(gpu)));
+        self.destroys
+            .extend(compute.destroyed.iter().map(|&nth| Step {
+                action: Action::DestroyComputeInstance {
+                    instance: standing.placement(),
+                    compute: standing.parts[nth].compute.placement,
+                },
+                because: "its GPU instance is to be shared otherwise".to_owned(),
+            }));
+    }
+
+    fn destroy(
+        &mut self,
+        gpu: &Gpu,
+        standing: &Standing<'_>,
+        places: &[Placement],
+        segments: &[Segment],
+    ) {
+        let placement = standing.placement();
+        let instead = places.iter().position(|place| place.overlaps(placement));
+        let because = match instead {
+            Some(nth) => format!("{} at {} needs its place", segments[nth].label, places[nth]),
+            None if standing.parts.is_empty() => {
+                "left without a compute instance, and the profile does not ask for it".to_owned()
+            }
+            None => "the profile does not ask for it".to_owned(),
+        };
+        self.destroys.extend(dismantle(gpu, standing, &because));
+        let gone = standing.parts.iter();
+        self.obstacles
+            .extend(gone.filter_map(|part| part.in_the_way(gpu)));
+    }
+}
+
+/// Destroys a GPU instance and what is in it.
+pub(super) fn dismantle(gpu: &Gpu, standing: &Standing<'_>, because: &str) -> Vec<Step> {
+    let placement = standing.placement();
+    // Instances are found profile by profile: there is one.
+    let Some(profile) = gpu.profile(standing.instance.profile) else {
+        return Vec::new();
+    };
+    let parts = standing
+        .parts
+        .iter()
+        .map(|part| Action::DestroyComputeInstance {
+            instance: placement,
+            compute: part.compute.placement,
+        });
+    let itself = Action::DestroyGpuInstance {
+        profile: profile.id,
+        name: profile.name.clone(),
+        placement,
+    };
+    parts
+        .chain([itself])
+        .map(|action| Step {
+            action,
+            because: because.to_owned(),
+        })
+        .collect()
+}

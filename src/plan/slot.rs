@@ -1,0 +1,125 @@
+//! The devices a profile wants, before and after they have names.
+
+use super::Place;
+use crate::geometry::Placement;
+use crate::host::Uid;
+use crate::node::{Gpu, Served};
+use crate::profile::{NameTemplate, Names, Profile, ProfileError, Serve, Settings, Span};
+
+/// A device as the profile wants it.
+pub(super) struct Slot<'a> {
+    /// Its GPU's index.
+    pub(super) gpu: u32,
+    /// Its entry in the block: `{n}` counts entry by entry.
+    pub(super) entry: usize,
+    pub(super) place: Place,
+    /// The name the profile gives, or the default one.
+    pub(super) template: String,
+    /// Where that name, or else the block, stands in the profile.
+    pub(super) span: Span,
+    pub(super) serve: Serve,
+    pub(super) settings: &'a Settings,
+    /// Who serves it now, if the device is there and stays.
+    pub(super) served: Option<&'a Served>,
+    /// Its name, once it has been given.
+    pub(super) name: String,
+}
+
+impl Slot<'_> {
+    fn template(&self) -> NameTemplate<'_> {
+        NameTemplate(&self.template)
+    }
+}
+
+/// What a daemon is called and does that serves a device of some entry.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) gpu: u32,
+    pub(super) template: NameTemplate<'a>,
+    pub(super) serve: Serve,
+    pub(super) settings: &'a Settings,
+}
+
+impl Terms<'_> {
+    /// What of a daemon is not as it should be and cannot be changed while it runs.
+    pub(super) fn difference(&self, served: &Served) -> Option<String> {
+        let record = &served.record;
+        let has = &record.settings;
+        if !self.template.makes(self.gpu, &record.name) {
+            let wanted = self.template.fill(self.gpu, 0);
+            return Some(format!("it is called {}, not {wanted}", record.name));
+        }
+        if has.serve != Some(self.serve) {
+            let is = has.serve.map_or_else(|| "?".to_owned(), |s| s.to_string());
+            return Some(format!("serve is \"{is}\", not \"{}\"", self.serve));
+        }
+        let (is, shall) = (
+            has.active_thread_percentage,
+            self.settings.active_thread_percentage,
+        );
+        if is != shall {
+            return Some(format!("active-thread-percentage is {is}, not {shall}"));
+        }
+        let answered = served.percentage;
+        answered
+            .filter(|answered| shall.differs_from(*answered))
+            .map(|answered| format!("active-thread-percentage answers {answered}, not {shall}"))
+    }
+}
+
+/// Whose clients a device serves where the profile does not say.
+pub(super) fn serve(settings: &Settings, caller: Uid) -> Serve {
+    settings.serve.unwrap_or(if caller == Uid::ROOT {
+        Serve::OneAtATime
+    } else {
+        Serve::Own
+    })
+}
+
+/// `0.4`, or `0.4.c1` where several compute instances share a GPU instance.
+pub(super) fn default_name(gpu: &Gpu, placement: Placement, nth: usize, of: usize) -> String {
+    if of > 1 {
+        format!("{}.{}.c{nth}", gpu.index, placement.start)
+    } else {
+        format!("{}.{}", gpu.index, placement.start)
+    }
+}
+
+/// Gives every device its name. One that is there keeps its name if the profile could have given
+/// it: a neighbour's change renames nobody.
+pub(super) fn name_all(
+    profile: &Profile,
+    names: &mut Names,
+    mut slots: Vec<&mut Slot<'_>>,
+) -> Result<(), ProfileError> {
+    let to = |slot: &Slot<'_>| format!("a device of GPU {}", slot.gpu);
+    for slot in slots
+        .iter_mut()
+        .filter(|slot| !slot.template().is_numbered())
+    {
+        slot.name = slot.template().fill(slot.gpu, 0);
+        names.give(&slot.name, &to(slot)).map_err(|holder| {
+            let message = format!(
+                "\"{}\" would name a device of GPU {} and {holder}",
+                slot.template, slot.gpu
+            );
+            profile
+                .error(slot.span, message)
+                .with_hint("put {gpu} or {n} into the name")
+        })?;
+    }
+    slots.retain(|slot| slot.template().is_numbered());
+    for slot in &mut slots {
+        let Some(served) = slot.served else { continue };
+        let has = &served.record.name;
+        if slot.template().makes(slot.gpu, has) && names.give(has, &to(slot)).is_ok() {
+            slot.name.clone_from(has);
+        }
+    }
+    slots.retain(|slot| slot.name.is_empty());
+    slots.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
+    for slot in slots {
+        slot.name = names.give_next(NameTemplate(&slot.template), slot.gpu, &to(slot));
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! A plan for a program.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::json::VERSION;
+use crate::geometry::{ComputeChoice, SliceMap};
+use crate::plan::{Action, GpuPlan, Obstacle, Plan, Step};
+
+/// What `up` came to. `changed` comes last.
+#[derive(Serialize)]
+pub(super) struct Outcome {
+    /// What it set out to do.
+    pub(super) plan: Value,
+    /// What is there now.
+    pub(super) status: Value,
+    /// Whether anything was changed.
+    pub(super) changed: bool,
+}
+
+pub(super) fn of(plan: &Plan) -> Value {
+    json!({
+        "version": VERSION,
+        "changes": !plan.is_empty(),
+        "gpus": plan.gpus.iter().map(gpu).collect::<Vec<_>>(),
+    })
+}
+
+fn gpu(gpu: &GpuPlan) -> Value {
+    let stops = gpu.steps.iter().filter_map(|step| match &step.action {
+        Action::Stop(stop) => Some(stop),
+        _ => None,
+    });
+    let clients = stops.clone().flat_map(|stop| &stop.clients);
+    let unasked = stops.filter_map(|stop| stop.unasked.as_ref());
+    json!({
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "product": gpu.product,
+        "before": slices(&gpu.before),
+        "after": slices(&gpu.after),
+        "steps": gpu.steps.iter().map(step).collect::<Vec<_>>(),
+        "to_be_continued": gpu.to_be_continued,
+        "disturbs": clients
+            .map(|client| json!({
+                "device": client.device,
+                "pid": Some(client.pid.0).filter(|&pid| pid != 0),
+                "user": client.user,
+                "command": client.command,
+            }))
+            .collect::<Vec<_>>(),
+        "obstacles": gpu.obstacles.iter().chain(unasked).map(obstacle).collect::<Vec<_>>(),
+    })
+}
+
+fn slices(map: &SliceMap) -> Value {
+    let segments = map.segments().iter().map(|segment| {
+        json!({
+            "start": segment.placement.start,
+            "size": segment.placement.size,
+            "profile": segment.label,
+        })
+    });
+    segments.collect()
+}
+
+fn obstacle(obstacle: &Obstacle) -> Value {
+    json!({ "what": obstacle.what, "hint": obstacle.hint })
+}
+
+fn step(step: &Step) -> Value {
+    let (action, mut fields) = match &step.action {
+        Action::Stop(daemon) => (
+            "stop-daemon",
+            json!({ "device": daemon.name, "uuid": daemon.uuid, "alive": daemon.alive }),
+        ),
+        Action::DestroyComputeInstance { instance, compute } => (
+            "destroy-compute-instance",
+            json!({ "gpu_instance": instance, "placement": compute }),
+        ),
+        Action::DestroyGpuInstance {
+            name, placement, ..
+        } => (
+            "destroy-gpu-instance",
+            json!({ "profile": name, "placement": placement }),
+        ),
+        Action::SwitchMig { on } => ("switch-mig-mode", json!({ "on": on })),
+        Action::CreateGpuInstance {
+            name, placement, ..
+        } => (
+            "create-gpu-instance",
+            json!({ "profile": name, "placement": placement }),
+        ),
+        Action::CreateComputeInstance { instance, compute } => (
+            "create-compute-instance",
+            json!({
+                "gpu_instance": instance,
+                "slices": match compute {
+                    ComputeChoice::Slices { count, .. } => Some(count),
+                    _ => None,
+                },
+            }),
+        ),
+        Action::Start(start) => (
+            "start-daemon",
+            json!({ "device": start.name, "serve": start.serve }),
+        ),
+    };
+    fields["action"] = action.into();
+    fields["because"] = step.because.as_str().into();
+    fields
+}
