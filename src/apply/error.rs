@@ -56,8 +56,13 @@ pub enum Cause {
     #[error(transparent)]
     Units(#[from] UnitsError),
     /// A GPU that some process holds cannot be reset.
-    #[error(transparent)]
-    Reset(ResetError),
+    #[error("{error}: {}", held_by(holders, 0))]
+    Reset {
+        /// What nvidia-smi said.
+        error: ResetError,
+        /// Who holds it, as far as can be seen.
+        holders: Vec<Holder>,
+    },
     /// A program is missing.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
@@ -196,7 +201,7 @@ impl Cause {
             Self::Nvml(error) => error.hint().map(str::to_owned),
             Self::Mps(error) => error.hint(),
             Self::Units(error) => error.hint().map(str::to_owned),
-            Self::Reset(error) => error.hint().map(str::to_owned),
+            Self::Reset { error, .. } => error.hint().map(str::to_owned),
             Self::Environment(error) => Some(error.hint().to_owned()),
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
@@ -257,7 +262,7 @@ impl ApplyError {
         self.fails_only(|cause| {
             matches!(
                 cause,
-                Cause::Busy { .. } | Cause::InUse { .. } | Cause::Reset(_)
+                Cause::Busy { .. } | Cause::InUse { .. } | Cause::Reset { .. }
             )
         })
     }

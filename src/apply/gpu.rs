@@ -95,22 +95,28 @@ impl<'a> GpuRun<'a> {
             .collect()
     }
 
-    /// Ends daemons side by side, of which those without clients queue up.
+    /// Ends daemons: those without clients one after another, the others side by side, since each
+    /// waits for its clients.
     fn stops(&self, steps: &[(usize, &Step)]) -> Vec<Failure> {
+        let (idle, used): (Vec<_>, Vec<_>) = steps
+            .iter()
+            .filter_map(|&(number, step)| match &step.action {
+                Action::Stop(stop) => Some((number, stop)),
+                _ => None,
+            })
+            .partition(|(_, stop)| self.served(&stop.uuid).is_none_or(is_idle));
+        let end = |(number, stop): (usize, &Stop)| {
+            let attempt = self.attempt(number);
+            attempt.make(|_| self.stop(stop))
+        };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = steps
-                .iter()
-                .map(|&(number, step)| {
-                    let attempt = self.attempt(number);
-                    scope.spawn(move || {
-                        let Action::Stop(stop) = &step.action else {
-                            return None;
-                        };
-                        attempt.make(|_| self.stop(stop))
-                    })
-                })
+            let threads: Vec<_> = used
+                .into_iter()
+                .map(|stop| scope.spawn(move || end(stop)))
                 .collect();
-            threads.into_iter().filter_map(joined).collect()
+            let mut failures: Vec<Failure> = idle.into_iter().filter_map(end).collect();
+            failures.extend(threads.into_iter().filter_map(joined));
+            failures
         })
     }
 
@@ -205,6 +211,11 @@ impl<'a> GpuRun<'a> {
     pub(super) fn title(&self) -> String {
         title(self.plan)
     }
+}
+
+/// Whether a daemon is known to have no clients.
+fn is_idle(served: &Served) -> bool {
+    served.is_known && served.clients.is_empty()
 }
 
 /// `GPU 0 (GPU-5f1c…)`

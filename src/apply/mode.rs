@@ -95,7 +95,10 @@ impl GpuRun<'_> {
         let smi = self.shared.site.environment.nvidia_smi()?;
         if let Err(error) = self.shared.nvml.aside(|| smi.reset(&pci))? {
             if error.is_in_use() {
-                return Err(Cause::Reset(error));
+                return Err(Cause::Reset {
+                    error,
+                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
+                });
             }
             return not_active(mode, Due::Reboot(error.to_string()));
         }

@@ -1,10 +1,8 @@
 //! Every call of a reconfiguration of two GPUs fails in turn.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use mig_mps::apply::ApplyError;
-use mig_mps::nvml::Code;
 use simnode::node::Node;
 
 use crate::scene::{Layout, Scene};
@@ -146,34 +144,77 @@ impl Trial {
     }
 }
 
-#[test]
-fn each_call_fails_once() {
-    let begun = Instant::now();
+/// Meets every occurrence of every one of these with faults, and says what came of it.
+fn enumerate(names: &[&str], set: impl Fn(&Node, &str, u32)) -> Counts {
     let trial = Trial::new();
-    let mut all = Counts::default();
-    for (on, code) in calls() {
-        let mut counts = Counts::default();
-        let mut nth = 1;
-        loop {
-            let set = |node: &Node| node.fault(on).nth(nth).fails(code).unwrap();
-            if !trial.run(&format!("{on} number {nth}"), set, &mut counts) {
+    let mut counts = Counts::default();
+    for on in names {
+        for nth in 1.. {
+            let what = format!("{on} number {nth}");
+            if !trial.run(&what, |node| set(node, on, nth), &mut counts) {
                 break;
             }
-            nth += 1;
         }
-        eprintln!("{on}: {counts:?} {:?}", begun.elapsed());
-        all.runs += counts.runs;
-        all.wanted += counts.wanted;
-        all.before += counts.before;
-        all.reported += counts.reported;
     }
-    eprintln!("{all:?}");
+    eprintln!("{counts:?}");
+    counts
 }
 
-fn calls() -> impl Iterator<Item = (&'static str, u32)> {
-    // Unknown Error: nothing that is tried again or taken for an answer.
-    let nvml = NVML.map(|name| (name, 999));
-    let mps = MPS.map(|name| (name, 1));
-    assert_ne!(nvml[0].1, Code::IN_USE.0);
-    nvml.into_iter().chain(mps)
+/// Unknown Error: none that is tried again, or taken for an answer.
+const UNKNOWN: u32 = 999;
+
+#[test]
+fn each_nvml_call_fails_once() {
+    let counts = enumerate(&NVML, |node, on, nth| {
+        node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
+    });
+    assert_eq!(counts.reported, 0, "what fails once can be undone");
+    assert!(counts.runs > 60);
+}
+
+#[test]
+fn each_control_command_fails_once() {
+    let counts = enumerate(&MPS, |node, on, nth| {
+        node.fault(on).nth(nth).fails(1).unwrap();
+    });
+    assert_eq!(counts.reported, 0, "what fails once can be undone");
+    assert!(counts.runs > 18);
+}
+
+/// More than there are occurrences in a run and what undoes it.
+const FOR_EVER: u32 = 80;
+
+#[test]
+fn each_nvml_call_keeps_failing() {
+    let counts = enumerate(&NVML, |node, on, nth| {
+        for nth in nth..nth + FOR_EVER {
+            node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
+        }
+    });
+    assert!(counts.reported > 0, "{counts:?}");
+}
+
+#[test]
+fn each_control_command_keeps_failing() {
+    // A daemon that never takes its quit costs 15 s each time: see `a_daemon_that_does_not_end_is_said_to_stand`.
+    let names = &MPS[..MPS.len() - 1];
+    let counts = enumerate(names, |node, on, nth| {
+        for nth in nth..nth + FOR_EVER {
+            // A refusal, not a busy daemon that is asked again for a while.
+            node.fault(on).nth(nth).fails(2).unwrap();
+        }
+    });
+    assert!(counts.reported > 0, "{counts:?}");
+}
+
+#[test]
+fn a_daemon_that_does_not_end_is_said_to_stand() {
+    let trial = Trial::new();
+    let mut counts = Counts::default();
+    let set = |node: &Node| {
+        node.fault("start_server").fails(2).unwrap();
+        node.fault("quit").nth(4).every().fails(1).unwrap();
+    };
+    trial.run("quit", set, &mut counts);
+    eprintln!("{counts:?}");
 }

@@ -6,4 +6,7 @@ mod child;
 mod common;
 mod crash;
 mod faults;
+mod interrupt;
+mod kept;
+mod mode;
 mod scene;

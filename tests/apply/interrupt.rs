@@ -1,0 +1,259 @@
+//! Ctrl-C: at the next safe point what was done is undone; before anything was changed the program ends at once.
+
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::child;
+use crate::common::{Ran, SMALL, Sim, in_state};
+use crate::faults::{AFTER, BEFORE};
+use crate::scene::Scene;
+
+fn interrupt(child: &Child) {
+    let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+}
+
+/// Waits until so many faults have been met.
+fn met(sim: &Sim, faults: usize) {
+    while sim.happened("fault") < faults {
+        std::thread::yield_now();
+    }
+}
+
+const A_WHILE: std::time::Duration = std::time::Duration::from_millis(600);
+
+#[test]
+fn a_change_is_undone_and_the_undoing_goes_on() {
+    let scene = Scene::with("a100-80gb", 2);
+    scene.hand.bring_to(BEFORE).unwrap();
+    let (before, ours) = (scene.things(), scene.ledger());
+    let mut child = child::start(&scene, AFTER, "");
+    let node = &scene.sim.node;
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    node.fault(create).slow(A_WHILE).unwrap();
+    child::go(&mut child);
+    met(&scene.sim, 1);
+    // What is met next is met while the change is undone: a daemon that is started again.
+    node.node().clear_faults().unwrap();
+    node.fault("daemon start").slow(A_WHILE).unwrap();
+    interrupt(&child);
+    let said = child::wait_for(&mut child, "heard in Changing");
+    met(&scene.sim, 2);
+    interrupt(&child);
+    let (rest, status) = child::ended(child);
+    let said = said + &rest;
+    assert_eq!(status, 130, "{said}");
+    assert!(said.contains("heard in RollingBack"), "{said}");
+    assert!(said.contains("\ninterrupted\n"), "{said}");
+    assert!(
+        said.contains("what had been done before was undone"),
+        "{said}"
+    );
+    assert_eq!(scene.things(), before, "{said}");
+    assert_eq!(scene.ledger(), ours, "{said}");
+    scene.is_tidy();
+}
+
+#[test]
+fn units_are_started_again() {
+    const DCGM: &str = "nvidia-dcgm.service";
+    let scene = Scene::with("a100-80gb", 1);
+    let node = &scene.sim.node;
+    node.service(DCGM);
+    let mut child = child::start(&scene, "3g.40gb@0", "stop-holders");
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    node.fault(create).slow(A_WHILE).unwrap();
+    child::go(&mut child);
+    met(&scene.sim, 1);
+    interrupt(&child);
+    let (said, status) = child::ended(child);
+    assert_eq!(status, 130, "{said}");
+    assert_eq!(scene.sim.happened("systemctl start"), 1, "{said}");
+    scene.is_tidy();
+    // The same with a kill: then the next command does it, and says so.
+    let mut child = child::start(&scene, "3g.40gb@0", "stop-holders");
+    node.fault(create).kills().unwrap();
+    child::go(&mut child);
+    let (_, status) = child::ended(child);
+    assert_eq!(status, -1);
+    assert_eq!(scene.sim.happened("systemctl start"), 1);
+    let ran = scene.sim.run(&["down"]).ended(0);
+    assert_eq!(
+        scene.sim.happened("systemctl start"),
+        1,
+        "the mode was on already"
+    );
+    assert!(
+        ran.stderr.starts_with("An earlier run was interrupted: "),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("Going on from what is there."),
+        "{}",
+        ran.stderr
+    );
+    scene.is_tidy();
+}
+
+#[test]
+fn a_unit_that_a_killed_run_had_stopped_is_started_by_the_next() {
+    let scene = Scene::with("h200-141gb-sxm", 1);
+    let node = &scene.sim.node;
+    node.service("nvidia-dcgm.service");
+    let mut child = child::start(&scene, "3g.71gb@0", "stop-holders");
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    node.fault(create).kills().unwrap();
+    child::go(&mut child);
+    assert_eq!(child::ended(child).1, -1);
+    assert_eq!(scene.sim.happened("systemctl start"), 0);
+    assert_eq!(scene.hand.observe().interrupted.len(), 1);
+    let ran = scene.sim.run(&["down"]).ended(0);
+    assert_eq!(scene.sim.happened("systemctl start"), 1);
+    assert!(
+        ran.stderr.contains("It had stopped nvidia-dcgm.service."),
+        "{}",
+        ran.stderr
+    );
+    scene.is_tidy();
+}
+
+#[test]
+fn what_a_killed_run_took_away_is_said() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
+    let mut child = child::start(&scene, "2g.20gb@0 3g.40gb@4", "");
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    scene.sim.node.fault(create).kills().unwrap();
+    child::go(&mut child);
+    assert_eq!(child::ended(child).1, -1);
+    let ran = scene.sim.run(&["down", "0.4"]).ended(0);
+    let line = ran.stderr.lines().next().unwrap();
+    assert!(
+        line.ends_with("It has taken away GPU 0 3g.40gb at 0:4. Going on from what is there."),
+        "{line}"
+    );
+    scene.is_tidy();
+}
+
+#[test]
+fn down_stops_and_says_what_is_left() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.node.fault("quit").slow(A_WHILE).unwrap();
+    let mut command = sim.command(&["down", "--destroy-mig", "--yes"]);
+    let child = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let child = child.unwrap();
+    met(&sim, 1);
+    interrupt(&child);
+    let (said, status) = child::ended(child);
+    assert_eq!(status, 130, "{said}");
+    assert!(said.contains("stopping at the next safe point"), "{said}");
+    let left = said.lines().filter(|line| line.starts_with("not done: "));
+    assert_eq!(
+        left.count(),
+        5,
+        "a daemon, two compute and two GPU instances: {said}"
+    );
+    assert_eq!(in_state(&sim.status(), "ready").len(), 1);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
+}
+
+#[test]
+fn nothing_has_been_changed_it_ends_at_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.status();
+    let app = sim.client("0.2");
+    // Waiting for a client.
+    let mut command = sim.command(&["down", "--drain", "600"]);
+    let mut down = command.stderr(Stdio::piped()).spawn().unwrap();
+    child::wait_for(&mut down, "waiting for at most");
+    interrupt(&down);
+    assert_eq!(child::ended(down).1, 130);
+    drop(app);
+    // Waiting for another change.
+    let lock = std::fs::File::open(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let mut down = sim.command(&["down"]);
+    let down = down.stderr(Stdio::piped()).spawn().unwrap();
+    let waits = || {
+        let opened = std::fs::read_dir(format!("/proc/{}/fd", down.id())).unwrap();
+        let mut opened = opened
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        opened.any(|path| path.ends_with("run/lock"))
+    };
+    while !waits() {
+        std::thread::yield_now();
+    }
+    interrupt(&down);
+    assert_eq!(child::ended(down).1, 130);
+    drop(lock);
+    assert_eq!(in_state(&sim.status(), "ready"), in_state(&before, "ready"));
+    assert_eq!(sim.happened("daemon end"), 0);
+}
+
+#[test]
+fn a_question_can_be_answered_with_ctrl_c() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let mut script = Command::new("script");
+    script
+        .args([
+            "-qec",
+            &format!("{program} down --destroy-mig"),
+            "/dev/null",
+        ])
+        .env_clear()
+        .envs(sim.node.env())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = script.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut said = String::new();
+    let stdout = child.stdout.as_mut().unwrap();
+    while !said.contains("Go on?") {
+        let mut byte = [0];
+        assert!(
+            std::io::Read::read(stdout, &mut byte).unwrap() > 0,
+            "{said}"
+        );
+        said.push(byte[0].into());
+    }
+    stdin.write_all(b"\x03").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert_eq!(in_state(&sim.status(), "ready").len(), 2);
+}
+
+#[test]
+fn nohup_is_respected() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let mut command = Command::new("/bin/sh");
+    command
+        .args([
+            "-c",
+            &format!("trap '' HUP; exec {program} down --drain 600"),
+        ])
+        .env_clear()
+        .envs(sim.node.env())
+        .stderr(Stdio::piped());
+    let mut down = command.spawn().unwrap();
+    child::wait_for(&mut down, "waiting for at most");
+    let pid = Pid::from_raw(down.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    app.finish();
+    let (said, status) = child::ended(down);
+    assert_eq!(status, 0, "{said}");
+    let _ = Ran::of(&mut sim.command(&["list"])).ended(0);
+}

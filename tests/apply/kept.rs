@@ -1,0 +1,97 @@
+//! What a reconfiguration does not touch, and how much it does.
+
+use serde_json::Value;
+
+use crate::faults::{AFTER, BEFORE};
+use crate::scene::Scene;
+
+fn server(device: &Value) -> &Value {
+    &device["servers"][0]["pid"]
+}
+
+#[test]
+fn a_client_on_a_kept_device_notices_nothing() {
+    let scene = Scene::with("a100-80gb", 2);
+    scene.hand.bring_to(BEFORE).unwrap();
+    let before = scene.sim.device("0.4");
+    let app = scene.sim.client("0.4");
+    scene.hand.bring_to(AFTER).unwrap();
+    let after = scene.sim.device("0.4");
+    assert!(server(&before).is_number(), "{before:#}");
+    assert_eq!(server(&before), server(&after));
+    assert_eq!(before["uuid"], after["uuid"]);
+    assert_eq!(before["daemon_pid"], after["daemon_pid"]);
+    assert_eq!(after["clients"], 1);
+    let finished = app.finish();
+    assert!(finished.status.success(), "{}", finished.output);
+}
+
+/// How often a call was made with that answer.
+fn calls(scene: &Scene, call: &str, code: u32) -> usize {
+    let events = scene.sim.node.events();
+    events
+        .iter()
+        .filter(|event| event.what == call && event.detail["code"] == code)
+        .count()
+}
+
+const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+const DESTROY: &str = "nvmlComputeInstanceDestroy";
+
+#[test]
+fn no_instance_is_made_that_is_not_wanted() {
+    let scene = Scene::with("a100-80gb", 2);
+    scene.hand.bring_to(BEFORE).unwrap();
+    assert_eq!(calls(&scene, CREATE, 0), 4);
+    scene.hand.bring_to(AFTER).unwrap();
+    assert_eq!(calls(&scene, CREATE, 0), 4 + 2);
+    assert_eq!(scene.sim.happened(CREATE), 4 + 2);
+    assert_eq!(calls(&scene, DESTROY, 0), 3);
+}
+
+#[test]
+fn what_is_in_use_for_a_moment_is_tried_again() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.hand.bring_to("3g.40gb@0").unwrap();
+    for nth in [1, 2, 3] {
+        scene.sim.node.fault(DESTROY).nth(nth).fails(19).unwrap();
+    }
+    scene.sim.node.fault(CREATE).fails(19).unwrap();
+    scene.hand.bring_to("2g.20gb@0").unwrap();
+    assert_eq!(
+        (calls(&scene, DESTROY, 19), calls(&scene, DESTROY, 0)),
+        (3, 1)
+    );
+    assert_eq!(
+        (calls(&scene, CREATE, 19), calls(&scene, CREATE, 0)),
+        (1, 2)
+    );
+}
+
+#[test]
+fn whoever_keeps_an_instance_in_use_is_named() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
+    let before = scene.things();
+    let uuid = scene.sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
+    let mut command = scene.sim.node.program("cuda-app");
+    command
+        .arg("hold")
+        .env("CUDA_VISIBLE_DEVICES", uuid)
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
+    let mut app = simnode::harness::App::start(command);
+    assert!(app.wait_up().ends_with("mps no"));
+    let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
+    let text = error.to_string();
+    assert!(error.is_busy(), "{text}");
+    assert!(
+        text.contains(&format!("held by pid {} (", app.pid())),
+        "{text}"
+    );
+    assert!(text.contains("cuda-app hold"), "{text}");
+    // The daemon that was ended for it serves again.
+    assert_eq!(scene.things(), before, "{text}");
+    assert!(calls(&scene, DESTROY, 19) > 3, "it was tried for a while");
+    app.finish();
+    scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap();
+}

@@ -1,0 +1,209 @@
+//! MIG mode: done, busy, a reset due, a reboot due.
+
+use mig_mps::apply::{Allowed, ApplyError, Cause};
+use simnode::node::Platform;
+
+use crate::scene::{Hand, Scene};
+
+const ONE: &str = "3g.40gb@0";
+
+const DCGM: &str = "nvidia-dcgm.service";
+
+fn mode(scene: &Scene) -> (bool, bool) {
+    let mode = scene.hand.observe().gpus[0].mig.unwrap();
+    (mode.current, mode.pending)
+}
+
+fn is_up(scene: &Scene, unit: &str) -> bool {
+    let mut command = scene.sim.node.program("systemctl");
+    let output = command
+        .args(["show", "--property=Id,ActiveState,MainPID", "--", unit])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("ActiveState=active")
+}
+
+fn refused(scene: &Scene, allowed: Allowed) -> ApplyError {
+    scene.hand.bring_with(ONE, allowed).unwrap_err()
+}
+
+const STOP: Allowed = Allowed {
+    stop_holders: true,
+    reset: false,
+};
+
+const RESET: Allowed = Allowed {
+    stop_holders: false,
+    reset: true,
+};
+
+#[test]
+fn a_busy_gpu_keeps_its_mode_and_the_holder_is_named() {
+    let scene = Scene::with("a100-80gb", 1);
+    let holder = scene.sim.node.holder(&[0]);
+    let error = refused(&scene, Allowed::default());
+    let text = error.to_string();
+    let named = format!("held by pid {} (", holder.pid());
+    assert!(text.contains(&named), "{text}");
+    assert!(text.contains(", session-1.scope)"), "{text}");
+    assert!(error.is_busy() && !error.is_pending(), "{error:?}");
+    assert_eq!(error.hints(), ["end them, and run this again"]);
+    assert_eq!(mode(&scene), (false, false), "nothing waits for a reset");
+    // Not even where units may be stopped: it is none.
+    let error = refused(&scene, STOP);
+    assert!(error.to_string().contains(&named), "{error}");
+    holder.finish();
+    scene.hand.bring_to(ONE).unwrap();
+    assert_eq!(mode(&scene), (true, true));
+}
+
+#[test]
+fn a_monitoring_unit_is_stopped_only_where_allowed_and_started_again() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.sim.node.service(DCGM);
+    let error = refused(&scene, Allowed::default());
+    assert!(error.to_string().contains(DCGM), "{error}");
+    let hint = "run it again with --stop-holders, which stops them and starts them again";
+    assert_eq!(error.hints(), [hint]);
+    assert_eq!(scene.sim.happened("systemctl stop"), 0);
+    scene.hand.bring_with(ONE, STOP).unwrap();
+    assert_eq!(mode(&scene), (true, true));
+    assert!(is_up(&scene, DCGM));
+    assert_eq!(scene.sim.happened("systemctl stop"), 1);
+    scene.is_tidy();
+}
+
+#[test]
+fn a_unit_is_started_again_after_a_failure() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.sim.node.service(DCGM);
+    let create = scene
+        .sim
+        .node
+        .fault("nvmlDeviceCreateGpuInstanceWithPlacement");
+    create.fails(999).unwrap();
+    let error = refused(&scene, STOP);
+    assert!(is_up(&scene, DCGM), "{error}");
+    // An A100 would need a reset to leave MIG mode again.
+    assert_eq!(mode(&scene), (true, true));
+    let stands = &error.rolled_back.stands;
+    assert!(
+        matches!(stands.as_slice(), [one] if one.ends_with(
+            "MIG mode on: it is left on: to switch it off again, this GPU needs a reset"
+        )),
+        "{error}"
+    );
+    scene.is_tidy();
+}
+
+#[test]
+fn a_unit_that_does_not_start_again_is_said_and_started_by_the_next_run() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.sim.node.service(DCGM);
+    scene.sim.node.fault("systemctl start").fails(1).unwrap();
+    let error = refused(&scene, STOP);
+    assert!(
+        error
+            .to_string()
+            .starts_with("starting nvidia-dcgm.service again: "),
+        "{error}"
+    );
+    assert!(!is_up(&scene, DCGM));
+    // The mode is as wanted; the journal stays until the unit is up.
+    assert_eq!(mode(&scene), (true, true));
+    assert!(scene.sim.run_dir().contains(&"journal.json".to_owned()));
+    scene.hand.bring_to("3g.40gb@4").unwrap();
+    assert!(is_up(&scene, DCGM));
+    scene.is_tidy();
+}
+
+#[test]
+fn hopper_is_switched_back() {
+    let scene = Scene::with("h200-141gb-sxm", 1);
+    let create = scene
+        .sim
+        .node
+        .fault("nvmlDeviceCreateGpuInstanceWithPlacement");
+    create.fails(999).unwrap();
+    let error = scene.hand.bring_to("3g.71gb@0").unwrap_err();
+    assert_eq!(mode(&scene), (false, false), "{error}");
+    assert!(error.rolled_back.stands.is_empty(), "{error}");
+    assert!(scene.sim.run_dir().is_empty());
+}
+
+#[test]
+fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
+    let scene = Scene::with("a100-80gb", 1);
+    let set = |platform| {
+        let node = scene.sim.node.node();
+        node.update(|state| state.policy.platform = platform)
+            .unwrap();
+    };
+    set(Platform::PassThrough);
+    let error = refused(&scene, Allowed::default());
+    assert!(error.is_pending(), "{error}");
+    assert!(error.hints()[0].contains("--reset"), "{:?}", error.hints());
+    assert_eq!(scene.sim.happened("gpu reset"), 0);
+    let stands = &error.rolled_back.stands;
+    assert!(
+        matches!(stands.as_slice(), [one] if one.contains("MIG mode on: the driver has noted it")),
+        "{error}"
+    );
+    assert_eq!(mode(&scene), (false, true));
+    let error = refused(&scene, RESET);
+    assert_eq!(scene.sim.happened("gpu reset"), 1);
+    assert!(error.is_pending(), "{error}");
+    assert!(error.to_string().contains("Not Supported"), "{error}");
+    let hint = "reboot this machine, and run this again: it goes on";
+    assert_eq!(error.hints()[0], hint);
+    scene.sim.node.reboot();
+    assert_eq!(mode(&scene), (true, true));
+    Hand::new(scene.hand.environment.clone());
+    scene.hand.bring_to(ONE).unwrap();
+    assert!(
+        scene
+            .things()
+            .iter()
+            .any(|thing| thing.ends_with("daemon of 0.0"))
+    );
+}
+
+#[test]
+fn a_reset_is_made_where_allowed() {
+    let scene = Scene::with("a100-80gb", 1);
+    let node = scene.sim.node.node();
+    let update = node.update(|state| state.policy.platform = Platform::NoOwnReset);
+    update.unwrap();
+    let error = refused(&scene, Allowed::default());
+    assert!(error.is_pending(), "{error}");
+    assert_eq!(scene.sim.happened("gpu reset"), 0);
+    // Somebody watches: the reset is refused, and the holder named.
+    let holder = scene.sim.node.holder(&[0]);
+    let error = refused(&scene, RESET);
+    assert!(error.is_busy(), "{error}");
+    assert!(
+        error.to_string().contains(&format!("pid {}", holder.pid())),
+        "{error}"
+    );
+    holder.finish();
+    scene.hand.bring_with(ONE, RESET).unwrap();
+    assert_eq!(scene.sim.happened("gpu reset"), 1);
+    assert_eq!(mode(&scene), (true, true));
+}
+
+#[test]
+fn every_cause_has_its_exit_status() {
+    let of = |cause: Cause| {
+        let mut error = ApplyError::default();
+        error.failures.push((String::new(), cause));
+        (error.is_pending(), error.is_busy())
+    };
+    assert_eq!(of(Cause::NoDevice), (false, false));
+    let busy = Cause::Busy {
+        on: true,
+        holders: Vec::new(),
+        hidden: 0,
+    };
+    assert_eq!(of(busy), (false, true));
+    assert!(!ApplyError::default().is_pending());
+}
