@@ -96,8 +96,9 @@ fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
     })
 }
 
-/// Picks up what a killed change has left: starts the units again that it had stopped, and forgets
-/// instances that are not there. Returns what it was, in words. The caller holds the node's lock.
+/// Picks up what a killed change has left: starts the units again that it had stopped, forgets
+/// instances that are not there, and removes half-made files. Returns what it was, in words. The
+/// caller holds the node's lock.
 ///
 /// # Errors
 /// [`ApplyError`] where a unit cannot be started: the next change tries again.
@@ -122,7 +123,11 @@ pub fn pick_up(
         let names: Vec<&str> = journal.units.iter().map(|unit| unit.name()).collect();
         said = format!("{said} It had stopped {}.", names.join(", "));
     }
-    forget_what_is_gone(run_dir, node).map_err(ApplyError::at_start)?;
+    let tidy = || {
+        forget_what_is_gone(run_dir, node)?;
+        run_dir.remove_leftovers()
+    };
+    tidy().map_err(ApplyError::at_start)?;
     let failures = end(run_dir, &mut journal, environment);
     if failures.is_empty() {
         return Ok(Some(said));

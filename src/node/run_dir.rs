@@ -129,6 +129,34 @@ impl RunDir {
         remove_empty_dir(&self.path.join("by-name"))
     }
 
+    /// Removes what a change that was killed while it wrote or removed a record has left: half-made
+    /// files, links that lead nowhere, device directories without a record.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_leftovers(&self) -> io::Result<()> {
+        for entry in entries(&self.path) {
+            let path = entry.path();
+            if is_half_made(&path) {
+                remove_if_there(&path)?;
+            } else if path.is_dir() && !path.join("device.json").exists() {
+                for file in entries(&path).filter(|file| is_half_made(&file.path())) {
+                    remove_if_there(&file.path())?;
+                }
+                // Whatever else lies there is not ours.
+                remove_empty_dir(&path)?;
+            }
+        }
+        let by_name = self.path.join("by-name");
+        for entry in entries(&by_name) {
+            let leads_nowhere = !entry.path().join("device.json").exists();
+            if entry.path().is_symlink() && (leads_nowhere || is_half_made(&entry.path())) {
+                remove_if_there(&entry.path())?;
+            }
+        }
+        remove_empty_dir(&by_name)
+    }
+
     fn journal_file(&self) -> PathBuf {
         self.path.join("journal.json")
     }
@@ -175,6 +203,15 @@ impl RunDir {
         }
         write_json(&self.node_file(), node)
     }
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten()
+}
+
+/// What is written beside its place before it is put there.
+fn is_half_made(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "new")
 }
 
 fn remove_dir_if_there(path: &Path) -> io::Result<()> {

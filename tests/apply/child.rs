@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use mig_mps::apply::Allowed;
 use mig_mps::environment::Environment;
 
-use crate::scene::{Hand, Layout, Scene, reconfigure};
+use crate::scene::{Hand, Layout, Scene};
 
 const LAYOUT: &str = "APPLY_TEST_LAYOUT";
 const ALLOWED: &str = "APPLY_TEST_ALLOWED";
@@ -73,7 +73,7 @@ fn child() {
         stop_holders: words.contains("stop-holders"),
     };
     let node = hand.observe();
-    let plan = reconfigure(&node, layout.to_str().unwrap());
+    let plan = hand.reconfigure(&node, layout.to_str().unwrap());
     eprintln!("{PLANNED}");
     stdin().read_line(&mut String::new()).unwrap();
     let result = hand.run(&node, &plan, allowed);

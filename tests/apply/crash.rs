@@ -1,7 +1,10 @@
 //! `kill -9` at each point of a reconfiguration.
 
 use std::collections::BTreeSet;
+use std::fs;
 
+use mig_mps::apply::pick_up;
+use mig_mps::node::RunDir;
 use simnode::node::Node;
 
 use crate::child;
@@ -10,7 +13,7 @@ use crate::scene::Scene;
 
 /// Whatever changes something, or tells of what was just changed. A process that is killed in a call that only reads leaves what the
 /// change before left, and so does one that is killed at the beginning of the next change.
-const POINTS: [&str; 14] = [
+const POINTS: [&str; 13] = [
     "nvmlDeviceCreateGpuInstanceWithPlacement",
     "nvmlGpuInstanceGetInfo",
     "nvmlGpuInstanceDestroy",
@@ -18,7 +21,6 @@ const POINTS: [&str; 14] = [
     "nvmlComputeInstanceGetInfo_v2",
     "nvmlComputeInstanceDestroy",
     "daemon start",
-    "server start",
     "set_default_active_thread_percentage",
     "get_default_active_thread_percentage",
     "start_server",
@@ -65,6 +67,11 @@ fn each_point(recover: impl Fn(&Scene, &BTreeSet<String>, &str)) {
 #[test]
 fn killed_anywhere_the_next_run_finishes() {
     each_point(|scene, wanted, at| {
+        // What each command that changes something does first.
+        let run_dir = RunDir::at(&scene.hand.home.run);
+        let node = scene.hand.observe();
+        let picked_up = pick_up(&scene.hand.environment, &run_dir, &node).unwrap();
+        assert!(picked_up.is_some(), "killed at {at}: no journal");
         let next = scene.hand.bring_to(AFTER);
         next.unwrap_or_else(|error| panic!("killed at {at}: {error}"));
         assert_eq!(scene.things(), *wanted, "killed at {at}");
@@ -92,4 +99,28 @@ fn killed_anywhere_down_leaves_nothing() {
         assert_eq!(scene.sim.run_dir(), ["lock", "node.json"], "killed at {at}");
         assert!(scene.ledger().is_empty(), "killed at {at}");
     });
+}
+
+#[test]
+fn half_made_files_are_removed() {
+    let scene = Scene::with("a100-80gb", 1);
+    scene.hand.bring_to("3g.40gb@0").unwrap();
+    let run = scene.sim.node.run_dir();
+    let half = run.join("MIG-00000000-0000-0000-0000-000000000000");
+    fs::create_dir(&half).unwrap();
+    fs::write(half.join("device.json.new"), "{").unwrap();
+    fs::write(run.join("node.json.new"), "{").unwrap();
+    std::os::unix::fs::symlink("../MIG-1", run.join("by-name/.0.4.new")).unwrap();
+    std::os::unix::fs::symlink("../MIG-1", run.join("by-name/0.4")).unwrap();
+    let kept = run.join("somebody-elses");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "").unwrap();
+    let mut child = child::start(&scene, "3g.40gb@0 3g.40gb@4", "");
+    scene.sim.node.fault("daemon start").kills().unwrap();
+    child::go(&mut child);
+    assert_eq!(child::ended(child).1, -1);
+    scene.sim.run(&["down"]).ended(0);
+    assert!(kept.join("file").exists());
+    fs::remove_dir_all(&kept).unwrap();
+    assert_eq!(scene.sim.run_dir(), ["lock", "node.json"]);
 }

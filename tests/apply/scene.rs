@@ -25,6 +25,8 @@ pub(crate) struct Hand {
     pub(crate) environment: Environment,
     pub(crate) home: Home,
     programs: MpsPrograms,
+    /// When servers start.
+    pub(crate) server: Server,
 }
 
 /// Each GPU's instances, GPUs parted by a slash: `3g.40gb@0 3g.40gb@4 / 7g.80gb@0`. Each gets its full compute instance and a daemon
@@ -48,11 +50,13 @@ impl Hand {
             programs: environment.mps_programs().unwrap(),
             environment,
             home,
+            server: Server::Eager,
         }
     }
 
     pub(crate) fn observe(&self) -> Node {
-        observe(&self.environment, Look::Close).unwrap()
+        // Nobody but the test uses these daemons: there is no need to ask each of them.
+        observe(&self.environment, Look::Status).unwrap()
     }
 
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {
@@ -73,8 +77,24 @@ impl Hand {
 
     pub(crate) fn bring_with(&self, layout: &Layout, allowed: Allowed) -> Result<(), ApplyError> {
         let node = self.observe();
-        let plan = reconfigure(&node, layout);
+        let plan = self.reconfigure(&node, layout);
         self.run(&node, &plan, allowed)
+    }
+
+    /// A planner for tests: what is not in a GPU's layout goes, what is missing comes, and what stands stays.
+    pub(crate) fn reconfigure(&self, node: &Node, layout: &Layout) -> Plan {
+        let mut plan = Plan::default();
+        for (gpu, layout) in node.gpus.iter().zip(layout.split('/')) {
+            let wanted: Vec<&str> = layout.split_whitespace().collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            let steps = steps(node, gpu, &wanted, self.server);
+            if !steps.is_empty() {
+                plan.gpus.push(of_gpu(gpu, steps));
+            }
+        }
+        plan
     }
 }
 
@@ -161,24 +181,8 @@ impl Scene {
     }
 }
 
-/// A planner for tests: what is not in a GPU's layout goes, what is missing comes, and what stands stays.
-pub(crate) fn reconfigure(node: &Node, layout: &Layout) -> Plan {
-    let mut plan = Plan::default();
-    for (gpu, layout) in node.gpus.iter().zip(layout.split('/')) {
-        let wanted: Vec<&str> = layout.split_whitespace().collect();
-        if wanted.is_empty() {
-            continue;
-        }
-        let steps = steps(node, gpu, &wanted);
-        if !steps.is_empty() {
-            plan.gpus.push(of_gpu(gpu, steps));
-        }
-    }
-    plan
-}
-
 /// The plan of one GPU.
-pub(crate) fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
+fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
     GpuPlan {
         index: gpu.index,
         uuid: gpu.uuid.clone(),
@@ -197,7 +201,7 @@ pub(crate) fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
     }
 }
 
-fn steps(node: &Node, gpu: &Gpu, layout: &[&str]) -> Vec<Action> {
+fn steps(node: &Node, gpu: &Gpu, layout: &[&str], server: Server) -> Vec<Action> {
     let wanted: Vec<_> = layout
         .iter()
         .map(|part| {
@@ -277,14 +281,14 @@ fn steps(node: &Node, gpu: &Gpu, layout: &[&str]) -> Vec<Action> {
             });
         }
         if !served_starts.contains(&placement) {
-            steps.push(start(gpu.index, placement));
+            steps.push(start(gpu.index, placement, server));
         }
     }
     steps
 }
 
-/// The start of an eager daemon under its default name.
-pub(crate) fn start(gpu: u32, placement: Placement) -> Action {
+/// The start of a daemon under its default name.
+fn start(gpu: u32, placement: Placement, server: Server) -> Action {
     let settings = Settings::default();
     Action::Start(Start {
         name: format!("{gpu}.{}", placement.start),
@@ -294,7 +298,7 @@ pub(crate) fn start(gpu: u32, placement: Placement) -> Action {
         } else {
             Serve::Own
         },
-        server: Server::Eager,
+        server,
         active_thread_percentage: settings.active_thread_percentage,
     })
 }
