@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::host::{Host, Uid, caller};
+use crate::host::{Host, NvidiaSmi, Uid, Units, caller};
 
 /// Path of the NVML library.
 pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
 /// Path of NVIDIA's MPS control program.
 pub const CONTROL: &str = "MIG_MPS_CONTROL";
+/// Path of the program that resets GPUs.
+pub const NVIDIA_SMI: &str = "MIG_MPS_NVIDIA_SMI";
+/// Path of the program that stops and starts services.
+pub const SYSTEMCTL: &str = "MIG_MPS_SYSTEMCTL";
 /// The run directory.
 pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
 /// The log directory.
@@ -21,7 +25,7 @@ pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
 /// Every variable of ours, with its meaning, for help and README.
-pub const VARIABLES: [(&str, &str); 5] = [
+pub const VARIABLES: [(&str, &str); 7] = [
     (
         NVML_LIBRARY,
         "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
@@ -29,6 +33,14 @@ pub const VARIABLES: [(&str, &str); 5] = [
     (
         CONTROL,
         "path of nvidia-cuda-mps-control [default: found in PATH]",
+    ),
+    (
+        NVIDIA_SMI,
+        "path of nvidia-smi, which resets GPUs [default: found in PATH]",
+    ),
+    (
+        SYSTEMCTL,
+        "path of systemctl, which stops monitoring services [default: found in PATH]",
     ),
     (
         RUN_DIR,
@@ -40,13 +52,15 @@ pub const VARIABLES: [(&str, &str); 5] = [
     ),
     (
         ROOT,
-        "directory below which /proc is looked for [default: /]",
+        "directory below which /proc and /dev are looked for [default: /]",
     ),
 ];
 
 /// The program NVIDIA ships for controlling MPS, and the one its daemon starts by name.
 const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
+const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
+const SYSTEMCTL_PROGRAM: &str = "systemctl";
 
 /// What the environment says.
 #[derive(Clone, Debug)]
@@ -58,6 +72,8 @@ pub struct Environment {
     /// Who runs the program.
     pub caller: Uid,
     control: Option<PathBuf>,
+    nvidia_smi: Option<PathBuf>,
+    systemctl: Option<PathBuf>,
     run: Option<PathBuf>,
     log: Option<PathBuf>,
     path: OsString,
@@ -90,6 +106,18 @@ pub enum EnvironmentError {
     /// The control daemon could not start servers.
     #[error("{SERVER_PROGRAM} is not in PATH, where {CONTROL_PROGRAM} looks for it")]
     NoServerProgram,
+    /// No GPU can be reset.
+    #[error("{NVIDIA_SMI_PROGRAM}, which resets GPUs, is not in PATH")]
+    NoNvidiaSmi,
+    /// `MIG_MPS_NVIDIA_SMI` names no file.
+    #[error("{NVIDIA_SMI} is {}, where there is no program", .0.display())]
+    WrongNvidiaSmi(PathBuf),
+    /// systemd does not run this machine, as in most containers.
+    #[error("{SYSTEMCTL_PROGRAM} is not in PATH: no service can be stopped from here")]
+    NoSystemctl,
+    /// `MIG_MPS_SYSTEMCTL` names no file.
+    #[error("{SYSTEMCTL} is {}, where there is no program", .0.display())]
+    WrongSystemctl(PathBuf),
 }
 
 impl EnvironmentError {
@@ -103,6 +131,12 @@ impl EnvironmentError {
             Self::NoControlProgram | Self::WrongControlProgram(_) | Self::NoServerProgram => {
                 "both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); \
                  MIG_MPS_CONTROL may give the path of the control program"
+            }
+            Self::NoNvidiaSmi | Self::WrongNvidiaSmi(_) => {
+                "it comes with the NVIDIA driver; MIG_MPS_NVIDIA_SMI may give its path"
+            }
+            Self::NoSystemctl | Self::WrongSystemctl(_) => {
+                "stop what holds the GPU by the means that started it; from within a container, on the host"
             }
         }
     }
@@ -130,6 +164,8 @@ impl Environment {
             host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
             caller: caller(),
             control: path(CONTROL),
+            nvidia_smi: path(NVIDIA_SMI),
+            systemctl: path(SYSTEMCTL),
             run: path(RUN_DIR),
             log: path(LOG_DIR),
             path: env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
@@ -214,6 +250,32 @@ impl Environment {
             path.push(beside);
         }
         Ok(MpsPrograms { control, path })
+    }
+
+    /// What resets a GPU.
+    ///
+    /// # Errors
+    /// [`EnvironmentError`] where it is missing.
+    pub fn nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
+        let program = match &self.nvidia_smi {
+            Some(program) if is_program(program) => program.clone(),
+            Some(program) => return Err(EnvironmentError::WrongNvidiaSmi(program.clone())),
+            None => find(NVIDIA_SMI_PROGRAM, &self.path).ok_or(EnvironmentError::NoNvidiaSmi)?,
+        };
+        Ok(NvidiaSmi::at(program))
+    }
+
+    /// What stops and starts services.
+    ///
+    /// # Errors
+    /// [`EnvironmentError`] where it is missing, as in most containers.
+    pub fn units(&self) -> Result<Units, EnvironmentError> {
+        let program = match &self.systemctl {
+            Some(program) if is_program(program) => program.clone(),
+            Some(program) => return Err(EnvironmentError::WrongSystemctl(program.clone())),
+            None => find(SYSTEMCTL_PROGRAM, &self.path).ok_or(EnvironmentError::NoSystemctl)?,
+        };
+        Ok(Units::at(program))
     }
 }
 

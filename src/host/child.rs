@@ -1,12 +1,14 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid as RawPid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use thiserror::Error;
 
 /// What a child program left behind.
@@ -53,8 +55,12 @@ pub enum RunError {
 /// other end open for ever.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Runs a program to its end with `input` on its standard input, and ends it when it outlasts
-/// `limit`. `input` must fit into a pipe (64 KiB).
+/// Runs a program to its end with `input` on its standard input, and ends it, with every process it
+/// started and that stayed in its group, when it outlasts `limit`. `input` must fit into a pipe
+/// (64 KiB).
+///
+/// It has a process group of its own: Ctrl-C in the terminal is for this program to handle and must
+/// not kill, say, a GPU reset half-way.
 ///
 /// # Errors
 /// [`RunError`]
@@ -64,6 +70,7 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .process_group(0)
         .spawn()
         .map_err(|error| RunError::Start {
             program: program.clone(),
@@ -71,7 +78,9 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         })?;
     let waited = converse(&mut child, input, limit);
     if !matches!(waited, Ok(Some(_))) {
-        // It may have ended by itself meanwhile; either way it is gone after this.
+        // It may have ended by itself meanwhile; either way it is gone after this. It has not been
+        // waited for, so its pid, which is its group's id, is nobody else's.
+        let _ = id_of(&child).map(|group| kill_process_group(group, Signal::KILL));
         let _ = child.kill();
     }
     let status = child.wait();
@@ -84,6 +93,30 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         (Ok(None), _) => Err(RunError::Late { program, limit }),
         (Err(error), _) | (_, Err(error)) => Err(RunError::Wait { program, error }),
     }
+}
+
+/// A program of the machine in a clean environment: what it says is read, so it speaks no other
+/// language, and nothing of the caller's steers it.
+pub(super) fn plain_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("LC_ALL", "C").current_dir("/");
+    for kept in ["PATH", "LD_LIBRARY_PATH", "HOME"] {
+        if let Some(value) = std::env::var_os(kept) {
+            command.env(kept, value);
+        }
+    }
+    command
+}
+
+/// All a program said, on one line, for an error.
+pub(super) fn in_its_words(output: &Output) -> String {
+    let said = format!("{}\n{}", output.stdout, output.stderr);
+    let lines: Vec<_> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join(" ")
 }
 
 /// Writes the input and reads both outputs until the child has ended; `None` when time is up.
@@ -99,9 +132,7 @@ fn converse(
             other => other?,
         }
     }
-    let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
-    let pid = pid.ok_or_else(|| io::Error::other("a child without a pid"))?;
-    let ended = pidfd_open(pid, PidfdFlags::empty())?;
+    let ended = pidfd_open(id_of(child)?, PidfdFlags::empty())?;
     let mut out = Stream::new(child.stdout.take().map(OwnedFd::from))?;
     let mut err = Stream::new(child.stderr.take().map(OwnedFd::from))?;
     let mut deadline = Instant::now() + limit;
@@ -141,6 +172,11 @@ fn converse(
         }
     }
     Ok(Some((out.text(), err.text())))
+}
+
+fn id_of(child: &Child) -> io::Result<RawPid> {
+    let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
+    pid.ok_or_else(|| io::Error::other("a child without a pid"))
 }
 
 /// One output of the child, read without blocking until its end.
@@ -205,6 +241,41 @@ mod tests {
         let late = run(&mut shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, RunError::Late { .. }), "{late}");
         assert!(begun.elapsed() < LONG);
+    }
+
+    /// Whether a process is there and no zombie.
+    fn is_alive(pid: &str) -> bool {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+            !stat
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.starts_with(" Z"))
+        })
+    }
+
+    #[test]
+    fn what_a_late_program_started_is_ended_with_it() {
+        let directory = std::env::temp_dir().join(format!("mig-mps-group-{}", std::process::id()));
+        let grandchild = directory.with_extension("pid");
+        let script = format!("sleep 60 & echo $! >{}; wait", grandchild.display());
+        run(&mut shell(&script), "", Duration::from_millis(500)).unwrap_err();
+        let pid = std::fs::read_to_string(&grandchild).unwrap();
+        std::fs::remove_file(&grandchild).unwrap();
+        // SIGKILL has been sent; the kernel needs a moment to carry it out.
+        let begun = Instant::now();
+        while is_alive(pid.trim()) && begun.elapsed() < LONG {
+            std::thread::yield_now();
+        }
+        assert!(!is_alive(pid.trim()), "pid {pid} outlived its caller");
+    }
+
+    #[test]
+    fn a_program_is_out_of_reach_of_the_terminal() {
+        let own = rustix::process::getpgrp().as_raw_nonzero().to_string();
+        let output = run(&mut shell("cut -d' ' -f1,5 /proc/$$/stat"), "", LONG).unwrap();
+        let (pid, group) = output.stdout.trim().split_once(' ').unwrap();
+        assert_eq!(pid, group);
+        assert_ne!(group, own);
     }
 
     #[test]

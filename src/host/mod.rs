@@ -1,20 +1,30 @@
-//! Door 3: the rest of the machine: processes, users, files, child programs, locks.
+//! Door 3: the rest of the machine: processes, users, files, child programs, locks, and the two programs
+//! that free a GPU of those who hold it: `systemctl` and `nvidia-smi`.
 //!
 //! All its paths hang under one root, so that a test can give it another machine.
 
 mod child;
 mod files;
+mod holders;
 mod lock;
+mod nvidia_smi;
 mod process;
+#[cfg(test)]
+mod programs;
+mod units;
 mod user;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use child::plain_command;
 pub use child::{Output, RunError, run};
 pub use files::{in_path, make_dir, read_json, remove_if_there, tail, write_json};
+pub use holders::{Holder, Holders};
 pub use lock::{Lock, LockError};
+pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use process::{Pid, Process, ProcessTable, StartTime};
+pub use units::{Unit, Units, UnitsError};
 pub use user::{Uid, caller, user_name};
 
 /// The machine below one root directory.

@@ -25,6 +25,9 @@ impl fmt::Display for Pid {
 #[serde(transparent)]
 pub struct StartTime(pub u64);
 
+/// `PF_KTHREAD` among the flags of field 9 of `/proc/PID/stat`.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
 /// A live process, as `/proc` shows it. Zombies are none: a dead daemon stays one for ever where
 /// nobody reaps it.
 #[derive(Clone, Debug)]
@@ -39,7 +42,9 @@ pub struct Process {
     pub is_stopped: bool,
     /// Its program's name, cut to 15 bytes by the kernel.
     pub name: String,
-    directory: PathBuf,
+    /// Whether it is part of the kernel, without a program or files.
+    pub(super) is_kernel: bool,
+    pub(super) directory: PathBuf,
 }
 
 impl Process {
@@ -65,6 +70,7 @@ impl Process {
             started: StartTime(fields.get(19)?.parse().ok()?),
             is_stopped: matches!(state, "T" | "t"),
             name: name.to_owned(),
+            is_kernel: fields.get(6)?.parse::<u64>().ok()? & KERNEL_THREAD != 0,
             directory,
         })
     }
@@ -145,6 +151,11 @@ impl ProcessTable {
     /// The process with that id.
     pub fn get(&self, pid: Pid) -> Option<&Process> {
         self.processes.get(&pid)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values()
     }
 
     /// The live children of a process.

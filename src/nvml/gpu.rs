@@ -20,6 +20,9 @@ pub struct GpuReading {
     pub product: String,
     /// `0000:17:00.0`, as `/sys/bus/pci/devices` spells it.
     pub pci: String,
+    /// The number in `/dev/nvidia<minor>`; it may be another one after the MIG mode has changed.
+    /// `None` where the driver does not tell.
+    pub minor: Option<u32>,
     /// Whole memory and what is in use; `None` where the driver does not tell.
     pub memory: Option<Memory>,
     /// `None` for a GPU that has no MIG.
@@ -83,6 +86,8 @@ impl Session {
         let uuid = self.ask("nvmlDeviceGetUUID", &subject, || device.uuid())?;
         let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
         let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
+        let call = "nvmlDeviceGetMinorNumber";
+        let minor = self.ask(call, &subject, || device.minor_number()).ok();
         let mig = self.mig_mode(&device, &subject)?;
         let memory = self.memory(&device, &subject).ok();
         let profiles = match mig {
@@ -98,6 +103,7 @@ impl Session {
                 .strip_prefix("0000")
                 .unwrap_or(&pci.bus_id)
                 .to_lowercase(),
+            minor,
             memory,
             mig,
             profiles,

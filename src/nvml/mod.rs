@@ -15,6 +15,7 @@ mod supervise;
 
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock};
 
 use nvml_wrapper::Nvml as Library;
 
@@ -24,6 +25,9 @@ pub use gpu::{GpuReading, Memory, MigMode};
 pub use gpu_instances::{GpuInstanceReading, ModeChange};
 pub use processes::{Processes, Usage};
 pub use supervise::Session;
+
+/// Held for reading while a task runs, for writing while the library is [put aside](Nvml::aside).
+static OPEN: RwLock<()> = RwLock::new(());
 
 /// The loaded library. It is never unloaded: `nvmlShutdown` costs 17 ms and buys a dying process
 /// nothing.
@@ -64,6 +68,39 @@ impl Nvml {
         task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<T, NvmlError> {
         let library = self.library;
+        // Held by the one who waits, not by the task, whose thread may hang.
+        let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
         supervise::watched(move |watch| task(&Session::new(library, watch)))
+    }
+
+    /// Does something while this process has no GPU open, and opens the library again afterwards.
+    /// Whoever has NVML initialised holds `/dev/nvidiaN` of every GPU, and no GPU is reset that
+    /// somebody holds, be it the very program that asks for it. Other tasks wait meanwhile; `work`
+    /// must not use NVML.
+    ///
+    /// # Errors
+    /// [`NvmlError`] when the library cannot be shut down (nothing was done then) or does not start
+    /// again (`work` has been done then, and its answer is lost).
+    pub fn aside<T>(self, work: impl FnOnce() -> T) -> Result<T, NvmlError> {
+        let library = self.library;
+        let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        let call = move |name: &'static str, begin: bool| {
+            supervise::watched(move |watch| {
+                let session = Session::new(library, watch);
+                let (init, shutdown) = (
+                    &session.symbols().nvmlInit_v2,
+                    &session.symbols().nvmlShutdown,
+                );
+                let symbol = if begin { init } else { shutdown };
+                session.call(name, "the driver", symbol, |function| {
+                    // SAFETY: neither takes an argument; no handle outlives a task, and no task runs.
+                    unsafe { function() }
+                })
+            })
+        };
+        call("nvmlShutdown", false)?;
+        let answer = work();
+        call("nvmlInit_v2", true)?;
+        Ok(answer)
     }
 }

@@ -1,0 +1,289 @@
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::{Host, Pid, Process, StartTime, Uid, user_name};
+
+/// A process that has a GPU open: with a CUDA context, or merely watching it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id.
+    pub pid: Pid,
+    /// With the id, its identity.
+    pub started: StartTime,
+    /// Whose it is.
+    pub user: Option<Uid>,
+    /// Its command line.
+    pub command: String,
+    /// The systemd unit it belongs to: a service, a login session, a container's scope.
+    pub unit: Option<String>,
+}
+
+/// `pid 4711 (alice, python train.py, session-3.scope)`
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} (", self.pid)?;
+        if let Some(user) = self.user {
+            write!(f, "{}, ", user_name(user))?;
+        }
+        f.write_str(&self.command)?;
+        if let Some(unit) = &self.unit {
+            write!(f, ", {unit}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// Who has a GPU open, as far as this process can see.
+///
+/// Even where none is hidden it is not all: processes outside this container, those that a `/proc`
+/// mounted with `hidepid` leaves out, and the kernel's own `nvidia_drm` hold GPUs without an entry here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// Those that were seen, by pid.
+    pub seen: Vec<Holder>,
+    /// How many processes did not show what they have open, as other users' do not to a plain user.
+    /// Any of them may be a holder.
+    pub hidden: usize,
+}
+
+impl Host {
+    /// The device node of the GPU with that minor number (NVML's, which may change with the MIG mode).
+    pub fn gpu_node(&self, minor: u32) -> PathBuf {
+        self.root.join(format!("dev/nvidia{minor}"))
+    }
+
+    /// Every process other than this one that has the GPU with that minor number open, by
+    /// `/proc/PID/fd`.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn holders(&self, minor: u32) -> io::Result<Holders> {
+        let node = DeviceNode::at(self.gpu_node(minor));
+        let mut holders = Holders::default();
+        for process in self.processes()?.iter() {
+            if process.is_kernel || process.pid.0 == std::process::id() {
+                continue;
+            }
+            match node.is_open_in(&process.directory) {
+                Ok(true) => holders.seen.push(Holder::of(process)),
+                Ok(false) => {}
+                Err(error) if has_ended(&error) => {}
+                Err(_) => holders.hidden += 1,
+            }
+        }
+        Ok(holders)
+    }
+}
+
+impl Holder {
+    fn of(process: &Process) -> Self {
+        let cgroup = fs::read_to_string(process.directory.join("cgroup"));
+        Self {
+            pid: process.pid,
+            started: process.started,
+            user: process.owner(),
+            command: process.command(),
+            unit: cgroup.ok().and_then(|cgroup| unit_of(&cgroup)),
+        }
+    }
+}
+
+/// `ENOENT`, or `ESRCH` from a file that was opened in time.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
+/// A GPU's device node.
+struct DeviceNode {
+    path: PathBuf,
+    /// Its device number, where it is one: a container has a node of its own with the same number.
+    number: Option<u64>,
+}
+
+impl DeviceNode {
+    fn at(path: PathBuf) -> Self {
+        let number = number_of(&path);
+        Self { path, number }
+    }
+
+    fn is_open_in(&self, process: &Path) -> io::Result<bool> {
+        for entry in fs::read_dir(process.join("fd"))? {
+            let file = entry?.path();
+            match fs::read_link(&file) {
+                Ok(target) if self.is(&target, &file) => return Ok(true),
+                Ok(_) => {}
+                // Closed since.
+                Err(error) if has_ended(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn is(&self, target: &Path, file: &Path) -> bool {
+        // A node that was removed is still the GPU.
+        let name = |path: &Path| {
+            let name = path.file_name()?.to_str()?;
+            Some(name.trim_end_matches(" (deleted)").to_owned())
+        };
+        // By name first: to look through a link to a file on a dead server would hang.
+        if name(target).is_none() || name(target) != name(&self.path) {
+            return false;
+        }
+        target == self.path || (self.number.is_some() && number_of(file) == self.number)
+    }
+}
+
+fn number_of(path: &Path) -> Option<u64> {
+    let meta = fs::metadata(path).ok()?;
+    meta.file_type().is_char_device().then(|| meta.rdev())
+}
+
+/// The unit in `/proc/PID/cgroup`: systemd's hierarchy is `0::` in version 2 and `name=systemd` in
+/// version 1, and the unit is the first part of the path that is no slice (`cgroup` in systemd).
+fn unit_of(cgroup: &str) -> Option<String> {
+    let path_in = |is_systemd: fn(&str, &str) -> bool| {
+        cgroup.lines().find_map(|line| {
+            let (hierarchy, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            is_systemd(hierarchy, controllers).then_some(path)
+        })
+    };
+    let path = path_in(|_, controllers| controllers == "name=systemd")
+        .or_else(|| path_in(|hierarchy, controllers| hierarchy == "0" && controllers.is_empty()))?;
+    let kind = |part: &str| part.rsplit_once('.').map(|(_, kind)| kind.to_owned());
+    let unit = path
+        .split('/')
+        .find(|part| !part.is_empty() && *part != ".." && kind(part).as_deref() != Some("slice"))?;
+    let is_unit = matches!(kind(unit).as_deref(), Some("service" | "scope"));
+    // Anyone may name a cgroup of his own as he likes: it must not steer the terminal.
+    (is_unit && !unit.contains(char::is_control)).then(|| unit.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn the_unit_is_read_from_either_version_of_cgroups() {
+        let unit = |text: &str| unit_of(text);
+        assert_eq!(
+            unit("0::/system.slice/nvidia-dcgm.service\n").as_deref(),
+            Some("nvidia-dcgm.service")
+        );
+        let version_1 = "12:devices:/docker/ab\n1:name=systemd:/system.slice/nvsm.service\n0::/\n";
+        assert_eq!(unit(version_1).as_deref(), Some("nvsm.service"));
+        let session = "0::/user.slice/user-1000.slice/session-3.scope\n";
+        assert_eq!(unit(session).as_deref(), Some("session-3.scope"));
+        let nested = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/a.service\n";
+        assert_eq!(unit(nested).as_deref(), Some("user@1000.service"));
+        let in_unit = "0::/system.slice/nvidia-dcgm.service/workers\n";
+        assert_eq!(unit(in_unit).as_deref(), Some("nvidia-dcgm.service"));
+        for none in [
+            "",
+            "0::/\n",
+            "0::/docker/abc\n",
+            "0::/system.slice/\u{1b}.service\n",
+        ] {
+            assert_eq!(unit(none), None, "{none}");
+        }
+    }
+
+    /// A machine of directories and links, removed at its end.
+    struct Machine {
+        root: PathBuf,
+    }
+
+    impl Machine {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("mig-mps-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("dev")).unwrap();
+            fs::write(root.join("dev/nvidia0"), "").unwrap();
+            fs::write(root.join("dev/nvidia01"), "").unwrap();
+            Self { root }
+        }
+
+        fn process(&self, pid: u32, flags: u32, opened: &[&Path]) -> PathBuf {
+            let process = self.root.join(format!("proc/{pid}"));
+            fs::create_dir_all(process.join("fd")).unwrap();
+            let stat =
+                format!("{pid} (python) S 1 1 1 0 -1 {flags} 1 0 0 0 0 0 0 0 20 0 1 0 77 0 0");
+            fs::write(process.join("stat"), stat).unwrap();
+            fs::write(process.join("cmdline"), "python\0train.py\0").unwrap();
+            fs::write(process.join("cgroup"), "0::/user.slice/session-3.scope\n").unwrap();
+            for (fd, path) in opened.iter().enumerate() {
+                symlink(path, process.join(format!("fd/{fd}"))).unwrap();
+            }
+            process
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+
+    #[test]
+    fn who_has_a_gpu_open_is_found_and_nobody_else() {
+        let machine = Machine::new("holders");
+        let host = Host::at(&machine.root);
+        let node = host.gpu_node(0);
+        let other = machine.root.join("dev/nvidia01");
+        let deleted = PathBuf::from(format!("{} (deleted)", node.display()));
+        let null = Path::new("/dev/null");
+        machine.process(41, 0, &[null, &node]);
+        machine.process(42, 0, &[null, &other, Path::new("socket:[7]")]);
+        machine.process(43, 0, &[&deleted]);
+        machine.process(44, 0, &[Path::new("/home/alice/nvidia0")]);
+        machine.process(std::process::id(), 0, &[&node]);
+        let holders = host.holders(0).unwrap();
+        let pids: Vec<_> = holders.seen.iter().map(|holder| holder.pid.0).collect();
+        assert_eq!((pids, holders.hidden), (vec![41], 0));
+        let holder = &holders.seen[0];
+        assert_eq!(holder.started, StartTime(77));
+        let user = user_name(holder.user.unwrap());
+        assert_eq!(
+            holder.to_string(),
+            format!("pid 41 ({user}, python train.py, session-3.scope)")
+        );
+        assert!(host.holders(1).unwrap().seen.is_empty());
+    }
+
+    /// A container has device nodes of its own, and a node may be removed while it is open: the
+    /// device number tells.
+    #[test]
+    fn a_device_is_known_by_its_number() {
+        let null = DeviceNode::at("/dev/null".into());
+        assert!(null.number.is_some());
+        let elsewhere = Path::new("/container/dev/null");
+        assert!(null.is(elsewhere, Path::new("/dev/null")));
+        assert!(!null.is(elsewhere, Path::new("/dev/zero")));
+        assert!(!null.is(Path::new("/dev/zero"), Path::new("/dev/zero")));
+        assert!(null.is(Path::new("/dev/null (deleted)"), Path::new("/dev/null")));
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_counted_and_the_kernel_is_not() {
+        let machine = Machine::new("hidden");
+        let hidden = machine.process(41, 0, &[]);
+        let thread = machine.process(2, 0x0020_0000, &[]);
+        let ended = machine.process(43, 0, &[]);
+        for process in [&hidden, &thread, &ended] {
+            fs::remove_dir(process.join("fd")).unwrap();
+        }
+        // Not even root lists a file: whoever runs this test, it stands for a list that is refused.
+        for process in [&hidden, &thread] {
+            fs::write(process.join("fd"), "").unwrap();
+            fs::set_permissions(process.join("fd"), fs::Permissions::from_mode(0o000)).unwrap();
+        }
+        let holders = Host::at(&machine.root).holders(0).unwrap();
+        assert_eq!((holders.seen.len(), holders.hidden), (0, 1));
+    }
+}
