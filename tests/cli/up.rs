@@ -481,6 +481,7 @@ fn a_second_change_waits_and_names_the_holder() {
     )
     .unwrap();
     lock.lock().unwrap();
+    sim.node.node().show_process(std::process::id());
     let ran = sim.up(SMALL, &[]).ended(4);
     let holder = format!("process {} ({}, ", std::process::id(), user());
     assert!(ran.stderr.contains(&holder), "{}", ran.stderr);
