@@ -74,8 +74,9 @@ impl Nvml {
     }
 
     /// Does something while this process has no GPU open, and opens the library again afterwards.
-    /// Whoever has NVML initialised holds `/dev/nvidiaN` of every GPU, and no GPU is reset that
-    /// somebody holds, be it the very program that asks for it. Other tasks wait meanwhile; `work`
+    /// Whoever has NVML initialised holds `/dev/nvidiaN` until `nvmlShutdown` (read on an H200 with
+    /// driver 580), and no GPU is reset that somebody holds, be it the very program that asks for it
+    /// (the manual of nvidia-smi: "monitoring application like other instance of nvidia-smi"). Other tasks wait meanwhile; `work`
     /// must not use NVML.
     ///
     /// # Errors
