@@ -1,152 +1,25 @@
-use std::fmt;
+//! The services in the way of a GPU: systemd is asked and told through `systemctl`.
+
+mod error;
+mod unit;
+
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use thiserror::Error;
-
 use super::child::in_its_words;
-use super::{Holders, Output, Pid, RunError, plain_command, run};
+use super::{Holders, Output, Pid, plain_command, run};
+
+pub use error::UnitsError;
+pub use unit::Unit;
 
 /// systemd gives a unit 90 s to stop before it kills it, and as long to start.
 const CHANGE_LIMIT: Duration = Duration::from_secs(100);
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
-/// A monitoring service that is known to keep GPUs open: exactly these are ever stopped, and nothing
-/// else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Unit(&'static str);
-
-impl Unit {
-    /// All of them. What restarts another comes before it, so that none is stopped and at once
-    /// started anew.
-    pub const ALL: [Self; 9] = [
-        // Exporters of metrics, by the names their packages give them.
-        Self("nvidia-dcgm-exporter.service"),
-        Self("dcgm-exporter.service"),
-        Self("prometheus-nvidia-exporter.service"),
-        Self("nvidia_gpu_exporter.service"),
-        // NVIDIA's system management on DGX, which asks DCGM.
-        Self("nvsm.service"),
-        // DCGM's daemon (nv-hostengine), by its present name and its name before version 2.
-        Self("nvidia-dcgm.service"),
-        Self("dcgm.service"),
-        // Where it is used it starts nvidia-persistenced again whenever its socket is missing.
-        Self("nvidia-persistenced.path"),
-        Self("nvidia-persistenced.service"),
-    ];
-
-    /// The one with that name, if it is one of them.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.0 == name)
-    }
-
-    /// `nvidia-dcgm.service`
-    pub fn name(self) -> &'static str {
-        self.0
-    }
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl Serialize for Unit {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0)
-    }
-}
-
-/// A journal cannot bring in another unit.
-impl<'de> Deserialize<'de> for Unit {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Self::named(&name)
-            .ok_or_else(|| de::Error::custom(format!("{name} is no known monitoring unit")))
-    }
-}
-
 /// The machine's systemd, asked and told through `systemctl`.
 #[derive(Clone, Debug)]
 pub struct Units {
     program: PathBuf,
-}
-
-/// Why systemd did not do what was asked.
-#[derive(Debug, Error)]
-pub enum UnitsError {
-    /// systemd does not run this machine, as in most containers.
-    #[error("systemd does not run here: {0}")]
-    NoSystemd(String),
-    /// `systemctl` refused.
-    #[error("systemctl {asked} ({status}) said: {said}")]
-    Refused {
-        /// Its arguments.
-        asked: String,
-        /// How it ended.
-        status: ExitStatus,
-        /// All it said.
-        said: String,
-    },
-    /// It said it was done, and the unit is not so.
-    #[error(
-        "systemctl {asked} ended without an error, and {unit} is {state}{}",
-        quoted(said)
-    )]
-    NotDone {
-        /// Its arguments.
-        asked: String,
-        /// The unit.
-        unit: Unit,
-        /// Its `ActiveState`.
-        state: String,
-        /// All it said.
-        said: String,
-    },
-    /// It answered what is not expected.
-    #[error("systemctl {asked} answered {answer:?}")]
-    Strange {
-        /// Its arguments.
-        asked: String,
-        /// The answer, word for word.
-        answer: String,
-    },
-    /// It could not be run to its end.
-    #[error("systemctl {asked}: {error}")]
-    Program {
-        /// Its arguments.
-        asked: String,
-        /// Why.
-        error: RunError,
-    },
-}
-
-impl UnitsError {
-    /// What to do about it, where there is something to say.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::NoSystemd(_) => Some(
-                "stop what holds the GPU by the means that started it; from within a container, on the host",
-            ),
-            Self::Refused { said, .. }
-                if said.contains("Access denied") || said.contains("authentication") =>
-            {
-                Some("run it as root")
-            }
-            _ => None,
-        }
-    }
-}
-
-fn quoted(said: &str) -> String {
-    if said.is_empty() {
-        String::new()
-    } else {
-        format!("; it said: {said}")
-    }
 }
 
 /// What `systemctl show` tells of one unit.
@@ -350,19 +223,6 @@ mod tests {
             command: "nv-hostengine".into(),
             unit: unit.map(str::to_owned),
         }
-    }
-
-    #[test]
-    fn no_other_unit_can_be_named() {
-        assert_eq!(Unit::named("sshd.service"), None);
-        assert_eq!(Unit::named("nvidia-dcgm"), None);
-        assert!(serde_json::from_str::<Unit>("\"sshd.service\"").is_err());
-        let text = serde_json::to_string(&unit("nvsm.service")).unwrap();
-        assert_eq!(text, "\"nvsm.service\"");
-        assert_eq!(
-            serde_json::from_str::<Unit>(&text).unwrap().name(),
-            "nvsm.service"
-        );
     }
 
     #[test]
