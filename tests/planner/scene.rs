@@ -100,6 +100,10 @@ impl Scene {
     ///
     /// Where a step is not possible.
     pub(crate) fn carry_out(&mut self, plan: &Plan) {
+        // Every daemon that ends has ended before another gets its name.
+        for stop in plan.stops() {
+            self.stop(&stop.uuid);
+        }
         for gpu in &plan.gpus {
             assert!(gpu.obstacles.is_empty(), "{:?}", gpu.obstacles);
             let index = self.node.gpus.iter().position(|g| g.uuid == gpu.uuid);
@@ -113,13 +117,7 @@ impl Scene {
 
     fn step(&mut self, gpu: usize, action: &Action) {
         match action {
-            Action::Stop(stop) => {
-                let before = self.node.served.len();
-                self.node
-                    .served
-                    .retain(|served| served.record.uuid != stop.uuid);
-                assert_eq!(self.node.served.len(), before - 1, "{stop:?}");
-            }
+            Action::Stop(_) => {}
             Action::DestroyComputeInstance { instance, compute } => {
                 let instance = self.at(gpu, *instance);
                 let found = instance
@@ -156,6 +154,12 @@ impl Scene {
             }
             Action::Start(start) => self.start(gpu, start),
         }
+    }
+
+    fn stop(&mut self, uuid: &str) {
+        let before = self.node.served.len();
+        self.node.served.retain(|served| served.record.uuid != uuid);
+        assert_eq!(self.node.served.len(), before - 1, "{uuid}");
     }
 
     fn at(&mut self, gpu: usize, placement: Placement) -> &mut GpuInstanceReading {
