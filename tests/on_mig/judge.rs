@@ -67,11 +67,17 @@ pub(crate) fn judge(node: &Node, request: &Request, transcript: &Transcript) -> 
     };
     introduce(node, &subject, &before, transcript);
     let dir = short_dir();
+    let copied = node.cuda_app.as_ref().map(|built| {
+        let own = dir.join("cuda-app");
+        fs::copy(built, &own).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        own
+    });
     let walk = Walk {
         node,
         subject: &subject,
         transcript,
         dir: &dir,
+        cuda_app: copied,
     };
     let used = catch_unwind(AssertUnwindSafe(|| used(&walk, request, &mut verdict)));
     if let Err(panic) = used {

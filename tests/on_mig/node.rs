@@ -15,13 +15,11 @@ use crate::raw::{Answer, Nvml};
 const CONTROL: &str = "nvidia-cuda-mps-control";
 
 /// What a real machine's programs inherit. The rest, such as who called sudo, is no business of a transcript.
-const INHERITED: [&str; 5] = [
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "HOME",
-    "MIG_MPS_NVML_LIBRARY",
-    "MIG_MPS_CONTROL",
-];
+const INHERITED: [&str; 3] = ["PATH", "LD_LIBRARY_PATH", "HOME"];
+
+/// What tells mig-mps where NVIDIA's files are.
+const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
+const MPS_CONTROL: &str = "MIG_MPS_CONTROL";
 
 /// The machine.
 #[derive(Clone, Debug)]
@@ -40,20 +38,24 @@ pub(crate) struct Node {
 impl Node {
     /// This machine.
     pub(crate) fn real() -> Self {
-        let path =
-            |name| env::var_os(name).map(|path| fs::canonicalize(&path).unwrap_or(path.into()));
+        // Programs run in another directory.
+        let path = |name| std::path::absolute(env::var_os(name)?).ok();
         let inherited = INHERITED
             .into_iter()
             .filter_map(|name| Some((name.into(), env::var_os(name)?)));
+        let paths = [NVML_LIBRARY, MPS_CONTROL]
+            .into_iter()
+            .filter_map(|name| Some((name.into(), path(name)?.into())));
         let plain = [("TERM", "dumb"), ("LANG", "C.UTF-8")];
         Self {
             mig_mps: path("ON_MIG_MIG_MPS").unwrap_or_else(|| env!("CARGO_BIN_EXE_mig-mps").into()),
-            control: path("MIG_MPS_CONTROL")
+            control: path(MPS_CONTROL)
                 .or_else(|| in_path(CONTROL))
                 .unwrap_or_else(|| CONTROL.into()),
             cuda_app: path("ON_MIG_CUDA_APP"),
-            nvml: path("MIG_MPS_NVML_LIBRARY").unwrap_or_else(|| "libnvidia-ml.so.1".into()),
+            nvml: path(NVML_LIBRARY).unwrap_or_else(|| "libnvidia-ml.so.1".into()),
             environment: inherited
+                .chain(paths)
                 .chain(plain.map(|(name, value)| (name.into(), value.into())))
                 .collect(),
             simulated: None,

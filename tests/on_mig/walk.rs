@@ -1,6 +1,7 @@
 //! The life of a partitioned GPU, driven by the shipped program.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) transcript: &'a Transcript,
     /// What is in it belongs to this run.
     pub(crate) dir: &'a Path,
+    /// A copy in there: where the owner keeps it is no business of a transcript.
+    pub(crate) cuda_app: Option<PathBuf>,
 }
 
 /// One of the devices that mig-mps made.
@@ -105,7 +108,7 @@ impl Walk<'_> {
 
     /// Programs come, keep `down` off, and go. Says whether there are any.
     fn clients(&self, devices: &[Device]) -> Checked<bool> {
-        if self.node.cuda_app.is_none() {
+        if self.cuda_app.is_none() {
             self.transcript
                 .add("left out: no client, as ON_MIG_CUDA_APP names no program");
             return Ok(false);
@@ -167,9 +170,11 @@ impl Walk<'_> {
     }
 
     fn app(&self, device: &Device, arguments: &[&str]) -> Running {
-        let program = self.node.cuda_app.as_deref().unwrap_or(Path::new(""));
+        let program = self.cuda_app.as_deref().unwrap_or(Path::new(""));
         let mut command = self.node.command(program);
+        // As it would be called from `PATH`.
         command
+            .arg0("cuda-app")
             .args(arguments)
             .env("CUDA_MPS_PIPE_DIRECTORY", &device.pipe);
         Running::start(&mut command, &Notes::default())
@@ -226,9 +231,11 @@ impl Walk<'_> {
 
     /// The devices of the GPU that are ready: so many, and no other is served.
     fn ready(&self, count: usize) -> Checked<Vec<Device>> {
-        let status = self.run(&["status", "--json"], 0)?;
-        let status: Value =
-            serde_json::from_str(&status.stdout).map_err(|error| error.to_string())?;
+        // Too long to be told every time.
+        let mut status = self.command(&["status", "--json"]);
+        let status = Running::start(&mut status, &Notes::default()).wait_for(PATIENCE);
+        let status: Value = serde_json::from_str(&status.stdout)
+            .map_err(|error| format!("mig-mps status --json: {error}: {status:?}"))?;
         let devices = status["devices"].as_array().ok_or("no devices in JSON")?;
         let served: Vec<&Value> = devices
             .iter()
