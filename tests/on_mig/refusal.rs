@@ -36,6 +36,12 @@ pub(crate) fn subject(node: &Node, request: &Request, gpus: &[Gpu]) -> Result<Su
         }
         Err(code) => return Err(format!("GPU {index} has no MIG: code {code}")),
     };
+    // Under MIG it cannot be asked for, and what it does there was never measured.
+    if let Ok(mode @ 1..) = gpu.compute_mode {
+        return Err(format!(
+            "GPU {index} has compute mode {mode}: set it to Default first, with nvidia-smi -c 0"
+        ));
+    }
     idle(gpu)?;
     no_recorded_daemon(node, *index)?;
     no_daemon(node, gpu)?;

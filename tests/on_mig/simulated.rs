@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use simnode::harness::TestNode;
-use simnode::node::{Gpu, Platform, State};
+use simnode::node::{ComputeMode, Gpu, Platform, State};
 
 use crate::judge::{Request, Verdict, judge};
 use crate::node::Node;
@@ -257,6 +257,17 @@ fn nobody_is_hurt() {
     };
     refused(&named("GPU-"), "GPU- is the beginning of more than one: ");
     refused(&named("GPU-nobody"), "no GPU here is GPU-nobody: ");
+
+    change(&node, |state| {
+        state.gpus[0].compute_mode = ComputeMode::ExclusiveProcess;
+    });
+    refused(
+        &request,
+        "GPU 0 has compute mode 3: set it to Default first",
+    );
+    change(&node, |state| {
+        state.gpus[0].compute_mode = ComputeMode::Default;
+    });
 
     let program = program_on(&node, &request.gpu);
     refused(

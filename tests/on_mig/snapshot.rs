@@ -16,7 +16,7 @@ pub(crate) struct Gpu {
     pub(crate) name: String,
     /// In force, and pending; or why there is none.
     pub(crate) mig: Answer<(u32, u32)>,
-    compute_mode: Answer<u32>,
+    pub(crate) compute_mode: Answer<u32>,
     persistence: Answer<u32>,
     pub(crate) instances: Answer<Vec<Instance>>,
     /// The pids that NVML lists.
