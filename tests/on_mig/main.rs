@@ -21,6 +21,7 @@ mod interrupt;
 mod judge;
 mod lent;
 mod node;
+mod owner;
 mod refusal;
 mod rounds;
 mod simulated;

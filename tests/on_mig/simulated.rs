@@ -1,7 +1,5 @@
 //! The same run on simulated nodes: it is the run itself that is tested here.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use simnode::harness::TestNode;
@@ -9,11 +7,11 @@ use simnode::node::{ComputeMode, Gpu, Platform, State};
 
 use crate::judge::{Request, Verdict, judge};
 use crate::node::Node;
-use crate::process::{Notes, Running, eventually, signal};
+use crate::process::{Notes, Running};
 use crate::transcript::Transcript;
 
 /// Two GPUs of a model. The second has MIG on and an instance, and nobody may touch it.
-fn node(model: &str) -> TestNode {
+pub(crate) fn node(model: &str) -> TestNode {
     let node = TestNode::builder().gpu(model, 2).build();
     change(&node, |state| {
         state.set_mig_mode(1, true);
@@ -48,7 +46,7 @@ fn make(state: &mut State, gpu: usize, profile: u32, compute: &[u32]) {
 }
 
 /// MIG on with somebody's instances: a small one, one without a compute instance, and one with two.
-fn partition(node: &TestNode) {
+pub(crate) fn partition(node: &TestNode) {
     change(node, |state| {
         state.set_mig_mode(0, true);
         let small = smallest(state);
@@ -90,7 +88,7 @@ fn program_on(node: &TestNode, device: &str) -> Running {
 }
 
 /// Whether this test binary was asked to use a real GPU: then nothing is simulated, there may be no cargo.
-fn is_real() -> bool {
+pub(crate) fn is_real() -> bool {
     Request::from_env().is_some()
 }
 
@@ -123,7 +121,7 @@ fn succeeds(model: &str, is_partitioned: bool, rows: &str) -> String {
 
 /// Settings and geometry are as before; on the second GPU even the serial numbers, which say that no instance was made again.
 #[track_caller]
-fn assert_same(node: &TestNode, before: &[Gpu]) {
+pub(crate) fn assert_same(node: &TestNode, before: &[Gpu]) {
     let without_serials = |gpus: &[Gpu]| {
         let mut gpus = gpus.to_vec();
         for gi in gpus.iter_mut().flat_map(|gpu| &mut gpu.instances) {
@@ -305,70 +303,6 @@ fn nobody_is_hurt() {
 
     partition(&node);
     refused(&request, "ON_MIG_DESTROY_INSTANCES=yes");
-}
-
-/// The test as an owner starts it, from the built file alone. It takes the simulated node for a real one, as it is told where
-/// programs and library are.
-#[test]
-fn an_owner_runs_it_and_interrupts_it() {
-    if is_real() {
-        return;
-    }
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("CI").is_none(), "it needs root");
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: an_owner_runs_it_and_interrupts_it needs root"
-        );
-        return;
-    }
-    let node = node("a30");
-    partition(&node);
-    let simulated = Node::simulated(&node);
-    let before = node.node().state().unwrap().gpus.clone();
-    let transcript = node.dir().join("on-mig.txt");
-    let start = |consent: &str| {
-        let mut owner = Command::new(std::env::current_exe().unwrap());
-        owner
-            .args(["a_real_gpu", "--exact", "--nocapture"])
-            .env_remove("SIMNODE")
-            .env("PATH", node.dir().join("bin"))
-            .env("MIG_MPS_NVML_LIBRARY", &simulated.nvml)
-            .env("ON_MIG_GPU", &before[0].uuid[..12])
-            .env("ON_MIG_DESTROY_INSTANCES", consent)
-            .env("ON_MIG_MIG_MPS", &simulated.mig_mps)
-            .env("ON_MIG_CUDA_APP", simulated.cuda_app.as_ref().unwrap())
-            .env("ON_MIG_ROWS", "mig.")
-            .env("ON_MIG_TRANSCRIPT", &transcript)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        owner.spawn().unwrap()
-    };
-    let output = start("").wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("refused, nothing was changed"), "{said}");
-
-    let output = start("yes").wait_with_output().unwrap();
-    let text = std::fs::read_to_string(&transcript).unwrap();
-    assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains("0 things are not as expected, after "),
-        "{text}"
-    );
-    assert_same(&node, &before);
-
-    std::fs::remove_file(&transcript).unwrap();
-    let owner = start("yes");
-    eventually("something is made", || {
-        std::fs::read_to_string(&transcript).is_ok_and(|text| text.contains("$ mig-mps up"))
-    });
-    signal(owner.id(), rustix::process::Signal::INT);
-    let output = owner.wait_with_output().unwrap();
-    assert!(!output.status.success());
-    let text = std::fs::read_to_string(&transcript).unwrap();
-    assert!(text.contains("not as expected: interrupted"), "{text}");
-    assert_same(&node, &before);
 }
 
 macro_rules! models {
