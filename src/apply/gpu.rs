@@ -66,6 +66,12 @@ impl<'a> GpuRun<'a> {
                                 starts.push(scope.spawn(move || {
                                     attempt.make(|history| {
                                         let (key, uuid) = device.ok_or(Cause::NoDevice)?;
+                                        if !shared
+                                            .leaving
+                                            .wait_for(&start.name, || shared.is_over())
+                                        {
+                                            return Err(Cause::Interrupted);
+                                        }
                                         shared.start_daemon(key, &uuid, start, history)
                                     })
                                 }));
@@ -154,12 +160,16 @@ impl<'a> GpuRun<'a> {
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
         let Some(served) = self.served(&stop.uuid) else {
+            self.shared.leaving.gone(&stop.name);
             return Ok(());
         };
         let idle = served.is_known && served.clients.is_empty();
         let ended = self.shared.end_daemon(&served.record, stop.patience, idle);
         // Also one whose directory could not be cleared away has gone.
         let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
+        if has_gone {
+            self.shared.leaving.gone(&stop.name);
+        }
         if stop.alive && served.record.finished && has_gone {
             let record = Box::new(served.record.clone());
             self.history.did(Done::Stopped(record));

@@ -5,6 +5,7 @@
 //! the driver refuses even that, the report says what stands and what is missing. A journal in the
 //! run directory tells the next run of one that was killed.
 
+mod cause;
 mod daemons;
 mod done;
 mod error;
@@ -14,7 +15,9 @@ mod instances;
 mod journal;
 mod ledger;
 mod mode;
+mod names;
 mod retry;
+mod standing;
 mod undo;
 
 use std::sync::Mutex;
@@ -28,8 +31,10 @@ use crate::plan::{Action, Plan};
 use gpu::GpuRun;
 use journal::OpenJournal;
 use ledger::Ledger;
+use names::Leaving;
 
-pub use error::{ApplyError, Cause, Due};
+pub use cause::{Cause, Due};
+pub use error::ApplyError;
 pub use journal::pick_up;
 pub use undo::RolledBack;
 
@@ -101,6 +106,7 @@ pub fn run(
         stop_here: AtomicBool::new(false),
         // 8 daemons ended at once take 3.5 times as long as one after another.
         one_stop_at_a_time: Mutex::new(()),
+        leaving: Leaving::of(plan),
         on_failure,
     };
     let mut runs: Vec<GpuRun<'_>> = plan
@@ -161,6 +167,7 @@ struct Shared<'a> {
     progress: &'a dyn Progress,
     stop_here: AtomicBool,
     one_stop_at_a_time: Mutex<()>,
+    leaving: Leaving,
     on_failure: OnFailure,
 }
 

@@ -1,0 +1,46 @@
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::lock;
+use crate::plan::Plan;
+
+/// The names of daemons that are still to end. A name may move to another GPU, and nobody gets one
+/// that is still in use.
+pub(super) struct Leaving {
+    names: Mutex<Vec<String>>,
+    one_has_gone: Condvar,
+}
+
+/// Between two looks at whether waiting is pointless.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Leaving {
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self {
+            names: Mutex::new(plan.stops().map(|stop| stop.name.clone()).collect()),
+            one_has_gone: Condvar::new(),
+        }
+    }
+
+    /// The daemon of that name has ended.
+    pub(super) fn gone(&self, name: &str) {
+        let mut names = lock(&self.names);
+        if let Some(position) = names.iter().position(|other| other == name) {
+            names.swap_remove(position);
+        }
+        self.one_has_gone.notify_all();
+    }
+
+    /// Waits until nobody has that name; `false` where that is pointless.
+    pub(super) fn wait_for(&self, name: &str, is_pointless: impl Fn() -> bool) -> bool {
+        let mut names = lock(&self.names);
+        while names.iter().any(|other| other == name) {
+            if is_pointless() {
+                return false;
+            }
+            let waited = self.one_has_gone.wait_timeout(names, LOOK);
+            names = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}

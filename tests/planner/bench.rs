@@ -1,0 +1,92 @@
+//! How long planning takes, over every request on every model and every way from any layout to any
+//! request on the grid of seven slices: `cargo bench --bench planning`.
+//!
+//! Fails where the 99.9th percentile is not below a millisecond.
+
+mod brute;
+mod model;
+#[allow(dead_code, reason = "the tests use the rest")]
+mod scene;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use scene::Scene;
+
+const LIMIT: Duration = Duration::from_millis(1);
+
+fn main() -> ExitCode {
+    // `cargo test` and `cargo bench` give flags of their own, none of which means anything here.
+    let all = [
+        ("requests on empty GPUs of every model", requests()),
+        ("pairs of a layout and a request", pairs()),
+    ];
+    let mut holds = true;
+    for (what, mut times) in all {
+        times.sort_unstable();
+        let at = |share: f64| {
+            #[allow(
+                clippy::cast_sign_loss,
+                clippy::cast_possible_truncation,
+                clippy::cast_precision_loss,
+                reason = "an index"
+            )]
+            let index = (times.len() as f64 * share) as usize;
+            times[index.min(times.len() - 1)]
+        };
+        println!(
+            "{} {what}: median {:?}, 99th percentile {:?}, 99.9th {:?}, slowest {:?}",
+            times.len(),
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            at(1.0)
+        );
+        holds &= at(0.999) < LIMIT;
+    }
+    if holds {
+        ExitCode::SUCCESS
+    } else {
+        println!("the 99.9th percentile is not below {LIMIT:?}");
+        ExitCode::FAILURE
+    }
+}
+
+/// Those that fit and those that do not: a refusal looks for the nearest that would.
+fn requests() -> Vec<Duration> {
+    let mut times = Vec::new();
+    for key in model::keys() {
+        let model = model::named(key);
+        let scene = Scene::new(model, 1);
+        for counts in brute::requests(model) {
+            if counts.iter().any(|&count| count > 0) {
+                times.push(time(&scene, &counts));
+            }
+        }
+    }
+    times
+}
+
+fn pairs() -> Vec<Duration> {
+    let model = model::named("a100-80gb");
+    let layouts = brute::layouts(model);
+    let mut times = Vec::new();
+    for layout in layouts.values().flatten() {
+        let mut scene = Scene::new(model, 1);
+        scene.lay(layout);
+        for counts in layouts.keys() {
+            if counts.iter().any(|&count| count > 0) {
+                times.push(time(&scene, counts));
+            }
+        }
+    }
+    times
+}
+
+fn time(scene: &Scene, counts: &[u32]) -> Duration {
+    let profile = scene::asking_for(scene.model, counts);
+    let begun = Instant::now();
+    // A refusal is as good an answer.
+    let _ = std::hint::black_box(scene.plan(&profile));
+    begun.elapsed()
+}

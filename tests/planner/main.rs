@@ -1,0 +1,9 @@
+//! The planner against every model and every layout, enumerated: no GPU, no simulated node, no I/O.
+
+mod brute;
+mod model;
+mod models;
+mod pairs;
+mod scene;
+mod sequences;
+mod speed;

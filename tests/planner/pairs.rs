@@ -1,0 +1,225 @@
+//! Every way from any layout to any request on the grid of seven slices, against brute force.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use mig_mps::geometry::{Harm, Infeasible, Placement, ProfileId, Request, Standing, arrange};
+use mig_mps::plan::{Plan, Refusal};
+use mig_mps::profile::Profile;
+use simnode::catalog::Model;
+
+use super::brute::{self, Body, Counts};
+use super::{model, scene};
+use scene::Scene;
+
+/// What plans are compared by (DESIGN 5.3), less is better.
+type Score = (u32, usize, Reverse<u32>, Vec<(u32, u32)>);
+
+struct Grid {
+    model: &'static Model,
+    layouts: BTreeMap<Counts, Vec<Vec<Body>>>,
+    requests: Vec<(Counts, Profile)>,
+}
+
+impl Grid {
+    fn new() -> Self {
+        let model = model::named("a100-80gb");
+        let layouts = brute::layouts(model);
+        let requests = layouts.keys().cloned();
+        let requests = requests.filter(|counts| counts.iter().any(|&count| count > 0));
+        Self {
+            model,
+            requests: requests
+                .map(|counts| {
+                    let profile = scene::asking_for(model, &counts);
+                    (counts, profile)
+                })
+                .collect(),
+            layouts,
+        }
+    }
+
+    /// The best that can be, found by looking at all.
+    fn best(&self, standing: &[Body], busy: Option<Body>, counts: &Counts) -> Score {
+        let wanted = self.layouts[counts].iter();
+        let scores = wanted.map(|layout| self.score(standing, busy, layout));
+        scores.min().expect("a layout with these counts")
+    }
+
+    fn score(&self, standing: &[Body], busy: Option<Body>, layout: &[Body]) -> Score {
+        let gone = standing.iter().filter(|body| !layout.contains(body));
+        let clients = busy.is_some_and(|busy| !layout.contains(&busy));
+        (
+            clients.into(),
+            gone.count(),
+            Reverse(brute::free_block(self.model, layout)),
+            layout
+                .iter()
+                .map(|&(_, start, size)| (start, size))
+                .collect(),
+        )
+    }
+
+    fn standing(&self) -> Vec<&Vec<Body>> {
+        self.layouts.values().flatten().collect()
+    }
+}
+
+/// Works through all standing layouts on every core.
+fn each<T: Sync>(items: &[T], work: impl Fn(&T) -> usize + Sync) -> usize {
+    let (next, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let cores = thread::available_parallelism().map_or(2, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    total.fetch_add(work(item), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    total.into_inner()
+}
+
+#[test]
+fn every_way_from_a_layout_to_a_request_is_the_best_there_is() {
+    let grid = Grid::new();
+    let pairs = each(&grid.standing(), |standing| {
+        let mut before = Scene::new(grid.model, 1);
+        before.lay(standing);
+        for (counts, profile) in &grid.requests {
+            let plan = before
+                .plan(profile)
+                .unwrap_or_else(|refusal| panic!("{standing:?} to {counts:?}: {refusal}"));
+            let mut after = before.clone();
+            after.carry_out(&plan);
+            let score = grid.score(standing, None, &after.layout());
+            let best = grid.best(standing, None, counts);
+            assert_eq!(score, best, "{standing:?} to {counts:?}: {plan:#?}");
+        }
+        grid.requests.len()
+    });
+    println!("{pairs} pairs");
+    // 2319 layouts and 127 requests that fit.
+    assert_eq!(pairs, 294_513);
+}
+
+#[test]
+fn what_does_not_fit_fits_beside_nothing_that_stands() {
+    let grid = Grid::new();
+    let node = model::node(grid.model, 1);
+    let offered = &node.gpus[0].profiles;
+    let wanted: Vec<Vec<Request>> = brute::requests(grid.model)
+        .iter()
+        .filter(|counts| !grid.layouts.contains_key(*counts))
+        .map(|counts| {
+            let counts = by_id(grid.model, counts);
+            let request = |&(profile, count): &(ProfileId, u32)| {
+                let request = Request {
+                    profile,
+                    at: None,
+                    entry: 0,
+                };
+                std::iter::repeat_n(request, count as usize)
+            };
+            counts.iter().flat_map(request).collect()
+        })
+        .collect();
+    let free = |_: usize, _: usize| Harm::NONE;
+    let pairs = each(&grid.standing(), |layout| {
+        let standing: Vec<Standing> = layout
+            .iter()
+            .map(|&(number, start, size)| Standing {
+                profile: ProfileId(grid.model.profiles[number].id),
+                placement: Placement::new(start, size),
+                harm: Harm::NONE,
+            })
+            .collect();
+        for requests in &wanted {
+            let found = arrange(offered, &standing, requests, &free);
+            assert_eq!(found, Err(Infeasible), "{layout:?} to {requests:?}");
+        }
+        wanted.len()
+    });
+    println!("{pairs} pairs that cannot be");
+    assert!(pairs > 250_000);
+}
+
+fn by_id(model: &Model, counts: &Counts) -> Vec<(ProfileId, u32)> {
+    let profiles = model.profiles.iter().map(|profile| ProfileId(profile.id));
+    profiles.zip(counts.iter().copied()).collect()
+}
+
+#[test]
+fn whoever_computes_is_left_alone_if_that_can_be() {
+    let grid = Grid::new();
+    let plain = |layout: &&&Vec<Body>| {
+        let names = layout
+            .iter()
+            .map(|(number, ..)| &grid.model.profiles[*number]);
+        names
+            .clone()
+            .all(|profile| profile.attributes.is_empty() && profile.name != "1g.20gb")
+    };
+    let standing: Vec<&Vec<Body>> = grid.standing();
+    let standing: Vec<&Vec<Body>> = standing.iter().filter(plain).copied().collect();
+    let refused = AtomicUsize::new(0);
+    let pairs = each(&standing, |standing| {
+        let mut count = 0;
+        for (nth, &busy) in standing.iter().enumerate() {
+            let mut before = Scene::new(grid.model, 1);
+            before.lay(standing);
+            let device = before.node.gpus[0].devices()[nth].clone();
+            before.serve(&device, 1);
+            for (counts, profile) in &grid.requests {
+                let best = grid.best(standing, Some(busy), counts);
+                count += 1;
+                let plan = before.plan(profile).expect("a plan");
+                let disturbed = plan.clients().count();
+                assert_eq!(disturbed, best.0 as usize, "{standing:?} to {counts:?}");
+                assert_eq!(is_refused(&plan), best.0 > 0);
+                refused.fetch_add(disturbed, Ordering::Relaxed);
+                let mut after = before.clone();
+                after.carry_out(&plan);
+                let score = grid.score(standing, Some(busy), &after.layout());
+                assert_eq!(score, best, "{standing:?} to {counts:?}: {plan:#?}");
+            }
+        }
+        count
+    });
+    println!("{pairs} pairs with a client, {refused:?} refused");
+    assert!(refused.into_inner() > 1_000 && pairs > 20_000);
+}
+
+fn is_refused(plan: &Plan) -> bool {
+    matches!(plan.permit("hint"), Err(Refusal::InUse { .. }))
+}
+
+#[test]
+fn the_half_that_has_to_stay_decides() {
+    let grid = Grid::new();
+    let number = |name: &str| {
+        let mut profiles = grid.model.profiles.iter();
+        profiles.position(|profile| profile.name == name).unwrap()
+    };
+    let three = number("3g.40gb");
+    let mut before = Scene::new(grid.model, 1);
+    before.lay(&[(three, 0, 4), (three, 4, 4)]);
+    let mut counts = vec![0; grid.model.profiles.len()];
+    counts[three] = 1;
+    counts[number("2g.20gb")] = 1;
+    counts[number("1g.10gb")] = 2;
+    let profile = scene::asking_for(grid.model, &counts);
+    let devices = before.node.gpus[0].devices();
+    for (busy, is_in_the_way) in [(0, true), (1, false)] {
+        let mut before = before.clone();
+        before.serve(&devices[busy], 1);
+        let plan = before.plan(&profile).unwrap();
+        assert_eq!(is_refused(&plan), is_in_the_way);
+        let mut after = before.clone();
+        after.carry_out(&plan.by_force(1));
+        assert!(after.layout().contains(&(three, 4, 4)));
+    }
+}

@@ -1,0 +1,304 @@
+//! A node that plans are carried out on in thought, each step checked.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use mig_mps::geometry::{
+    ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
+};
+use mig_mps::host::{Pid, StartTime, Uid};
+use mig_mps::node::{
+    Client, DaemonId, Device, DeviceKey, DeviceRecord, Life, Node, RunDir, Served,
+};
+use mig_mps::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
+use mig_mps::plan::{self, Action, Place, Plan, Refusal, Start};
+use mig_mps::profile::{Profile, Settings};
+use simnode::catalog::Model;
+
+use super::brute::Body;
+use super::model;
+
+/// A node whose GPUs are all of one model.
+#[derive(Clone)]
+pub(crate) struct Scene {
+    pub(crate) node: Node,
+    pub(crate) model: &'static Model,
+    next: u32,
+}
+
+pub(crate) fn home() -> RunDir {
+    RunDir::at(Path::new("/run/mig-mps"))
+}
+
+impl Scene {
+    pub(crate) fn new(model: &'static Model, gpus: u32) -> Self {
+        Self {
+            node: model::node(model, gpus),
+            model,
+            next: 1,
+        }
+    }
+
+    /// What the profile asks for.
+    pub(crate) fn plan(&self, profile: &Profile) -> Result<Plan, Refusal> {
+        plan::up(&self.node, profile, &home(), Uid::ROOT)
+    }
+
+    /// Puts instances on the first GPU, each with its full compute instance and nobody on it.
+    pub(crate) fn lay(&mut self, layout: &[Body]) {
+        for &(number, start, size) in layout {
+            let id = ProfileId(self.model.profiles[number].id);
+            let placement = Placement::new(start, size);
+            self.create(0, id, placement);
+            self.create_compute(0, placement, ComputeChoice::Full);
+        }
+    }
+
+    /// What lies on the first GPU.
+    pub(crate) fn layout(&self) -> Vec<Body> {
+        let number = |id: ProfileId| {
+            let profiles = &self.model.profiles;
+            profiles
+                .iter()
+                .position(|p| p.id == id.0)
+                .expect("a profile")
+        };
+        let instances = self.node.gpus[0].instances.iter();
+        instances
+            .map(|instance| {
+                let place = instance.placement;
+                (number(instance.profile), place.start, place.size)
+            })
+            .collect()
+    }
+
+    /// A daemon for a device that has none, with so many clients.
+    pub(crate) fn serve(&mut self, device: &Device, clients: u32) {
+        self.record(
+            device,
+            &device.default_name,
+            Settings {
+                serve: Some(mig_mps::profile::Serve::OneAtATime),
+                ..Settings::default()
+            },
+        );
+        let served = self.node.served.last_mut().expect("just recorded");
+        served.clients = (0..clients)
+            .map(|number| Client {
+                pid: Pid(1000 + number),
+                user: None,
+                command: None,
+                memory: None,
+                age: None,
+            })
+            .collect();
+    }
+
+    /// Carries a plan out.
+    ///
+    /// # Panics
+    ///
+    /// Where a step is not possible.
+    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+        // Every daemon that ends has ended before another gets its name.
+        for stop in plan.stops() {
+            self.stop(&stop.uuid);
+        }
+        for gpu in &plan.gpus {
+            assert!(gpu.obstacles.is_empty(), "{:?}", gpu.obstacles);
+            let index = self.node.gpus.iter().position(|g| g.uuid == gpu.uuid);
+            let index = index.expect("a GPU of the node");
+            for step in &gpu.steps {
+                self.step(index, &step.action);
+            }
+            assert_eq!(self.node.gpus[index].slice_map(), gpu.after, "{plan:#?}");
+        }
+    }
+
+    fn step(&mut self, gpu: usize, action: &Action) {
+        match action {
+            Action::Stop(_) => {}
+            Action::DestroyComputeInstance { instance, compute } => {
+                let instance = self.at(gpu, *instance);
+                let found = instance
+                    .compute
+                    .iter()
+                    .position(|c| c.placement == *compute);
+                let gone = instance.compute.remove(found.expect("it is there"));
+                let mut served = self.node.served.iter();
+                assert!(
+                    !served.any(|s| s.record.uuid == gone.uuid),
+                    "{gone:?} is served"
+                );
+            }
+            Action::DestroyGpuInstance {
+                profile, placement, ..
+            } => {
+                let instance = self.at(gpu, *placement);
+                assert!(instance.compute.is_empty() && instance.profile == *profile);
+                let instances = &mut self.node.gpus[gpu].instances;
+                instances.retain(|instance| instance.placement != *placement);
+            }
+            Action::SwitchMig { on } => {
+                assert!(self.node.gpus[gpu].instances.is_empty());
+                self.node.gpus[gpu].mig = Some(MigMode {
+                    current: *on,
+                    pending: *on,
+                });
+            }
+            Action::CreateGpuInstance {
+                profile, placement, ..
+            } => self.create(gpu, *profile, *placement),
+            Action::CreateComputeInstance { instance, compute } => {
+                self.create_compute(gpu, *instance, *compute);
+            }
+            Action::Start(start) => self.start(gpu, start),
+        }
+    }
+
+    fn stop(&mut self, uuid: &str) {
+        let before = self.node.served.len();
+        self.node.served.retain(|served| served.record.uuid != uuid);
+        assert_eq!(self.node.served.len(), before - 1, "{uuid}");
+    }
+
+    fn at(&mut self, gpu: usize, placement: Placement) -> &mut GpuInstanceReading {
+        let mut instances = self.node.gpus[gpu].instances.iter_mut();
+        let found = instances.find(|instance| instance.placement == placement);
+        found.unwrap_or_else(|| panic!("nothing stands at {placement}"))
+    }
+
+    fn create(&mut self, gpu: usize, profile: ProfileId, placement: Placement) {
+        let reported = &mut self.node.gpus[gpu];
+        assert!(reported.in_mig_mode());
+        let offer = reported.profile(profile).expect("a profile it offers");
+        assert!(offer.placements.contains(&placement), "{placement}");
+        for other in &reported.instances {
+            assert!(!other.placement.overlaps(placement), "{placement} is taken");
+        }
+        let known = self
+            .model
+            .profile(profile.0)
+            .expect("a profile of the model");
+        self.next += 1;
+        reported.instances.push(GpuInstanceReading {
+            id: GpuInstanceId(self.next),
+            profile,
+            placement,
+            compute: Vec::new(),
+            offered: model::compute(known),
+        });
+        reported
+            .instances
+            .sort_by_key(|instance| instance.placement);
+    }
+
+    fn create_compute(&mut self, gpu: usize, placement: Placement, choice: ComputeChoice) {
+        self.next += 1;
+        let number = self.next;
+        let instance = self.at(gpu, placement);
+        let is_free = |place: &Placement| {
+            let mut others = instance.compute.iter();
+            others.all(|other| !other.placement.overlaps(*place))
+        };
+        let offered = instance.offered.iter();
+        let (profile, wanted) = match choice {
+            ComputeChoice::Full => {
+                let full = offered.max_by_key(|p| (p.multiprocessors, std::cmp::Reverse(p.id)));
+                (full, None)
+            }
+            ComputeChoice::Slices { count, at } => (
+                offered.filter(|p| p.slices == count).min_by_key(|p| p.id),
+                at,
+            ),
+            ComputeChoice::Exactly { .. } => panic!("for undoing alone"),
+        };
+        let profile = profile.expect("a compute instance it offers").clone();
+        let mut places = profile.placements.iter();
+        let place = match wanted {
+            Some(at) => places.find(|place| place.start == at),
+            None => places.find(|place| is_free(place)),
+        };
+        let place = *place.expect("a place for it");
+        assert!(is_free(&place), "{choice:?} in {placement}");
+        instance.compute.push(ComputeInstanceReading {
+            id: ComputeInstanceId(number),
+            profile: ComputeProfileId(profile.id.0),
+            uuid: format!("MIG-{number}"),
+            placement: place,
+            slices: profile.slices,
+            multiprocessors: profile.multiprocessors,
+        });
+        instance.compute.sort_by_key(|compute| compute.placement);
+    }
+
+    fn start(&mut self, gpu: usize, start: &Start) {
+        let devices = self.node.gpus[gpu].devices();
+        let device = match start.place {
+            Place::Whole => devices.into_iter().find(|device| device.part.is_none()),
+            Place::Part { placement, nth } => devices
+                .into_iter()
+                .filter(|device| {
+                    let part = device.part.as_ref();
+                    part.is_some_and(|part| part.placement == placement)
+                })
+                .nth(nth),
+        };
+        let device = device.unwrap_or_else(|| panic!("no device for {start:?}"));
+        let settings = Settings {
+            serve: Some(start.serve),
+            server: start.server,
+            active_thread_percentage: start.active_thread_percentage,
+        };
+        self.record(&device, &start.name, settings);
+    }
+
+    fn record(&mut self, device: &Device, name: &str, settings: Settings) {
+        for other in &self.node.served {
+            assert_ne!(other.record.name, name);
+            assert_ne!(other.record.uuid, device.uuid);
+        }
+        let key: DeviceKey = device.key.clone();
+        self.node.served.push(Served {
+            record: DeviceRecord {
+                name: name.to_owned(),
+                key,
+                uuid: device.uuid.clone(),
+                settings,
+                daemon: Some(DaemonId {
+                    pid: Pid(1),
+                    start_time: StartTime(1),
+                }),
+                finished: true,
+                boot_id: "boot".to_owned(),
+                since: Timestamp::UNIX_EPOCH,
+            },
+            run_dir: home(),
+            device_is_there: true,
+            life: Life::Ready,
+            is_known: true,
+            problem: None,
+            servers: Vec::new(),
+            clients: Vec::new(),
+            percentage: None,
+        });
+    }
+}
+
+/// A profile that asks for so many of each of the model's profiles on every GPU.
+pub(crate) fn asking_for(model: &Model, counts: &[u32]) -> Profile {
+    let wanted = model.profiles.iter().zip(counts);
+    let devices: Vec<String> = wanted
+        .filter(|(_, count)| **count > 0)
+        .map(|(profile, count)| format!("{{ profile = \"{}\", count = {count} }}", profile.name))
+        .collect();
+    parse(&format!(
+        "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {} ]\n",
+        devices.join(", ")
+    ))
+}
+
+pub(crate) fn parse(text: &str) -> Profile {
+    Profile::parse(Path::new("profile.toml"), text.to_owned())
+        .unwrap_or_else(|error| panic!("{error}\n{text}"))
+}

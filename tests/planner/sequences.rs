@@ -1,0 +1,112 @@
+//! One profile after another on GPUs of any model.
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::scene::{self, Scene};
+use super::{brute, model};
+
+/// What a device is called, and what it says of MPS.
+const NAMES: [&str; 4] = ["", "x-{gpu}-{n}", "y{n}", "z-{gpu}-{n}"];
+const SETTINGS: [&str; 3] = ["", "serve = \"all\"", "active-thread-percentage = 50"];
+
+#[derive(Clone, Debug)]
+struct Wish {
+    counts: Index,
+    name: &'static str,
+    settings: &'static str,
+    split: bool,
+    order: Vec<Index>,
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    (
+        any::<Index>(),
+        select(&NAMES[..]),
+        select(&SETTINGS[..]),
+        any::<bool>(),
+        prop::collection::vec(any::<Index>(), 8),
+    )
+        .prop_map(|(counts, name, settings, split, order)| Wish {
+            counts,
+            name,
+            settings,
+            split,
+            order,
+        })
+}
+
+/// The entries of a wish on a model: half of them with a name and settings of their own.
+fn entries(model: &simnode::catalog::Model, feasible: &[&Vec<u32>], wish: &Wish) -> Vec<String> {
+    let counts = *wish.counts.get(feasible);
+    let mut entries = Vec::new();
+    for (number, (profile, &count)) in model.profiles.iter().zip(counts).enumerate() {
+        let mut add = |count: u32, special: bool| {
+            if count == 0 {
+                return;
+            }
+            let mut keys = format!("profile = \"{}\", count = {count}", profile.name);
+            if special && !wish.name.is_empty() {
+                keys += &format!(", name = \"{}\"", wish.name);
+            }
+            if special && !wish.settings.is_empty() {
+                keys += &format!(", mps = {{ {} }}", wish.settings);
+            }
+            if special && wish.split && profile.slices > 1 {
+                keys += ", compute = [\"1c\", \"1c\"]";
+                keys = keys.replace("y{n}", "y{n}");
+            }
+            entries.push(format!("{{ {keys} }}"));
+        };
+        let half = if number % 2 == 0 {
+            count / 2
+        } else {
+            count.div_ceil(2)
+        };
+        add(half, true);
+        add(count - half, false);
+    }
+    entries
+}
+
+fn profile(entries: &[String]) -> mig_mps::profile::Profile {
+    scene::parse(&format!(
+        "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {} ]\n",
+        entries.join(", ")
+    ))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever stood before: after `up`, `plan` of the same profile is empty, however its devices are
+    /// ordered.
+    #[test]
+    fn nothing_is_left_to_do_after_up(
+        key in select(model::keys()),
+        gpus in 1_u32..3,
+        wishes in prop::collection::vec(wish(), 1..6),
+    ) {
+        let model = model::named(key);
+        let layouts = brute::layouts(model);
+        let feasible: Vec<&Vec<u32>> = layouts
+            .keys()
+            .filter(|counts| counts.iter().any(|&count| count > 0))
+            .collect();
+        let mut scene = Scene::new(model, gpus);
+        for wish in &wishes {
+            let mut entries = entries(model, &feasible, wish);
+            let wanted = profile(&entries);
+            let plan = scene.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
+            for (nth, index) in wish.order.iter().enumerate().take(entries.len()) {
+                let other = index.index(entries.len());
+                entries.swap(nth, other);
+            }
+            let shuffled = scene.plan(&profile(&entries));
+            prop_assert!(shuffled.is_ok());
+            scene.carry_out(&plan);
+            let rest = scene.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
+            prop_assert!(rest.is_empty(), "{key} {entries:?}: {rest:#?}");
+        }
+    }
+}

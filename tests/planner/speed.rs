@@ -1,0 +1,36 @@
+//! How long planning takes is measured by `cargo bench`; here it is only made sure that nothing
+//! explodes: requests that differ pairwise are the worst case.
+
+use std::time::{Duration, Instant};
+
+use super::model;
+use super::scene::{self, Scene};
+
+#[test]
+fn seven_different_wishes_are_planned_at_once() {
+    let model = model::named("a100-80gb");
+    let entry = |nth: u32| {
+        format!(
+            "{{ name = \"d{nth}\", profile = \"1g\", mps = {{ active-thread-percentage = {nth}0 }} }}"
+        )
+    };
+    let profile = |order: [u32; 7]| {
+        let entries = order.map(entry).join(", ");
+        scene::parse(&format!(
+            "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {entries} ]\n"
+        ))
+    };
+    let mut scene = Scene::new(model, 1);
+    let forward = profile([1, 2, 3, 4, 5, 6, 7]);
+    let plan = scene.plan(&forward).unwrap();
+    scene.carry_out(&plan);
+    // Each finds its own device again, wherever it stands in the file.
+    let begun = Instant::now();
+    assert!(
+        scene
+            .plan(&profile([4, 7, 1, 3, 6, 2, 5]))
+            .unwrap()
+            .is_empty()
+    );
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
