@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::common::{Sim, in_state};
 use crate::faults::{AFTER, BEFORE};
 use crate::scene::Scene;
 
@@ -94,4 +95,32 @@ fn whoever_keeps_an_instance_in_use_is_named() {
     assert!(calls(&scene, DESTROY, 19) > 3, "it was tried for a while");
     app.finish();
     scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap();
+}
+
+#[test]
+fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
+    let sim = Sim::with("a100-80gb", 2);
+    let named = |first: &str, second: &str| {
+        let block = |gpu: u32, name: &str| {
+            format!(
+                "[[gpu]]\nselect = {{ index = [{gpu}] }}\ndevices = [ {{ profile = \"3g\", name = \"{name}\" }} ]\n"
+            )
+        };
+        block(0, first) + &block(1, second)
+    };
+    sim.up(&named("x", "y"), &[]).ended(0);
+    // GPU 0 takes its time to let go of a name that GPU 1 is to have.
+    let slow = std::time::Duration::from_millis(500);
+    sim.node.fault("quit").nth(1).slow(slow).unwrap();
+    sim.node.fault("quit").nth(2).slow(slow).unwrap();
+    sim.up(&named("y", "x"), &["--yes"]).ended(0);
+    let events = sim.node.events();
+    let nth = |what: &str, nth: usize| {
+        let mut found = (0..events.len()).filter(|at| events[*at].what == what);
+        found.nth(nth).unwrap()
+    };
+    // Each GPU starts a daemon under the name of one that the other GPU ends.
+    assert!(nth("daemon end", 1) < nth("daemon start", 2));
+    assert_eq!(in_state(&sim.status(), "ready"), ["x", "y"]);
+    assert_eq!(sim.device("x")["gpu"], 1);
 }
