@@ -4,10 +4,12 @@ use std::env;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::host::{Host, Interrupt, NvidiaSmi, Uid, Units, caller};
+use crate::nvml::CALL_LIMIT;
 
 /// Path of the NVML library.
 pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
@@ -73,6 +75,8 @@ pub struct Environment {
     pub caller: Uid,
     /// Whether whoever runs it wants it to stop.
     pub interrupt: Interrupt,
+    /// How long one NVML call of a change may take.
+    pub call_limit: Duration,
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
     systemctl: Option<PathBuf>,
@@ -171,6 +175,7 @@ impl Environment {
             host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
             caller: caller(),
             interrupt: Interrupt::default(),
+            call_limit: CALL_LIMIT,
             control: path(CONTROL),
             nvidia_smi: path(NVIDIA_SMI),
             systemctl: path(SYSTEMCTL),

@@ -89,7 +89,9 @@ pub enum Cause {
     #[error("it is left on: there are instances")]
     StillPartitioned,
     /// A change of the MIG mode stays noted.
-    #[error("the driver has noted it: it becomes active with a reset of the GPU, or a reboot")]
+    #[error(
+        "the driver has noted the change: it becomes active with a reset of the GPU, or a reboot"
+    )]
     Noted,
     /// A device is not there.
     #[error("the device is not there")]
@@ -108,6 +110,9 @@ pub enum Cause {
         /// What there is.
         offered: Vec<ComputeInstanceProfile>,
     },
+    /// Undoing was given up.
+    #[error("not tried: the GPU hangs")]
+    NotTried,
     /// The user interrupted the wait for it.
     #[error("interrupted")]
     Interrupted,

@@ -52,10 +52,8 @@ impl Done {
     /// Whether it took something away: not undone, that is missing. Anything else still stands then.
     pub(super) fn took_away(&self) -> bool {
         match self {
-            Self::MigMode { .. }
-            | Self::GpuInstance { .. }
-            | Self::ComputeInstance { .. }
-            | Self::Started(_) => false,
+            Self::MigMode { on, .. } => !on,
+            Self::GpuInstance { .. } | Self::ComputeInstance { .. } | Self::Started(_) => false,
             Self::GpuInstanceGone { .. } | Self::ComputeInstanceGone { .. } | Self::Stopped(_) => {
                 true
             }
@@ -67,8 +65,7 @@ impl Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MigMode { on: true, .. } => f.write_str("MIG mode on"),
-            Self::MigMode { on: false, .. } => f.write_str("MIG mode off"),
+            Self::MigMode { .. } => f.write_str("MIG mode on"),
             Self::GpuInstance {
                 name, placement, ..
             }

@@ -92,8 +92,9 @@ pub fn run(
     let change = interrupt.begin();
     let run_dir = RunDir::at(&site.home.run);
     let ledger = Ledger::open(&run_dir, &site.node.boot_id).map_err(ApplyError::at_start)?;
-    let nvml =
-        Nvml::open(site.environment.nvml_library.as_deref()).map_err(ApplyError::at_start)?;
+    let nvml = Nvml::open(site.environment.nvml_library.as_deref())
+        .map_err(ApplyError::at_start)?
+        .within(site.environment.call_limit);
     let journal = OpenJournal::begin(&run_dir, &site.environment.host, &site.node.boot_id)
         .map_err(ApplyError::at_start)?;
     let shared = Shared {

@@ -4,6 +4,7 @@ use super::{Cause, joined};
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::mps::Patience;
 use crate::node::{DeviceKey, DeviceRecord};
+use crate::nvml::NvmlError;
 
 /// What came of undoing a run on one GPU.
 #[derive(Debug, Default)]
@@ -22,9 +23,16 @@ impl GpuRun<'_> {
         self.rolling_back = true;
         let mut came = RolledBack::default();
         let mut done = self.history.take();
+        let mut hangs = false;
         // Daemons' ends come first in every plan. Those left at last start again side by side.
         while let Some(step) = done.pop_if(|step| !matches!(step, Done::Stopped(_))) {
-            let result = self.undo(&step);
+            // Each call to a GPU that hangs takes as long as the first.
+            let result = if hangs {
+                Err(Cause::NotTried)
+            } else {
+                self.undo(&step)
+            };
+            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
             came.add(&self.title(), &step, result);
         }
         let results: Vec<_> = std::thread::scope(|scope| {
@@ -169,6 +177,7 @@ impl RolledBack {
     fn add(&mut self, gpu: &str, step: &Done, result: Result<(), Cause>) {
         match result {
             Ok(()) => self.undone.push(format!("{gpu}: {step}")),
+            Err(cause @ Cause::Noted) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
             Err(cause) if step.took_away() => self.missing.push(format!("{gpu}: {step}: {cause}")),
             Err(cause) => self.stands.push(format!("{gpu}: {step}: {cause}")),
         }

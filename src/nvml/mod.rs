@@ -17,6 +17,7 @@ mod supervise;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
 use nvml_wrapper::Nvml as Library;
 
@@ -26,7 +27,7 @@ pub use gpu::{GpuReading, Memory};
 pub use gpu_instances::GpuInstanceReading;
 pub use mig_mode::MigMode;
 pub use processes::{Processes, Usage};
-pub use supervise::Session;
+pub use supervise::{CALL_LIMIT, Session};
 
 /// Held for reading while a task runs, for writing while the library is [put aside](Nvml::aside).
 static OPEN: RwLock<()> = RwLock::new(());
@@ -36,6 +37,7 @@ static OPEN: RwLock<()> = RwLock::new(());
 #[derive(Clone, Copy)]
 pub struct Nvml {
     library: &'static Library,
+    limit: Duration,
 }
 
 impl Nvml {
@@ -46,7 +48,7 @@ impl Nvml {
     /// driver's code when it is there and does not start, [`NvmlError::Hung`].
     pub fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
         let path = path.map(Path::to_owned);
-        supervise::watched(move |watch| {
+        supervise::watched(CALL_LIMIT, move |watch| {
             watch.begin("nvmlInit_v2", "the driver");
             let name = path
                 .as_deref()
@@ -57,8 +59,15 @@ impl Nvml {
                 .map_err(|error| NvmlError::at_init(name, &error))?;
             Ok(Self {
                 library: Box::leak(Box::new(library)),
+                limit: CALL_LIMIT,
             })
         })
+    }
+
+    /// The same library, with another limit for each call than [`CALL_LIMIT`].
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
     }
 
     /// Runs a task in a thread of its own that is left behind when a call in it hangs.
@@ -72,7 +81,7 @@ impl Nvml {
         let library = self.library;
         // Held by the one who waits, not by the task, whose thread may hang.
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        supervise::watched(move |watch| task(&Session::new(library, watch)))
+        supervise::watched(self.limit, move |watch| task(&Session::new(library, watch)))
     }
 
     /// Does something while this process has no GPU open, and opens the library again afterwards.
@@ -88,7 +97,7 @@ impl Nvml {
         let library = self.library;
         let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
         let call = move |name: &'static str, begin: bool| {
-            supervise::watched(move |watch| {
+            supervise::watched(self.limit, move |watch| {
                 let session = Session::new(library, watch);
                 let (init, shutdown) = (
                     &session.symbols().nvmlInit_v2,

@@ -10,7 +10,7 @@ use super::{Code, NvmlError};
 
 /// How long one call may take. Destroying a GPU instance takes about 1 s and switching the MIG mode
 /// of an A100 resets it, which takes several.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+pub const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a task's thread is doing, for whoever waits for it.
 #[derive(Clone, Default)]
@@ -41,8 +41,9 @@ impl Watch {
 }
 
 /// Runs `task` in a thread of its own and waits for it as long as each of its calls keeps within
-/// [`CALL_LIMIT`]. A thread whose call hangs is left behind.
+/// `limit`. A thread whose call hangs is left behind.
 pub(super) fn watched<T: Send + 'static>(
+    limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
 ) -> Result<T, NvmlError> {
     let watch = Watch::default();
@@ -52,7 +53,7 @@ pub(super) fn watched<T: Send + 'static>(
         // Nobody listens any more when the task came back after its limit.
         let _ = answer.send(task(theirs));
     });
-    let mut patience = CALL_LIMIT;
+    let mut patience = limit;
     loop {
         match answers.recv_timeout(patience) {
             Ok(answer) => return answer,
@@ -68,14 +69,14 @@ pub(super) fn watched<T: Send + 'static>(
         }
         let call = watch.lock().clone();
         let since = call.as_ref().map_or_else(Instant::now, |call| call.since);
-        match (CALL_LIMIT.checked_sub(since.elapsed()), call) {
+        match (limit.checked_sub(since.elapsed()), call) {
             (Some(left), _) => patience = left.max(Duration::from_millis(1)),
             (None, call) => {
                 let (name, subject) = call.map_or(("NVML", String::new()), |c| (c.name, c.subject));
                 return Err(NvmlError::Hung {
                     call: name,
                     subject,
-                    waited: CALL_LIMIT,
+                    waited: limit,
                 });
             }
         }

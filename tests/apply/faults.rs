@@ -1,6 +1,7 @@
 //! Every call of a reconfiguration of two GPUs fails in turn.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use mig_mps::apply::ApplyError;
 use mig_mps::profile::Server;
@@ -14,7 +15,7 @@ pub(crate) const AFTER: &Layout = "2g.20gb@0 3g.40gb@4 / 4g.40gb@0";
 
 /// Every NVML function that a run calls, those that only read included: a run after which none of the faults has happened ends the count,
 /// so a name that is never called costs one run.
-const NVML: [&str; 17] = [
+const NVML: [&str; 18] = [
     "nvmlInit_v2",
     "nvmlDeviceGetHandleByUUID",
     "nvmlDeviceGetGpuInstanceById",
@@ -31,6 +32,7 @@ const NVML: [&str; 17] = [
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetAttributes_v2",
     "nvmlDeviceGetMigMode",
+    "nvmlDeviceSetMigMode",
     "nvmlDeviceGetMinorNumber",
 ];
 
@@ -54,7 +56,35 @@ struct Counts {
     reported: usize,
 }
 
+/// From what to what.
+#[derive(Clone, Copy)]
+struct Change {
+    model: &'static str,
+    before: &'static Layout,
+    after: &'static Layout,
+}
+
+const RECONFIGURE: Change = Change {
+    model: "a100-80gb",
+    before: BEFORE,
+    after: AFTER,
+};
+
+/// On GPUs that change their mode without a reset.
+const SWITCH_ON: Change = Change {
+    model: "h200-141gb-sxm",
+    before: "off / off",
+    after: "3g.71gb@0 / 3g.71gb@0",
+};
+
+const SWITCH_OFF: Change = Change {
+    before: SWITCH_ON.after,
+    after: SWITCH_ON.before,
+    ..SWITCH_ON
+};
+
 struct Trial {
+    change: Change,
     scene: Scene,
     before: BTreeSet<String>,
     ours: BTreeSet<String>,
@@ -62,13 +92,14 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(server: Server) -> Self {
-        let mut scene = Scene::with("a100-80gb", 2);
+    fn new(change: Change, server: Server) -> Self {
+        let mut scene = Scene::with(change.model, 2);
         scene.hand.server = server;
-        scene.hand.bring_to(AFTER).unwrap();
+        scene.hand.bring_to(change.after).unwrap();
         let wanted = scene.things();
-        scene.hand.bring_to(BEFORE).unwrap();
+        scene.hand.bring_to(change.before).unwrap();
         Self {
+            change,
             before: scene.things(),
             ours: scene.ledger(),
             wanted,
@@ -82,7 +113,7 @@ impl Trial {
         let met = || scene.sim.happened("fault");
         let faults = met();
         let node = scene.hand.observe();
-        let plan = scene.hand.reconfigure(&node, AFTER);
+        let plan = scene.hand.reconfigure(&node, self.change.after);
         // Only now: what the run itself does shall meet them.
         set(scene.sim.node.node());
         let result = scene
@@ -117,7 +148,7 @@ impl Trial {
         }
         scene
             .hand
-            .bring_to(AFTER)
+            .bring_to(self.change.after)
             .unwrap_or_else(|error| panic!("{what}: then: {error}"));
         assert_eq!(scene.things(), self.wanted, "{what}: then");
         scene.is_tidy();
@@ -126,7 +157,7 @@ impl Trial {
     }
 
     fn back(&self) {
-        self.scene.hand.bring_to(BEFORE).unwrap();
+        self.scene.hand.bring_to(self.change.before).unwrap();
         assert_eq!(self.scene.things(), self.before);
     }
 
@@ -150,19 +181,29 @@ impl Trial {
 }
 
 /// Meets every occurrence of every one of these with faults, and says what came of it.
-fn enumerate(names: &[&str], server: Server, set: impl Fn(&Node, &str, u32)) -> Counts {
-    let trial = Trial::new(server);
-    let mut counts = Counts::default();
-    for on in names {
-        for nth in 1.. {
-            let what = format!("{on} number {nth}");
-            if !trial.run(&what, |node| set(node, on, nth), &mut counts) {
-                break;
+fn enumerate(
+    change: Change,
+    names: &[&str],
+    server: Server,
+    set: impl Fn(&Node, &str, u32),
+) -> Counts {
+    Trial::new(change, server).enumerate(names, set)
+}
+
+impl Trial {
+    fn enumerate(&self, names: &[&str], set: impl Fn(&Node, &str, u32)) -> Counts {
+        let mut counts = Counts::default();
+        for on in names {
+            for nth in 1.. {
+                let what = format!("{on} number {nth}");
+                if !self.run(&what, |node| set(node, on, nth), &mut counts) {
+                    break;
+                }
             }
         }
+        eprintln!("{counts:?}");
+        counts
     }
-    eprintln!("{counts:?}");
-    counts
 }
 
 /// Unknown Error: none that is tried again, or taken for an answer.
@@ -170,7 +211,7 @@ const UNKNOWN: u32 = 999;
 
 #[test]
 fn each_nvml_call_fails_once() {
-    let counts = enumerate(&NVML, Server::Lazy, |node, on, nth| {
+    let counts = enumerate(RECONFIGURE, &NVML, Server::Lazy, |node, on, nth| {
         node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
     });
     assert_eq!(counts.reported, 0, "what fails once can be undone");
@@ -179,7 +220,7 @@ fn each_nvml_call_fails_once() {
 
 #[test]
 fn each_control_command_fails_once() {
-    let counts = enumerate(&MPS, Server::Eager, |node, on, nth| {
+    let counts = enumerate(RECONFIGURE, &MPS, Server::Eager, |node, on, nth| {
         node.fault(on).nth(nth).fails(1).unwrap();
     });
     assert_eq!(counts.reported, 0, "what fails once can be undone");
@@ -191,7 +232,7 @@ const FOR_EVER: u32 = 80;
 
 #[test]
 fn each_nvml_call_keeps_failing() {
-    let counts = enumerate(&NVML, Server::Lazy, |node, on, nth| {
+    let counts = enumerate(RECONFIGURE, &NVML, Server::Lazy, |node, on, nth| {
         for nth in nth..nth + FOR_EVER {
             node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
         }
@@ -203,11 +244,51 @@ fn each_nvml_call_keeps_failing() {
 fn each_control_command_keeps_failing() {
     // A daemon that never takes its quit costs 15 s each time.
     let names = &MPS[..MPS.len() - 1];
-    let counts = enumerate(names, Server::Eager, |node, on, nth| {
+    let counts = enumerate(RECONFIGURE, names, Server::Eager, |node, on, nth| {
         for nth in nth..nth + FOR_EVER {
             // A refusal, not a busy daemon that is asked again for a while.
             node.fault(on).nth(nth).fails(2).unwrap();
         }
     });
     assert!(counts.reported > 0, "{counts:?}");
+}
+
+/// A call that hangs in this process is left behind in its thread.
+#[test]
+fn each_change_hangs_once() {
+    let names = NVML.iter().filter(|name| {
+        let changes = ["Create", "Destroy", "SetMigMode"];
+        changes.iter().any(|change| name.contains(change))
+    });
+    let names: Vec<&str> = names.copied().collect();
+    let mut trial = Trial::new(RECONFIGURE, Server::Lazy);
+    // Short, and many times what a call takes on a node without a GPU.
+    trial.scene.hand.environment.call_limit = Duration::from_millis(700);
+    let counts = trial.enumerate(&names, |node, on, nth| {
+        node.fault(on).nth(nth).hangs().unwrap();
+    });
+    assert_eq!(counts.wanted, 0);
+    assert!(counts.runs >= 10);
+}
+
+#[test]
+fn each_nvml_call_of_a_change_of_mode_fails_once() {
+    for change in [SWITCH_ON, SWITCH_OFF] {
+        let counts = enumerate(change, &NVML, Server::Lazy, |node, on, nth| {
+            node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
+        });
+        assert_eq!(counts.reported, 0, "what fails once can be undone");
+    }
+}
+
+#[test]
+fn each_nvml_call_of_a_change_of_mode_keeps_failing() {
+    for change in [SWITCH_ON, SWITCH_OFF] {
+        let counts = enumerate(change, &NVML, Server::Lazy, |node, on, nth| {
+            for nth in nth..nth + FOR_EVER {
+                node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
+            }
+        });
+        assert!(counts.reported > 0, "{counts:?}");
+    }
 }

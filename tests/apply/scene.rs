@@ -30,7 +30,8 @@ pub(crate) struct Hand {
 }
 
 /// Each GPU's instances, GPUs parted by a slash: `3g.40gb@0 3g.40gb@4 / 7g.80gb@0`. Each gets its full compute instance and a daemon
-/// with the default name. A GPU without any is left alone.
+/// with the default name. `off` switches MIG mode off. A GPU
+/// without any is left alone.
 pub(crate) type Layout = str;
 
 /// Shows nothing.
@@ -202,8 +203,10 @@ fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
 }
 
 fn steps(node: &Node, gpu: &Gpu, layout: &[&str], server: Server) -> Vec<Action> {
+    let off = *layout == ["off"];
     let wanted: Vec<_> = layout
         .iter()
+        .filter(|_| !off)
         .map(|part| {
             let (name, start) = part.split_once('@').unwrap();
             let profile = gpu
@@ -261,8 +264,8 @@ fn steps(node: &Node, gpu: &Gpu, layout: &[&str], server: Server) -> Vec<Action>
             placement: instance.placement,
         });
     }
-    if !gpu.in_mig_mode() && !wanted.is_empty() {
-        steps.push(Action::SwitchMig { on: true });
+    if gpu.in_mig_mode() == off {
+        steps.push(Action::SwitchMig { on: !off });
     }
     for &(profile, placement) in &wanted {
         let standing = gpu.instances.iter().find(|i| i.placement == placement);
