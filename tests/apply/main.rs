@@ -9,4 +9,5 @@ mod faults;
 mod interrupt;
 mod kept;
 mod mode;
+mod rollback;
 mod scene;
