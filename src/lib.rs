@@ -13,6 +13,7 @@
 //! the three doors to the outside are [`nvml`], [`mps`] and [`host`]. Nothing below `commands` prints.
 
 pub mod apply;
+pub mod catalog;
 pub mod cli;
 pub mod commands;
 pub mod environment;
