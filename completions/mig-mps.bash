@@ -16,6 +16,9 @@ _mig__mps() {
             ",$1")
                 cmd="mig__mps"
                 ;;
+            mig__mps,check)
+                cmd="mig__mps__subcmd__check"
+                ;;
             mig__mps,completions)
                 cmd="mig__mps__subcmd__completions"
                 ;;
@@ -33,6 +36,9 @@ _mig__mps() {
                 ;;
             mig__mps,up)
                 cmd="mig__mps__subcmd__up"
+                ;;
+            mig__mps__subcmd__help,check)
+                cmd="mig__mps__subcmd__help__subcmd__check"
                 ;;
             mig__mps__subcmd__help,completions)
                 cmd="mig__mps__subcmd__help__subcmd__completions"
@@ -59,12 +65,30 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list up status down completions help"
+            opts="-h -V --help --version list up status down check completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__check)
+            opts="-h --gpu --models --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -105,8 +129,22 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list up status down completions help"
+            opts="list up status down check completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -67,6 +67,16 @@ _arguments "${_arguments_options[@]}" : \
 '*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
 && ret=0
 ;;
+(check)
+_arguments "${_arguments_options[@]}" : \
+'(--models)*--gpu=[Judge it on a node of these GPUs, in the order of their indices, such as a100-80gb\:8; without this, on every model that its selectors can mean]:MODEL[:COUNT]:_default' \
+'()--models[List the models instead, and how sure each entry is]' \
+'--json[Print JSON]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+'::profile -- What is wanted (TOML):_files' \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
@@ -102,6 +112,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(check)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -126,10 +140,16 @@ _mig-mps_commands() {
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
+'check:Say whether a profile fits, without a GPU' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'mig-mps commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__check_commands] )) ||
+_mig-mps__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps check commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__completions_commands] )) ||
 _mig-mps__subcmd__completions_commands() {
@@ -148,10 +168,16 @@ _mig-mps__subcmd__help_commands() {
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
+'check:Say whether a profile fits, without a GPU' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'mig-mps help commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__check_commands] )) ||
+_mig-mps__subcmd__help__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help check commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__help__subcmd__completions_commands] )) ||
 _mig-mps__subcmd__help__subcmd__completions_commands() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{completions, down, list, status, up};
+use crate::commands::{check, completions, down, list, status, up};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
 use crate::render::{self, Ui};
@@ -40,6 +40,11 @@ pub enum Command {
     ///
     /// Refuses while they have clients, unless it may wait for them or end them.
     Down(down::DownArgs),
+    /// Say whether a profile fits, without a GPU
+    ///
+    /// Judges it as `up` would, on GPUs of the catalog: for the tests of a configuration repository.
+    /// It needs no driver, no root and no run directory.
+    Check(check::CheckArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
 }
@@ -88,6 +93,7 @@ pub fn main() -> ExitCode {
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
+        Command::Check(args) => check::run(args, &ui),
         Command::Completions(args) => completions::run(args, &ui),
     };
     let status = match result {

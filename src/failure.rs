@@ -3,6 +3,7 @@
 use anyhow::Error;
 
 use crate::apply::ApplyError;
+use crate::commands::check::Unfit;
 use crate::commands::{Declared, NotAsWanted};
 use crate::environment::EnvironmentError;
 use crate::host::LockError;
@@ -55,6 +56,9 @@ impl Status {
         if error.is::<ProfileError>() || error.is::<NoSuchDevice>() {
             return Self::Usage;
         }
+        if let Some(unfit) = error.downcast_ref::<Unfit>() {
+            return unfit.status();
+        }
         if let Some(refusal) = error.downcast_ref::<Refusal>() {
             return match refusal {
                 Refusal::Profile(_) => Self::Usage,
@@ -93,6 +97,9 @@ pub fn hints(error: &Error) -> Vec<String> {
     }
     if let Some(NoConsent::NobodyToAsk(_)) = error.downcast_ref::<NoConsent>() {
         return of(Some("agree beforehand with --yes".to_owned()));
+    }
+    if error.is::<Unfit>() {
+        return of(Some(Unfit::hint().to_owned()));
     }
     if error.is::<NotAsWanted>() {
         return of(Some(

@@ -14,6 +14,7 @@
 
 pub mod apply;
 pub mod catalog;
+pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod environment;

@@ -34,7 +34,8 @@ pub struct Model {
 #[serde(rename_all = "kebab-case")]
 struct Profile {
     name: ProfileName,
-    profile_id: u32,
+    #[serde(rename = "profile-id")]
+    id: u32,
     nvml_enum: u32,
     slices: u32,
     maximum: u32,
@@ -83,7 +84,7 @@ impl Model {
             let named = u64::from(profile.name.gigabytes().unwrap_or(0)) << 10;
             let Placements { starts, size } = &profile.placements;
             GpuInstanceProfile {
-                id: ProfileId(profile.profile_id),
+                id: ProfileId(profile.id),
                 query: ProfileEnum(profile.nvml_enum),
                 name: profile.name.clone(),
                 slices: profile.slices,

@@ -1,5 +1,6 @@
 //! A file per subcommand: its flags, then its story from top to bottom.
 
+pub mod check;
 pub mod completions;
 pub mod down;
 pub mod list;

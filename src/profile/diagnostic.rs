@@ -47,6 +47,19 @@ impl Source {
         &self.path
     }
 
+    /// What is written at a place in this text.
+    pub fn written(&self, span: Span) -> &str {
+        let start = floor_char(&self.text, span.start);
+        let end = floor_char(&self.text, span.end.max(start));
+        &self.text[start..end]
+    }
+
+    /// The line of a place in this text, from 1.
+    pub fn line(&self, span: Span) -> usize {
+        let start = floor_char(&self.text, span.start);
+        self.text[..start].matches('\n').count() + 1
+    }
+
     /// An error at a place in this text.
     pub fn error(self: &Arc<Self>, span: Span, message: impl Into<String>) -> ProfileError {
         ProfileError::At(Box::new(Mistake {
@@ -75,6 +88,14 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
+    /// What is wrong, without where.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Unreadable { .. } => self.to_string(),
+            Self::At(mistake) => mistake.message.clone(),
+        }
+    }
+
     /// Adds what to do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -110,7 +131,7 @@ impl fmt::Display for Mistake {
         let line_end = text[start..]
             .find('\n')
             .map_or(text.len(), |newline| start + newline);
-        let line = text[..start].matches('\n').count() + 1;
+        let line = self.source.line(self.span);
         let before = &text[line_start..start];
         let column = before.chars().count() + 1;
         let marked = text[start..end.clamp(start, line_end)]

@@ -1,5 +1,6 @@
 //! What a person or a program is shown: tables, JSON, progress, questions.
 
+mod check;
 mod json;
 mod list;
 mod plan;

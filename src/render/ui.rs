@@ -6,9 +6,12 @@ use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
-use super::{json, list, plan, status};
+use super::{check, json, list, plan, status};
+use crate::catalog::{Incomplete, Model};
+use crate::check::{BlockOnModel, OnNode};
 use crate::node::Node;
-use crate::plan::Plan;
+use crate::plan::{Plan, Refusal};
+use crate::profile::Profile;
 
 /// How the user agrees to a plan that disturbs something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,51 @@ impl Ui {
     /// When standard output cannot be written.
     pub fn plan(&self, plan: &Plan) -> Result<()> {
         print(&plan::text(plan))
+    }
+
+    /// Shows what a profile makes of a node that is not there; of one it does not fit, only for
+    /// programs: a person gets the error.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn check_node(
+        &self,
+        profile: &Profile,
+        judged: &Result<OnNode, Refusal>,
+        as_json: bool,
+    ) -> Result<()> {
+        match judged {
+            _ if as_json => print(&json::pretty(&check::node_json(profile, judged))?),
+            Ok(on_node) => print(&check::node(profile, on_node, self.width)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Shows what becomes of each model that a profile can meet.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn check_fleet(
+        &self,
+        profile: &Profile,
+        judged: &[BlockOnModel],
+        as_json: bool,
+    ) -> Result<()> {
+        if as_json {
+            return print(&json::pretty(&check::fleet_json(profile, judged))?);
+        }
+        print(&check::fleet(profile, judged))
+    }
+
+    /// Shows the catalog.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn models(&self, models: &[Model], incomplete: &[Incomplete], as_json: bool) -> Result<()> {
+        if as_json {
+            return print(&json::pretty(&check::models_json(models, incomplete))?);
+        }
+        print(&check::models(models, incomplete, self.width))
     }
 
     /// Prints text that was made elsewhere.
