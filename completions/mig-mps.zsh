@@ -77,6 +77,18 @@ _arguments "${_arguments_options[@]}" : \
 '::profile -- What is wanted (TOML):_files' \
 && ret=0
 ;;
+(import)
+_arguments "${_arguments_options[@]}" : \
+'-c+[Which of its configurations; not needed where it has one]:NAME:_default' \
+'--config=[Which of its configurations; not needed where it has one]:NAME:_default' \
+'-o+[Write the profile to this new file instead of standard output]:FILE:_files' \
+'--output=[Write the profile to this new file instead of standard output]:FILE:_files' \
+'--serve-whole[Take mig-enabled\: false as mig = false, for which a daemon is started; without this, such GPUs are left alone]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':file -- A configuration file of mig-parted (YAML); - for standard input:_files' \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
@@ -116,6 +128,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(import)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -141,6 +157,7 @@ _mig-mps_commands() {
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
+'import:Turn a configuration of mig-parted into a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -169,6 +186,7 @@ _mig-mps__subcmd__help_commands() {
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
+'import:Turn a configuration of mig-parted into a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -194,6 +212,11 @@ _mig-mps__subcmd__help__subcmd__help_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help help commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__help__subcmd__import_commands] )) ||
+_mig-mps__subcmd__help__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help import commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help__subcmd__list_commands] )) ||
 _mig-mps__subcmd__help__subcmd__list_commands() {
     local commands; commands=()
@@ -208,6 +231,11 @@ _mig-mps__subcmd__help__subcmd__status_commands() {
 _mig-mps__subcmd__help__subcmd__up_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help up commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__import_commands] )) ||
+_mig-mps__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps import commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__list_commands] )) ||
 _mig-mps__subcmd__list_commands() {

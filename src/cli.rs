@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{check, completions, down, list, status, up};
+use crate::commands::{check, completions, down, import, list, status, up};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
 use crate::render::{self, Ui};
@@ -45,6 +45,11 @@ pub enum Command {
     /// Judges it as `up` would, on GPUs of the catalog: for the tests of a configuration repository.
     /// It needs no driver, no root and no run directory.
     Check(check::CheckArgs),
+    /// Turn a configuration of mig-parted into a profile
+    ///
+    /// The same GPU and compute instances on the same GPUs. What a profile cannot say is refused, with
+    /// its line.
+    Import(import::ImportArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
 }
@@ -94,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
         Command::Check(args) => check::run(args, &ui),
+        Command::Import(args) => import::run(args, &ui),
         Command::Completions(args) => completions::run(args, &ui),
     };
     let status = match result {

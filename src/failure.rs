@@ -4,6 +4,7 @@ use anyhow::Error;
 
 use crate::apply::ApplyError;
 use crate::commands::check::Unfit;
+use crate::commands::import::ImportError;
 use crate::commands::{Declared, NotAsWanted};
 use crate::environment::EnvironmentError;
 use crate::host::LockError;
@@ -53,7 +54,8 @@ impl Status {
 
     /// The status an error ends the program with.
     pub fn of(error: &Error) -> Self {
-        if error.is::<ProfileError>() || error.is::<NoSuchDevice>() {
+        let wrong_usage = error.is::<NoSuchDevice>() || error.is::<ImportError>();
+        if error.is::<ProfileError>() || wrong_usage {
             return Self::Usage;
         }
         if let Some(unfit) = error.downcast_ref::<Unfit>() {

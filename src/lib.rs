@@ -17,6 +17,7 @@ pub mod catalog;
 pub mod check;
 pub mod cli;
 pub mod commands;
+pub mod convert;
 pub mod environment;
 pub mod failure;
 pub mod geometry;

@@ -71,6 +71,37 @@ impl Source {
     }
 }
 
+impl Source {
+    /// What a reader of serde's says, in our words, with the nearest right key for a wrong one.
+    pub fn serde_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
+        let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+        if message.starts_with("unknown field")
+            && let Some((unknown, known)) = words.split_first()
+        {
+            // TOML's reader puts each word into backticks, YAML's only the first.
+            let listed = message
+                .split_once("expected one of ")
+                .map_or("", |(_, rest)| rest);
+            let listed: Vec<&str> = match known {
+                [] => listed.split(", ").filter(|word| !word.is_empty()).collect(),
+                known => known.to_vec(),
+            };
+            let known = listed.as_slice();
+            let error = self.error(span, format!("unknown key \"{unknown}\""));
+            return match nearest(unknown, known.iter().copied()) {
+                Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+                None => error.with_hint(format!("here may stand {}", quoted(known))),
+            };
+        }
+        if message.starts_with("missing field")
+            && let Some(key) = words.first()
+        {
+            return self.error(span, format!("the key \"{key}\" is missing here"));
+        }
+        self.error(span, message.replace('`', "\""))
+    }
+}
+
 /// Why a profile is refused. Exit status 2.
 #[derive(Debug, Error)]
 pub enum ProfileError {
@@ -167,6 +198,14 @@ fn floor_char(text: &str, index: usize) -> usize {
         .rev()
         .find(|&i| text.is_char_boundary(i))
         .unwrap_or(0)
+}
+
+pub(super) fn quoted(words: &[&str]) -> String {
+    words
+        .iter()
+        .map(|word| format!("\"{word}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The word of `known` that `word` was probably meant to be.

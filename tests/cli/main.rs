@@ -7,6 +7,7 @@ mod down;
 mod environment;
 mod errors;
 mod failures;
+mod import;
 mod list;
 mod readme;
 mod review;

@@ -1,0 +1,12 @@
+//! Profiles out of what other tools wrote, and out of what a node has now.
+//!
+//! A [`Draft`] is a profile on its way to being a file; [`mig_parted`] is the other tool's format.
+
+mod draft;
+mod import;
+pub mod mig_parted;
+mod packing;
+
+pub use draft::{Draft, DraftBlock, DraftPart, DraftSelect, DraftWant};
+pub use import::{Imported, import};
+pub use packing::{MigDevice, MigDeviceError, Shared, pack};
