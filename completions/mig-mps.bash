@@ -25,6 +25,9 @@ _mig__mps() {
             mig__mps,down)
                 cmd="mig__mps__subcmd__down"
                 ;;
+            mig__mps,export)
+                cmd="mig__mps__subcmd__export"
+                ;;
             mig__mps,help)
                 cmd="mig__mps__subcmd__help"
                 ;;
@@ -49,6 +52,9 @@ _mig__mps() {
             mig__mps__subcmd__help,down)
                 cmd="mig__mps__subcmd__help__subcmd__down"
                 ;;
+            mig__mps__subcmd__help,export)
+                cmd="mig__mps__subcmd__help__subcmd__export"
+                ;;
             mig__mps__subcmd__help,help)
                 cmd="mig__mps__subcmd__help__subcmd__help"
                 ;;
@@ -71,7 +77,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list up status down check import completions help"
+            opts="-h -V --help --version list up status down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -134,8 +140,26 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__export)
+            opts="-h --format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --format)
+                    COMPREPLY=($(compgen -W "toml mig-parted" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list up status down check import completions help"
+            opts="list up status down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -177,6 +201,20 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help__subcmd__down)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__export)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -89,6 +89,14 @@ _arguments "${_arguments_options[@]}" : \
 ':file -- A configuration file of mig-parted (YAML); - for standard input:_files' \
 && ret=0
 ;;
+(export)
+_arguments "${_arguments_options[@]}" : \
+'--format=[In which form]:FORMAT:((toml\:"A profile of mig-mps\: geometry, names and MPS settings"
+mig-parted\:"A configuration of mig-parted\: geometry alone"))' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
@@ -132,6 +140,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(export)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -158,6 +170,7 @@ _mig-mps_commands() {
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
 'import:Turn a configuration of mig-parted into a profile' \
+'export:Print what this node has as a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -178,6 +191,11 @@ _mig-mps__subcmd__down_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps down commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__export_commands] )) ||
+_mig-mps__subcmd__export_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps export commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help_commands] )) ||
 _mig-mps__subcmd__help_commands() {
     local commands; commands=(
@@ -187,6 +205,7 @@ _mig-mps__subcmd__help_commands() {
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
 'import:Turn a configuration of mig-parted into a profile' \
+'export:Print what this node has as a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -206,6 +225,11 @@ _mig-mps__subcmd__help__subcmd__completions_commands() {
 _mig-mps__subcmd__help__subcmd__down_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help down commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__export_commands] )) ||
+_mig-mps__subcmd__help__subcmd__export_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help export commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__help__subcmd__help_commands] )) ||
 _mig-mps__subcmd__help__subcmd__help_commands() {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{check, completions, down, import, list, status, up};
+use crate::commands::{check, completions, down, export, import, list, status, up};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
 use crate::render::{self, Ui};
@@ -50,6 +50,10 @@ pub enum Command {
     /// The same GPU and compute instances on the same GPUs. What a profile cannot say is refused, with
     /// its line.
     Import(import::ImportArgs),
+    /// Print what this node has as a profile
+    ///
+    /// The geometry, the names and the MPS settings: up with that profile does nothing here.
+    Export(export::ExportArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
 }
@@ -100,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Down(args) => down::run(args, &environment, &ui),
         Command::Check(args) => check::run(args, &ui),
         Command::Import(args) => import::run(args, &ui),
+        Command::Export(args) => export::run(args, &environment, &ui),
         Command::Completions(args) => completions::run(args, &ui),
     };
     let status = match result {

@@ -9,6 +9,9 @@
 //! NVML, host, run dir ─► Node ─┘
 //! ```
 //!
+//! Beside that way, [`check`] plans for GPUs of the [`catalog`] where there is none, and [`convert`] makes
+//! profiles out of what other tools wrote and of what a node has.
+//!
 //! [`commands`] stand on `apply`, `plan`, `node` and [`render`]; those on [`geometry`] and `profile`;
 //! the three doors to the outside are [`nvml`], [`mps`] and [`host`]. Nothing below `commands` prints.
 

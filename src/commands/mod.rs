@@ -3,6 +3,7 @@
 pub mod check;
 pub mod completions;
 pub mod down;
+pub mod export;
 pub mod import;
 pub mod list;
 pub mod status;
