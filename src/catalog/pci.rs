@@ -64,20 +64,16 @@ pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str>
         .iter()
         .filter(|m| m.pci_device_ids.contains(&device))
     {
+        let of_device = |board: &&Board| board.device == device;
         let fits = |board: &&Board| {
             let known = subsystem.filter(|_| !board.subsystems.is_empty());
-            board.device == device && known.is_none_or(|id| board.subsystems.contains(&id))
+            known.is_none_or(|id| board.subsystems.contains(&id))
         };
-        let named: Vec<&str> = model
-            .boards
-            .iter()
-            .filter(fits)
-            .map(|b| &*b.product)
-            .collect();
-        if named.is_empty() {
-            products.extend(model.product_names.iter().map(String::as_str));
+        if model.boards.iter().any(|board| of_device(&board)) {
+            let boards = model.boards.iter().filter(of_device).filter(fits);
+            products.extend(boards.map(|board| board.product.as_str()));
         } else {
-            products.extend(named);
+            products.extend(model.product_names.iter().map(String::as_str));
         }
     }
     for model in incomplete()
@@ -114,6 +110,7 @@ mod tests {
         );
         let sxm = products("0x20B210DE", Some("0x147F10DE"));
         assert_eq!(sxm, ["NVIDIA A100-SXM4-80GB"]);
+        assert_eq!(products("0x20B210DE", Some("0x999910DE")), [""; 0]);
         assert_eq!(products("0x233510DE", None), ["NVIDIA H200"]);
         assert_eq!(products("0x1EB810DE", None), [""; 0]);
     }

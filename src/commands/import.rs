@@ -67,7 +67,7 @@ pub enum ImportError {
 /// What cannot be read, or cannot be said in a profile.
 pub fn run(args: &ImportArgs, ui: &Ui) -> Result<()> {
     let text = read(&args.file).map_err(|error| ImportError::Unreadable {
-        path: args.file.clone(),
+        path: shown(&args.file).to_owned(),
         error,
     })?;
     let spec = mig_parted::Spec::parse(shown(&args.file), text)?;

@@ -1,6 +1,6 @@
 use regex::escape;
 
-use super::mig_parted::{Devices, Entry, Spec};
+use super::mig_parted::{DeviceFilter, Devices, Entry, Spec};
 use super::packing::{Shared, pack};
 use super::{Draft, DraftBlock, DraftPart, DraftSelect, DraftWant};
 use crate::catalog::products_of;
@@ -179,27 +179,27 @@ fn select(
     let mut products: Vec<&str> = Vec::new();
     for filter in &entry.filter {
         let found = products_of(filter.device, filter.subsystem);
-        if found.is_empty() {
-            let id = match filter.subsystem {
-                Some(subsystem) => format!("{}:{subsystem}", filter.device),
-                None => filter.device.to_string(),
-            };
-            let message = format!("the catalog has no product name for the device id {id}");
-            let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
-                        import the rest, and add a block with select = { product = \"^NAME$\" }";
-            return Err(spec.source.error(entry.span, message).with_hint(hint));
-        }
+        remarks.push(match found.as_slice() {
+            [] => return Err(unknown_id(spec, entry, *filter)),
+            [one] => format!("device-filter {filter}: {one}"),
+            several => format!("device-filter {filter}: any of {}", several.join(", ")),
+        });
         products.extend(found);
+    }
+    if entry.filter.iter().any(|filter| filter.subsystem.is_some()) {
+        let why = "A product name does not tell subsystem ids apart: other boards of that name are selected too.";
+        remarks.push(why.to_owned());
     }
     products.sort_unstable();
     products.dedup();
-    let ids: Vec<String> = entry
-        .filter
-        .iter()
-        .map(|filter| filter.device.to_string())
-        .collect();
-    remarks.push(format!("device-filter {}", ids.join(", ")));
     Ok(DraftSelect::Product(regex_of(&products)))
+}
+
+fn unknown_id(spec: &Spec, entry: &Entry, filter: DeviceFilter) -> ProfileError {
+    let message = format!("the catalog has no product name for the device id {filter}");
+    let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
+                import the rest, and add a block with select = { product = \"^NAME$\" }";
+    spec.source.error(entry.span, message).with_hint(hint)
 }
 
 /// A regular expression for exactly these names.

@@ -2,6 +2,7 @@
 //! for and the MIG devices they shall have (`api/spec/v1/spec.go` of NVIDIA/mig-parted).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -43,6 +44,15 @@ pub struct DeviceFilter {
     pub device: PciId,
     /// The PCI subsystem id.
     pub subsystem: Option<PciId>,
+}
+
+impl fmt::Display for DeviceFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.subsystem {
+            Some(subsystem) => write!(f, "{}:{subsystem}", self.device),
+            None => self.device.fmt(f),
+        }
+    }
 }
 
 /// `devices`

@@ -33,7 +33,11 @@ pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
         );
         let _ = writeln!(out, "{}", style(heading).bold());
         let Some(shape) = shape else {
-            let _ = writeln!(out, "  no block selects it: it is not touched");
+            let whether = match on_node.elsewhere.as_slice() {
+                [] => "no block selects it: it is not touched",
+                _ => "not touched, unless a block selects it by UUID or PCI address",
+            };
+            let _ = writeln!(out, "  {whether}");
             continue;
         };
         if shape

@@ -154,9 +154,9 @@ fn which_gpu_has_a_uuid_only_the_node_tells() {
     let ran = check(profile, &["--gpu", "a100-80gb", "--gpu", "h200"]).ended(0);
     insta::assert_snapshot!(said(&ran), @"
     GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
-      no block selects it: it is not touched
+      not touched, unless a block selects it by UUID or PCI address
     GPU 1  h200-141gb-sxm  NVIDIA H200
-      no block selects it: it is not touched
+      not touched, unless a block selects it by UUID or PCI address
     line 2: { uuid = 'GPU-5f1c' }: which GPU that is, only the node tells; it fits on a100-80gb
     ");
     let ran = check(profile, &["--gpu", "h200"]).ended(2);

@@ -95,7 +95,8 @@ fn a_device_filter_becomes_product_names() {
     # Imported from the mig-parted configuration "all-balanced".
     name = "all-balanced"
 
-    # device-filter 0x20B210DE, 0x20B510DE
+    # device-filter 0x20B210DE: any of NVIDIA A100-SXM4-80GB, NVIDIA PG509-210
+    # device-filter 0x20B510DE: NVIDIA A100 80GB PCIe
     [[gpu]]
     select = { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
     devices = [
@@ -104,7 +105,7 @@ fn a_device_filter_becomes_product_names() {
       { profile = "1g.10gb", count = 2 },
     ]
 
-    # device-filter 0x233510DE
+    # device-filter 0x233510DE: NVIDIA H200
     [[gpu]]
     select = { product = "^NVIDIA H200$" }
     devices = [
@@ -116,9 +117,9 @@ fn a_device_filter_becomes_product_names() {
     // On each model exactly its own block is meant.
     let ran = without_gpu(&["check", "/dev/stdin"], &profile).ended(0);
     insta::assert_snapshot!(ran.stdout, @r#"
-    line 6: { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
+    line 7: { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
       a100-80gb  |1g   |1g   |2g.20gb    |3g.40gb                |
-    line 15: { product = "^NVIDIA H200$" }
+    line 16: { product = "^NVIDIA H200$" }
       h200-141gb-sxm  |1g   |1g   |2g.35gb    |3g.71gb                |
     "#);
     let subsystem = config(
