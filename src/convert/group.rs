@@ -1,6 +1,7 @@
 use toml::{Table, Value};
 
-use super::present::{Present, PresentDevice, PresentGpu, PresentPart, Standing, by_default};
+use super::present::{Present, PresentDevice, PresentGpu, PresentPart, Standing};
+use super::settings::by_default;
 use super::templates::{Template, with_gpu};
 use super::{DraftBlock, DraftPart, DraftSelect, DraftWant};
 

@@ -9,6 +9,7 @@ mod import;
 pub mod mig_parted;
 mod packing;
 mod present;
+mod settings;
 mod templates;
 mod to_mig_parted;
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use toml::{Table, Value};
+use toml::Table;
 
+use super::settings::{shared, table};
 use super::templates::{Template, counted, with_gpu};
 use crate::geometry::ProfileName;
 use crate::node::{Device, Gpu, Life, Node, RunDir};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
-use crate::profile::Settings;
 
 /// The GPUs of a node that a profile can say something about.
 pub(super) struct Present {
@@ -270,48 +270,4 @@ fn compute(instance: &GpuInstanceReading, all: u32) -> Vec<u32> {
         [one] if has_all(one) => Vec::new(),
         several => several.iter().map(|compute| compute.slices).collect(),
     }
-}
-
-/// Settings as a profile writes them.
-fn table(settings: &Settings) -> Table {
-    let table = Table::try_from(settings).unwrap_or_default();
-    let plain = |(key, value)| match value {
-        // 50 and not 50.0
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "it is a whole number up to 100"
-        )]
-        Value::Float(number) if number.fract() == 0.0 => (key, Value::Integer(number as i64)),
-        value => (key, value),
-    };
-    table.into_iter().map(plain).collect()
-}
-
-/// What a setting is where a profile does not say it.
-pub(super) fn by_default(key: &str) -> Option<Value> {
-    table(&Settings::default()).remove(key)
-}
-
-/// Of the settings that every device has, the most frequent value of each that is not the default.
-fn shared(tables: &[&Table]) -> Table {
-    let mut shared = Table::new();
-    let Some(first) = tables.first() else {
-        return shared;
-    };
-    for key in first.keys() {
-        let values: Vec<&Value> = tables.iter().filter_map(|table| table.get(key)).collect();
-        if values.len() < tables.len() {
-            continue;
-        }
-        let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
-        for value in values {
-            counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
-        }
-        let most = counts.into_values().max_by_key(|(count, _)| *count);
-        if let Some((_, value)) = most.filter(|(_, value)| by_default(key).as_ref() != Some(*value))
-        {
-            shared.insert(key.clone(), value.clone());
-        }
-    }
-    shared
 }

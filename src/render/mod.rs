@@ -3,6 +3,7 @@
 mod check;
 mod json;
 mod list;
+mod models;
 mod plan;
 mod progress;
 mod status;

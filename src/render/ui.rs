@@ -6,7 +6,7 @@ use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
-use super::{check, json, list, plan, status};
+use super::{check, json, list, models, plan, status};
 use crate::catalog::{Incomplete, Model};
 use crate::check::{BlockOnModel, OnNode};
 use crate::node::Node;
@@ -118,11 +118,16 @@ impl Ui {
     ///
     /// # Errors
     /// When standard output cannot be written.
-    pub fn models(&self, models: &[Model], incomplete: &[Incomplete], as_json: bool) -> Result<()> {
+    pub fn models(
+        &self,
+        catalog: &[Model],
+        incomplete: &[Incomplete],
+        as_json: bool,
+    ) -> Result<()> {
         if as_json {
-            return print(&json::pretty(&check::models_json(models, incomplete))?);
+            return print(&json::pretty(&models::json(catalog, incomplete))?);
         }
-        print(&check::models(models, incomplete, self.width))
+        print(&models::text(catalog, incomplete, self.width))
     }
 
     /// Prints text that was made elsewhere.

@@ -10,6 +10,7 @@ mod export;
 mod failures;
 mod import;
 mod list;
+mod mig_parted;
 mod profiles;
 mod readme;
 mod review;
