@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Ran, Sim, plain, shell};
+use crate::common::{Ran, Sim, is_root, plain, shell};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))
@@ -231,4 +231,38 @@ fn mig_parted_gets_the_geometry_and_gives_it_back() {
     # select = { index = [3, 4] }
     # mig = false
     "#);
+}
+
+#[test]
+fn a_plain_user_sees_what_there_is_and_is_told_whose_it_is() {
+    if !is_root("a_plain_user_sees_what_there_is_and_is_told_whose_it_is") {
+        return;
+    }
+    let sim = Sim::with("a30", 2);
+    let _ = sim
+        .up(
+            "[[gpu]]\nselect = { index = [0] }\ndevices = [ { profile = '2g', count = 2 } ]\n",
+            &[],
+        )
+        .ended(0);
+    let ran = Ran::of(&mut sim.by_nobody(&["export"])).ended(0);
+    insta::assert_snapshot!(said(&ran), @r#"
+    # What this node had when mig-mps exported it.
+    # GPU 1 is left out: it is whole and has no daemon.
+
+    # Some of these have no daemon now: up would start one for each.
+    [[gpu]]
+    select = { index = [0] }
+    devices = [
+      { profile = "2g.12gb", count = 2 },
+    ]
+    up with this profile would still:
+      start the daemon of 0.0: no daemon serves it
+      start the daemon of 0.2: no daemon serves it
+    "#);
+    // Where the system's run directory is the one everybody looks into.
+    let mut shared = sim.by_nobody(&["export"]);
+    shared.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    let ran = Ran::of(&mut shared).ended(0);
+    assert!(ran.stderr.contains("plain user"), "{}", said(&ran));
 }
