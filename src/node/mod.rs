@@ -5,6 +5,7 @@
 mod daemons;
 mod device;
 mod gpu;
+mod models;
 mod observe;
 mod record;
 mod run_dir;
