@@ -16,14 +16,23 @@ _mig__mps() {
             ",$1")
                 cmd="mig__mps"
                 ;;
+            mig__mps,check)
+                cmd="mig__mps__subcmd__check"
+                ;;
             mig__mps,completions)
                 cmd="mig__mps__subcmd__completions"
                 ;;
             mig__mps,down)
                 cmd="mig__mps__subcmd__down"
                 ;;
+            mig__mps,export)
+                cmd="mig__mps__subcmd__export"
+                ;;
             mig__mps,help)
                 cmd="mig__mps__subcmd__help"
+                ;;
+            mig__mps,import)
+                cmd="mig__mps__subcmd__import"
                 ;;
             mig__mps,list)
                 cmd="mig__mps__subcmd__list"
@@ -37,14 +46,23 @@ _mig__mps() {
             mig__mps,up)
                 cmd="mig__mps__subcmd__up"
                 ;;
+            mig__mps__subcmd__help,check)
+                cmd="mig__mps__subcmd__help__subcmd__check"
+                ;;
             mig__mps__subcmd__help,completions)
                 cmd="mig__mps__subcmd__help__subcmd__completions"
                 ;;
             mig__mps__subcmd__help,down)
                 cmd="mig__mps__subcmd__help__subcmd__down"
                 ;;
+            mig__mps__subcmd__help,export)
+                cmd="mig__mps__subcmd__help__subcmd__export"
+                ;;
             mig__mps__subcmd__help,help)
                 cmd="mig__mps__subcmd__help__subcmd__help"
+                ;;
+            mig__mps__subcmd__help,import)
+                cmd="mig__mps__subcmd__help__subcmd__import"
                 ;;
             mig__mps__subcmd__help,list)
                 cmd="mig__mps__subcmd__help__subcmd__list"
@@ -65,12 +83,30 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list plan up status down completions help"
+            opts="-h -V --help --version list plan up status down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__check)
+            opts="-h --gpu --models --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --gpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -110,9 +146,41 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        mig__subcmd__mps__subcmd__help)
-            opts="list plan up status down completions help"
+        mig__subcmd__mps__subcmd__export)
+            opts="-h --format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --format)
+                    COMPREPLY=($(compgen -W "toml mig-parted" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help)
+            opts="list plan up status down check import export completions help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -152,7 +220,35 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__help__subcmd__export)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__import)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -215,6 +311,58 @@ _mig__mps() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__import)
+            opts="-c -o -h --config --output --serve-whole --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                -o)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -84,6 +84,36 @@ _arguments "${_arguments_options[@]}" : \
 '*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
 && ret=0
 ;;
+(check)
+_arguments "${_arguments_options[@]}" : \
+'(--models)*--gpu=[Judge it on a node of these GPUs, in the order of their indices, such as a100-80gb\:8; without this, on every model that its selectors can mean]:MODEL[:COUNT]:_default' \
+'()--models[List the models instead, and how sure each entry is]' \
+'--json[Print JSON]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+'::profile -- What is wanted (TOML):_files' \
+&& ret=0
+;;
+(import)
+_arguments "${_arguments_options[@]}" : \
+'-c+[Which of its configurations; not needed where it has one]:NAME:_default' \
+'--config=[Which of its configurations; not needed where it has one]:NAME:_default' \
+'-o+[Write the profile to this new file instead of standard output]:FILE:_files' \
+'--output=[Write the profile to this new file instead of standard output]:FILE:_files' \
+'--serve-whole[Take mig-enabled\: false as mig = false, for which a daemon is started; without this, such GPUs are left alone]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':file -- A configuration file of mig-parted (YAML); - for standard input:_files' \
+&& ret=0
+;;
+(export)
+_arguments "${_arguments_options[@]}" : \
+'--format=[In which form]:FORMAT:((toml\:"A profile of mig-mps\: geometry, names and MPS settings"
+mig-parted\:"A configuration of mig-parted\: geometry alone"))' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
@@ -123,6 +153,18 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(check)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(import)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(export)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (completions)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -148,10 +190,18 @@ _mig-mps_commands() {
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
+'check:Say whether a profile fits, without a GPU' \
+'import:Turn a configuration of mig-parted into a profile' \
+'export:Print what this node has as a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'mig-mps commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__check_commands] )) ||
+_mig-mps__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps check commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__completions_commands] )) ||
 _mig-mps__subcmd__completions_commands() {
@@ -163,6 +213,11 @@ _mig-mps__subcmd__down_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps down commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__export_commands] )) ||
+_mig-mps__subcmd__export_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps export commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help_commands] )) ||
 _mig-mps__subcmd__help_commands() {
     local commands; commands=(
@@ -171,10 +226,18 @@ _mig-mps__subcmd__help_commands() {
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'down:End the daemons that \`up\` started' \
+'check:Say whether a profile fits, without a GPU' \
+'import:Turn a configuration of mig-parted into a profile' \
+'export:Print what this node has as a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'mig-mps help commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__check_commands] )) ||
+_mig-mps__subcmd__help__subcmd__check_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help check commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__help__subcmd__completions_commands] )) ||
 _mig-mps__subcmd__help__subcmd__completions_commands() {
@@ -186,10 +249,20 @@ _mig-mps__subcmd__help__subcmd__down_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help down commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__help__subcmd__export_commands] )) ||
+_mig-mps__subcmd__help__subcmd__export_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help export commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help__subcmd__help_commands] )) ||
 _mig-mps__subcmd__help__subcmd__help_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help help commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__import_commands] )) ||
+_mig-mps__subcmd__help__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help import commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__help__subcmd__list_commands] )) ||
 _mig-mps__subcmd__help__subcmd__list_commands() {
@@ -210,6 +283,11 @@ _mig-mps__subcmd__help__subcmd__status_commands() {
 _mig-mps__subcmd__help__subcmd__up_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help up commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__import_commands] )) ||
+_mig-mps__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps import commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__list_commands] )) ||
 _mig-mps__subcmd__list_commands() {

@@ -6,7 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::apply::ApplyError;
-use crate::commands::{Ends, completions, down, list, plan, status, up};
+use crate::commands::{Ends, check, completions, down, export, import, list, plan, status, up};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
 use crate::host::Phase;
@@ -47,6 +47,20 @@ pub enum Command {
     ///
     /// Refuses while they have clients, unless it may wait for them or end them.
     Down(down::DownArgs),
+    /// Say whether a profile fits, without a GPU
+    ///
+    /// Judges it as `up` would, on GPUs of the catalog: for the tests of a configuration repository.
+    /// It needs no driver, no root and no run directory.
+    Check(check::CheckArgs),
+    /// Turn a configuration of mig-parted into a profile
+    ///
+    /// The same GPU and compute instances on the same GPUs. What a profile cannot say is refused, with
+    /// its line.
+    Import(import::ImportArgs),
+    /// Print what this node has as a profile
+    ///
+    /// The geometry, the names and the MPS settings: up with that profile does nothing here.
+    Export(export::ExportArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
 }
@@ -101,6 +115,9 @@ pub fn main() -> ExitCode {
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
+        Command::Check(args) => check::run(args, &ui),
+        Command::Import(args) => import::run(args, &ui),
+        Command::Export(args) => export::run(args, &environment, &ui),
         Command::Completions(args) => completions::run(args, &ui),
     };
     let status = match result {

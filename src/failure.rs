@@ -3,6 +3,8 @@
 use anyhow::Error;
 
 use crate::apply::ApplyError;
+use crate::commands::check::Unfit;
+use crate::commands::import::ImportError;
 use crate::commands::{Declared, Ends, NotAsWanted};
 use crate::environment::EnvironmentError;
 use crate::host::LockError;
@@ -58,8 +60,12 @@ impl Status {
         if let Some(Ends(status)) = error.downcast_ref() {
             return *status;
         }
-        if error.is::<ProfileError>() || error.is::<NoSuchDevice>() {
+        let wrong_usage = error.is::<NoSuchDevice>() || error.is::<ImportError>();
+        if error.is::<ProfileError>() || wrong_usage {
             return Self::Usage;
+        }
+        if let Some(unfit) = error.downcast_ref::<Unfit>() {
+            return unfit.status();
         }
         if let Some(refusal) = error.downcast_ref::<Refusal>() {
             return match refusal {
@@ -101,6 +107,9 @@ pub fn hints(error: &Error) -> Vec<String> {
     }
     if let Some(NoConsent::NobodyToAsk(_)) = error.downcast_ref::<NoConsent>() {
         return of(Some("agree beforehand with --yes".to_owned()));
+    }
+    if error.is::<Unfit>() {
+        return of(Some(Unfit::hint().to_owned()));
     }
     if error.is::<NotAsWanted>() {
         return of(Some(

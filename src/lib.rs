@@ -9,12 +9,18 @@
 //! NVML, host, run dir ─► Node ─┘
 //! ```
 //!
+//! Beside that way, [`check`] plans for GPUs of the [`catalog`] where there is none, and [`convert`] makes
+//! profiles out of what other tools wrote and of what a node has.
+//!
 //! [`commands`] stand on `apply`, `plan`, `node` and [`render`]; those on [`geometry`] and `profile`;
 //! the three doors to the outside are [`nvml`], [`mps`] and [`host`]. Nothing below `commands` prints.
 
 pub mod apply;
+pub mod catalog;
+pub mod check;
 pub mod cli;
 pub mod commands;
+pub mod convert;
 pub mod environment;
 pub mod failure;
 pub mod geometry;

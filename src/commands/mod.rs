@@ -1,8 +1,11 @@
 //! A file per subcommand: its flags, then its story from top to bottom.
 
+pub mod check;
 pub mod completions;
 pub mod down;
 mod drain;
+pub mod export;
+pub mod import;
 pub mod list;
 pub mod plan;
 pub mod status;

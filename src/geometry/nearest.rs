@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{GpuInstanceProfile, Placement, ProfileId, Request, assignment, media, solver};
+use super::{GpuInstanceProfile, Placement, ProfileId, Request, assignment, media};
 
 /// How many of each profile.
 type Counts = Vec<(ProfileId, u32)>;
@@ -26,7 +26,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     };
     let most = slices(&wanted);
     let mut fitting = Vec::new();
-    grow(offered, &pool(offered, &wanted), Vec::new(), &mut fitting);
+    grow(&pool(offered, &wanted), Fitting::nothing(), &mut fitting);
     fitting.retain(|counts| slices(counts) <= most);
     let target = fitting.iter().map(slices).max().unwrap_or(0);
     let part = answer.first().into_iter().flatten();
@@ -64,35 +64,55 @@ fn largest_part(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option<
         let profile = find(offered, request.profile);
         (Reverse(profile.map_or(0, |p| p.memory_mib)), request.at)
     });
-    let mut best: Option<(usize, u64, Vec<usize>)> = None;
-    let mut kept = vec![0; kinds.len()];
-    loop {
-        let count: usize = kept.iter().sum();
-        let size = |(n, (kind, _)): (&usize, &(Request, usize))| {
-            *n as u64 * find(offered, kind.profile).map_or(0, |p| p.memory_mib)
-        };
-        let size: u64 = kept.iter().zip(&kinds).map(size).sum();
-        let better = best
-            .as_ref()
-            .is_none_or(|(most, largest, _)| (count, size) > (*most, *largest));
-        if better && count > 0 && fits(offered, &expand(&kinds, &kept)) {
-            best = Some((count, size, kept.clone()));
-        }
-        // The next combination, as one counts.
-        let Some(digit) = (0..kinds.len()).find(|&digit| kept[digit] < kinds[digit].1) else {
-            break;
-        };
-        kept[digit] += 1;
-        kept[..digit].fill(0);
-    }
-    best.map(|(_, _, kept)| expand(&kinds, &kept))
+    let mut best = None;
+    shrink(offered, &kinds, Fitting::nothing(), Vec::new(), &mut best);
+    best.filter(|part| !part.requests.is_empty())
+        .map(|part| part.requests)
 }
 
-fn expand(kinds: &[(Request, usize)], kept: &[usize]) -> Vec<Request> {
-    let pairs = kinds.iter().zip(kept);
-    pairs
-        .flat_map(|((kind, _), &count)| std::iter::repeat_n(kind.clone(), count))
-        .collect()
+/// Some of the requests, which fit.
+struct Part {
+    /// How many, and how much memory they have.
+    size: (usize, u64),
+    requests: Vec<Request>,
+}
+
+/// Goes through every number of each kind that fits, the greatest first.
+fn shrink(
+    offered: &[GpuInstanceProfile],
+    kinds: &[(Request, usize)],
+    fitting: Fitting<'_>,
+    kept: Vec<Request>,
+    best: &mut Option<Part>,
+) {
+    let left: usize = kinds.iter().map(|(_, count)| count).sum();
+    let cannot_win = |best: &Part| kept.len() + left < best.size.0;
+    if best.as_ref().is_some_and(cannot_win) {
+        return;
+    }
+    let Some(((request, count), rest)) = kinds.split_first() else {
+        let memory = |r: &Request| find(offered, r.profile).map_or(0, |p| p.memory_mib);
+        let size = (kept.len(), kept.iter().map(memory).sum());
+        if best.as_ref().is_none_or(|best| size > best.size) {
+            let requests = kept;
+            *best = Some(Part { size, requests });
+        }
+        return;
+    };
+    let mut steps = vec![(fitting, kept)];
+    if let Some(profile) = find(offered, request.profile) {
+        for nth in 0..*count {
+            let (fitting, kept) = steps[nth].clone();
+            let Some(fitting) = fitting.with(profile, request.at) else {
+                break;
+            };
+            let kept = [kept.as_slice(), std::slice::from_ref(request)].concat();
+            steps.push((fitting, kept));
+        }
+    }
+    for (fitting, kept) in steps.into_iter().rev() {
+        shrink(offered, rest, fitting, kept, best);
+    }
 }
 
 fn requests_of(counts: &Counts) -> Vec<Request> {
@@ -123,25 +143,16 @@ fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts) -> Vec<&'a GpuIn
 }
 
 /// Every way to put more of `pool` beside what fits already.
-fn grow(
-    offered: &[GpuInstanceProfile],
-    pool: &[&GpuInstanceProfile],
-    counts: Counts,
-    fitting: &mut Vec<Counts>,
-) {
+fn grow(pool: &[&GpuInstanceProfile], fitting: Fitting<'_>, all: &mut Vec<Counts>) {
     let Some((profile, rest)) = pool.split_first() else {
-        fitting.push(counts);
+        all.push(fitting.counts());
         return;
     };
-    for count in 0..=profile.most {
-        let mut more = counts.clone();
-        if count > 0 {
-            more.push((profile.id, count));
-            if !fits(offered, &requests_of(&more)) {
-                break;
-            }
-        }
-        grow(offered, rest, more, fitting);
+    let mut more = Some(fitting);
+    for _ in 0..=profile.most {
+        let Some(fitting) = more else { return };
+        grow(rest, fitting.clone(), all);
+        more = fitting.with(profile, None);
     }
 }
 
@@ -160,46 +171,56 @@ fn find(offered: &[GpuInstanceProfile], id: ProfileId) -> Option<&GpuInstancePro
     offered.iter().find(|profile| profile.id == id)
 }
 
-/// Whether all requests fit on an empty GPU: the first arrangement found will do.
-pub(super) fn fits(offered: &[GpuInstanceProfile], requests: &[Request]) -> bool {
-    let counts = assignment::count(requests.iter().map(|request| request.profile));
-    let mut named = Vec::with_capacity(counts.len());
-    for (id, count) in counts {
-        match find(offered, id) {
-            Some(profile) if count <= profile.most => named.push((&profile.name, count)),
-            _ => return false,
-        }
-    }
-    if !media::suffices(named.into_iter()) {
-        return false;
-    }
-    let mut choices: Vec<(ProfileId, Vec<Placement>)> = requests
-        .iter()
-        .map(|request| {
-            let places = find(offered, request.profile).map(|profile| &profile.placements);
-            let allowed = |place: &&Placement| request.at.is_none_or(|at| place.start == at);
-            let places = places.into_iter().flatten().filter(allowed);
-            (request.profile, places.copied().collect())
-        })
-        .collect();
-    choices.sort_by_key(|(id, places)| {
-        let size = places.first().map_or(0, |place| place.size);
-        (places.len(), Reverse(size), *id)
-    });
-    first(&choices, &mut Vec::new(), solver::units(offered))
+/// Instances that fit together: how many of each profile, and every set of units they can occupy.
+#[derive(Clone)]
+struct Fitting<'a> {
+    counts: Vec<(&'a GpuInstanceProfile, u32)>,
+    /// A bit for each unit.
+    occupied: Vec<u64>,
 }
 
-fn first(choices: &[(ProfileId, Vec<Placement>)], chosen: &mut Vec<Placement>, free: u32) -> bool {
-    let Some((_, places)) = choices.get(chosen.len()) else {
-        return true;
-    };
-    places.iter().any(|&place| {
-        if place.size > free || chosen.iter().any(|other| other.overlaps(place)) {
-            return false;
+impl<'a> Fitting<'a> {
+    fn nothing() -> Self {
+        Self {
+            counts: Vec::new(),
+            occupied: vec![0],
         }
-        chosen.push(place);
-        let found = first(choices, chosen, free - place.size);
-        chosen.pop();
-        found
-    })
+    }
+
+    /// One more; `None` where it does not fit.
+    fn with(mut self, profile: &'a GpuInstanceProfile, at: Option<u32>) -> Option<Self> {
+        match self.counts.iter_mut().find(|(p, _)| p.id == profile.id) {
+            Some((_, count)) => *count += 1,
+            None => self.counts.push((profile, 1)),
+        }
+        let too_many = self.counts.iter().any(|(p, count)| *count > p.most);
+        let names = self.counts.iter().map(|(p, count)| (&p.name, *count));
+        if too_many || !media::suffices(names) {
+            return None;
+        }
+        let places = profile.placements.iter();
+        let places = places.filter(|place| at.is_none_or(|at| place.start == at));
+        let masks: Vec<u64> = places.map(|&place| units_of(place)).collect();
+        let before = std::mem::take(&mut self.occupied);
+        for occupied in before {
+            let free = masks.iter().filter(|&&mask| mask & occupied == 0);
+            self.occupied.extend(free.map(|mask| mask | occupied));
+        }
+        self.occupied.sort_unstable();
+        self.occupied.dedup();
+        (!self.occupied.is_empty()).then_some(self)
+    }
+
+    fn counts(&self) -> Counts {
+        let counts = self.counts.iter();
+        counts
+            .map(|(profile, count)| (profile.id, *count))
+            .collect()
+    }
+}
+
+/// A bit for each unit of a placement. GPUs have at most 12 units.
+fn units_of(place: Placement) -> u64 {
+    let below = |end: u32| 1_u64.checked_shl(end).map_or(u64::MAX, |bit| bit - 1);
+    below(place.end()) & !below(place.start)
 }

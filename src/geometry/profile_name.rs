@@ -32,6 +32,12 @@ impl ProfileName {
         self.slices
     }
 
+    /// The memory size it says: the 40 of `3g.40gb`. It is not the memory in GiB, but what the profile
+    /// is called by.
+    pub fn gigabytes(&self) -> Option<u32> {
+        self.gigabytes
+    }
+
     /// Whether it says no memory size, and so fits any model.
     pub fn is_short(&self) -> bool {
         self.gigabytes.is_none()

@@ -6,6 +6,7 @@ mod daemons;
 mod device;
 mod gpu;
 mod journal;
+mod models;
 mod observe;
 mod record;
 mod run_dir;

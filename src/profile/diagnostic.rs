@@ -47,6 +47,19 @@ impl Source {
         &self.path
     }
 
+    /// What is written at a place in this text.
+    pub fn written(&self, span: Span) -> &str {
+        let start = floor_char(&self.text, span.start);
+        let end = floor_char(&self.text, span.end.max(start));
+        &self.text[start..end]
+    }
+
+    /// The line of a place in this text, from 1.
+    pub fn line(&self, span: Span) -> usize {
+        let start = floor_char(&self.text, span.start);
+        self.text[..start].matches('\n').count() + 1
+    }
+
     /// An error at a place in this text.
     pub fn error(self: &Arc<Self>, span: Span, message: impl Into<String>) -> ProfileError {
         ProfileError::At(Box::new(Mistake {
@@ -55,6 +68,37 @@ impl Source {
             message: message.into(),
             hint: None,
         }))
+    }
+}
+
+impl Source {
+    /// What a reader of serde's says, in our words, with the nearest right key for a wrong one.
+    pub fn serde_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
+        let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+        if message.starts_with("unknown field")
+            && let Some((unknown, known)) = words.split_first()
+        {
+            // TOML's reader puts each word into backticks, YAML's only the first.
+            let listed = message
+                .split_once("expected one of ")
+                .map_or("", |(_, rest)| rest);
+            let listed: Vec<&str> = match known {
+                [] => listed.split(", ").filter(|word| !word.is_empty()).collect(),
+                known => known.to_vec(),
+            };
+            let known = listed.as_slice();
+            let error = self.error(span, format!("unknown key \"{unknown}\""));
+            return match nearest(unknown, known.iter().copied()) {
+                Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+                None => error.with_hint(format!("here may stand {}", quoted(known))),
+            };
+        }
+        if message.starts_with("missing field")
+            && let Some(key) = words.first()
+        {
+            return self.error(span, format!("the key \"{key}\" is missing here"));
+        }
+        self.error(span, message.replace('`', "\""))
     }
 }
 
@@ -75,6 +119,14 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
+    /// What is wrong, without where.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Unreadable { .. } => self.to_string(),
+            Self::At(mistake) => mistake.message.clone(),
+        }
+    }
+
     /// Adds what to do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -110,7 +162,7 @@ impl fmt::Display for Mistake {
         let line_end = text[start..]
             .find('\n')
             .map_or(text.len(), |newline| start + newline);
-        let line = text[..start].matches('\n').count() + 1;
+        let line = self.source.line(self.span);
         let before = &text[line_start..start];
         let column = before.chars().count() + 1;
         let marked = text[start..end.clamp(start, line_end)]
@@ -146,6 +198,14 @@ fn floor_char(text: &str, index: usize) -> usize {
         .rev()
         .find(|&i| text.is_char_boundary(i))
         .unwrap_or(0)
+}
+
+pub(super) fn quoted(words: &[&str]) -> String {
+    words
+        .iter()
+        .map(|word| format!("\"{word}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The word of `known` that `word` was probably meant to be.

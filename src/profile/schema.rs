@@ -7,7 +7,7 @@ use regex::Regex;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::diagnostic::nearest;
+use super::diagnostic::{nearest, quoted};
 use super::selector::PciAddress;
 use super::{
     Block, Part, Percentage, Profile, ProfileError, Selector, Serve, Server, Settings, Source,
@@ -320,32 +320,8 @@ impl Check<'_> {
     }
 }
 
-fn quoted(words: &[&str]) -> String {
-    words
-        .iter()
-        .map(|word| format!("\"{word}\""))
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
 /// The TOML reader's error in our words, with the nearest right key for a wrong one.
 fn in_words(source: &Arc<Source>, error: &toml::de::Error) -> ProfileError {
     let span = error.span().map(Span::from).unwrap_or_default();
-    let message = error.message();
-    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    if message.starts_with("unknown field")
-        && let Some((unknown, known)) = words.split_first()
-    {
-        let error = source.error(span, format!("unknown key \"{unknown}\""));
-        return match nearest(unknown, known.iter().copied()) {
-            Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
-            None => error.with_hint(format!("here may stand {}", quoted(known))),
-        };
-    }
-    if message.starts_with("missing field")
-        && let Some(key) = words.first()
-    {
-        return source.error(span, format!("the key \"{key}\" is missing here"));
-    }
-    source.error(span, message.replace('`', "\""))
+    source.serde_error(span, error.message())
 }

@@ -52,6 +52,14 @@ impl Selector {
         }
     }
 
+    /// Whether it can select a GPU of that product, whatever its index, UUID and PCI address are.
+    pub fn may_select(&self, product: &str) -> bool {
+        match self {
+            Self::Product(regex) => regex.is_match(product),
+            Self::All | Self::Index(_) | Self::Uuid(_) | Self::Pci(_) => true,
+        }
+    }
+
     /// The indices it names.
     pub fn indices(&self) -> impl Iterator<Item = u32> {
         let indices = match self {

@@ -76,6 +76,15 @@ pub enum Server {
     Lazy,
 }
 
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Eager => "eager",
+            Self::Lazy => "lazy",
+        })
+    }
+}
+
 /// A percentage from 0.1 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]

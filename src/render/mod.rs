@@ -1,7 +1,9 @@
 //! What a person or a program is shown: tables, JSON, progress, questions.
 
+mod check;
 mod json;
 mod list;
+mod models;
 mod plan;
 mod plan_json;
 mod progress;

@@ -65,7 +65,7 @@ fn heading(group: &[&GpuPlan]) -> String {
 }
 
 /// `0-3,6`
-fn ranges(indices: &[u32]) -> String {
+pub(super) fn ranges(indices: &[u32]) -> String {
     indices
         .chunk_by(|a, b| a + 1 == *b)
         .map(|run| match run {
@@ -216,7 +216,7 @@ fn daemons(
 }
 
 /// A few names, and the last one.
-fn some(names: &[&str]) -> String {
+pub(super) fn some(names: &[&str]) -> String {
     match names {
         [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
         _ => names.join(", "),

@@ -6,10 +6,13 @@ use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
-use super::{json, list, plan, plan_json, status};
+use super::{check, json, list, models, plan, plan_json, status};
 use crate::apply::Allowed;
+use crate::catalog::{Incomplete, Model};
+use crate::check::{BlockOnModel, OnNode};
 use crate::node::Node;
-use crate::plan::Plan;
+use crate::plan::{Plan, Refusal};
+use crate::profile::Profile;
 
 /// How the user agrees to a plan that disturbs something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +108,56 @@ impl Ui {
             changed,
         };
         print(&json::pretty(&outcome)?)
+    }
+
+    /// Shows what a profile makes of a node that is not there; of one it does not fit, only for
+    /// programs: a person gets the error.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn check_node(
+        &self,
+        profile: &Profile,
+        judged: &Result<OnNode, Refusal>,
+        as_json: bool,
+    ) -> Result<()> {
+        match judged {
+            _ if as_json => print(&json::pretty(&check::node_json(profile, judged))?),
+            Ok(on_node) => print(&check::node(profile, on_node, self.width)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Shows what becomes of each model that a profile can meet.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn check_fleet(
+        &self,
+        profile: &Profile,
+        judged: &[BlockOnModel],
+        as_json: bool,
+    ) -> Result<()> {
+        if as_json {
+            return print(&json::pretty(&check::fleet_json(profile, judged))?);
+        }
+        print(&check::fleet(profile, judged))
+    }
+
+    /// Shows the catalog.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn models(
+        &self,
+        catalog: &[Model],
+        incomplete: &[Incomplete],
+        as_json: bool,
+    ) -> Result<()> {
+        if as_json {
+            return print(&json::pretty(&models::json(catalog, incomplete))?);
+        }
+        print(&models::text(catalog, incomplete, self.width))
     }
 
     /// Prints text that was made elsewhere.

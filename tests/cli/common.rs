@@ -3,7 +3,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -166,7 +166,10 @@ impl Sim {
 impl Ran {
     #[must_use]
     pub(crate) fn of(command: &mut Command) -> Self {
-        let output = command.output().unwrap();
+        Self::from(command.output().unwrap())
+    }
+
+    fn from(output: Output) -> Self {
         Self {
             status: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -286,6 +289,21 @@ pub(crate) const SMALL: &str = r#"
 select = { all = true }
 devices = [ { profile = "2g" }, { profile = "1g" } ]
 "#;
+
+/// Runs `mig-mps` where there is nothing: no node, no environment; `text` is its standard input.
+#[must_use]
+pub(crate) fn without_gpu(args: &[&str], text: &str) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mig-mps"));
+    command.args(args).env_clear();
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A program that does not read it may be gone already.
+    let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
+    Ran::from(child.wait_with_output().unwrap())
+}
 
 /// Runs a program other than `mig-mps`.
 #[must_use]

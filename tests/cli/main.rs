@@ -1,14 +1,20 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
+mod check;
 mod common;
 mod completions;
 mod down;
 mod environment;
 mod errors;
+mod export;
 mod failures;
+mod import;
 mod list;
+mod mig_parted;
+mod profiles;
 mod readme;
 mod review;
+mod round_trip;
 mod status;
 mod up;
 mod users;

@@ -3,6 +3,7 @@
 //!
 //! Fails where the 99.9th percentile is not below a millisecond.
 
+#[allow(dead_code, reason = "the tests use the rest")]
 mod brute;
 mod model;
 #[allow(dead_code, reason = "the tests use the rest")]

@@ -155,7 +155,7 @@ fn by_id(model: &Model, counts: &Counts) -> Vec<(ProfileId, u32)> {
 #[test]
 fn whoever_computes_is_left_alone_if_that_can_be() {
     let grid = Grid::new();
-    let plain = |layout: &&&Vec<Body>| {
+    let has_plain_names = |layout: &&&Vec<Body>| {
         let names = layout
             .iter()
             .map(|(number, ..)| &grid.model.profiles[*number]);
@@ -164,7 +164,7 @@ fn whoever_computes_is_left_alone_if_that_can_be() {
             .all(|profile| profile.attributes.is_empty() && profile.name != "1g.20gb")
     };
     let standing: Vec<&Vec<Body>> = grid.standing();
-    let standing: Vec<&Vec<Body>> = standing.iter().filter(plain).copied().collect();
+    let standing: Vec<&Vec<Body>> = standing.iter().filter(has_plain_names).copied().collect();
     let refused = AtomicUsize::new(0);
     let pairs = each(&standing, |standing| {
         let mut count = 0;

@@ -1,5 +1,7 @@
 //! One profile after another on GPUs of any model.
 
+use std::fmt::Write as _;
+
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -47,14 +49,13 @@ fn entries(model: &simnode::catalog::Model, feasible: &[&Vec<u32>], wish: &Wish)
             }
             let mut keys = format!("profile = \"{}\", count = {count}", profile.name);
             if special && !wish.name.is_empty() {
-                keys += &format!(", name = \"{}\"", wish.name);
+                let _ = write!(keys, ", name = \"{}\"", wish.name);
             }
             if special && !wish.settings.is_empty() {
-                keys += &format!(", mps = {{ {} }}", wish.settings);
+                let _ = write!(keys, ", mps = {{ {} }}", wish.settings);
             }
             if special && wish.split && profile.slices > 1 {
                 keys += ", compute = [\"1c\", \"1c\"]";
-                keys = keys.replace("y{n}", "y{n}");
             }
             entries.push(format!("{{ {keys} }}"));
         };

@@ -1,0 +1,38 @@
+use serde::Deserialize;
+
+use super::pci::PciId;
+
+/// A model that exists and of which too little is known to plan for one that is not there.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Incomplete {
+    /// What it would be called.
+    pub key: String,
+    /// NVML's names for it.
+    pub product_names: Vec<String>,
+    /// Memory of the whole GPU in MiB, where it is known.
+    pub memory_total_mib: Option<u64>,
+    /// What nobody has published.
+    pub missing: Vec<String>,
+    /// The names of its profiles, as far as they are known.
+    #[serde(default)]
+    pub profiles: Vec<String>,
+    /// Its PCI device ids.
+    #[serde(default)]
+    pub(super) pci_device_ids: Vec<PciId>,
+    /// Its PCI subsystem ids, where they are known.
+    #[serde(default)]
+    pub(super) pci_subsystems: Vec<PciId>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    model: Vec<Incomplete>,
+}
+
+impl Incomplete {
+    pub(super) fn read(text: &str) -> Vec<Self> {
+        let file: File = toml::from_str(text).expect("the file is in the form of the catalog");
+        file.model
+    }
+}

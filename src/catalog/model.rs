@@ -1,0 +1,117 @@
+use serde::Deserialize;
+
+use super::evidence::{Evidence, Provenance};
+use super::pci::{Board, PciId};
+use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
+
+/// A GPU model of which enough is known to plan for one that is not there.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Model {
+    /// What it is called here, such as `a100-80gb`.
+    pub key: String,
+    /// Shorter names for it.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// NVML's names for its boards; none where no driver that was seen has a name for it.
+    pub product_names: Vec<String>,
+    /// `ampere`, `hopper`, `blackwell`
+    pub architecture: String,
+    /// Memory of the whole GPU in MiB as NVML gives it, where it is known.
+    pub memory_total_mib: Option<u64>,
+    /// What else is to be known of it.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    pub(super) pci_device_ids: Vec<PciId>,
+    #[serde(default)]
+    pub(super) boards: Vec<Board>,
+    #[serde(rename = "gpu-instance")]
+    profiles: Vec<Profile>,
+}
+
+/// A GPU instance profile as a file has it: what nobody has evidence for is absent.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Profile {
+    name: ProfileName,
+    #[serde(rename = "profile-id")]
+    id: u32,
+    nvml_enum: u32,
+    slices: u32,
+    maximum: u32,
+    sm: Option<u32>,
+    memory_mib: Option<u64>,
+    placements: Placements,
+    provenance: ProfileProvenance,
+}
+
+#[derive(Debug, Deserialize)]
+struct Placements {
+    starts: Vec<u32>,
+    size: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct ProfileProvenance {
+    default: Provenance,
+    placements: Option<Provenance>,
+}
+
+impl Model {
+    pub(super) fn read(text: &str) -> Self {
+        toml::from_str(text).expect("the file is in the form of the catalog")
+    }
+
+    /// NVML's name for it; for a board without one, what the driver then says.
+    pub fn product(&self) -> &str {
+        let first = self.product_names.first();
+        first.map_or("NVIDIA Graphics Device", String::as_str)
+    }
+
+    /// Its memory in GiB; where nobody has published that, what its largest profile is called by.
+    pub fn memory_gib(&self) -> Option<u64> {
+        let named = self.profiles.iter().filter_map(|p| p.name.gigabytes());
+        let published = self.memory_total_mib.map(|mib| mib.div_ceil(1024));
+        published.or(named.max().map(u64::from))
+    }
+
+    /// Every profile it offers, as a driver would report it.
+    ///
+    /// What nobody has published does not decide what fits: for memory stands what the name says,
+    /// for SMs the number of slices.
+    pub fn offers(&self) -> Vec<GpuInstanceProfile> {
+        let offer = |profile: &Profile| {
+            let named = u64::from(profile.name.gigabytes().unwrap_or(0)) << 10;
+            let Placements { starts, size } = &profile.placements;
+            GpuInstanceProfile {
+                id: ProfileId(profile.id),
+                query: ProfileEnum(profile.nvml_enum),
+                name: profile.name.clone(),
+                slices: profile.slices,
+                multiprocessors: profile.sm.unwrap_or(profile.slices),
+                memory_mib: profile.memory_mib.unwrap_or(named),
+                most: profile.maximum,
+                free: None,
+                placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),
+            }
+        };
+        self.profiles.iter().map(offer).collect()
+    }
+
+    /// How the least sure of its profiles is known.
+    pub fn profiles_known(&self) -> Evidence {
+        let all = self.profiles.iter();
+        least_sure(all.map(|profile| profile.provenance.default))
+    }
+
+    /// How the least sure of their placements is known.
+    pub fn placements_known(&self) -> Evidence {
+        let all = self.profiles.iter().map(|profile| &profile.provenance);
+        least_sure(all.map(|known| known.placements.unwrap_or(known.default)))
+    }
+}
+
+fn least_sure(known: impl Iterator<Item = Provenance>) -> Evidence {
+    let known = known.map(|provenance| provenance.confidence);
+    known.max().unwrap_or(Evidence::Mock)
+}

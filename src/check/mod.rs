@@ -1,0 +1,29 @@
+//! What `up` would say of a profile where there is no GPU: the same planner on GPUs of the catalog.
+
+mod fleet;
+mod shape;
+mod virtual_node;
+
+pub use fleet::{BlockOnModel, against_all};
+pub use shape::{Shape, ShapeDevice};
+pub use virtual_node::{GpuArgument, GpuArgumentError, OnNode, against};
+
+use std::path::Path;
+
+use crate::host::Uid;
+use crate::node::{Node, RunDir};
+use crate::plan::{self, Plan, Refusal};
+use crate::profile::{Profile, Serve};
+
+/// A plain user, for profiles that only such a one can apply.
+const SOMEBODY: Uid = Uid(1000);
+
+/// What the planner makes of a profile on a node that is not there.
+fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
+    // Whoever checks need not be the one who will apply it: a profile that says "self" is a plain
+    // user's, any other root's.
+    let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);
+    let caller = if own { SOMEBODY } else { Uid::ROOT };
+    let run_dir = RunDir::at(Path::new("/run/mig-mps"));
+    plan::up(node, profile, &run_dir, caller)
+}

@@ -1,0 +1,78 @@
+use crate::geometry::{ComputeChoice, Placement, SliceMap};
+use crate::plan::{Action, GpuPlan, Place, Start};
+use crate::profile::{Percentage, Serve, Server};
+
+/// What a profile makes of one GPU that is not there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// Its slices.
+    pub map: SliceMap,
+    /// Its devices, from left to right.
+    pub devices: Vec<ShapeDevice>,
+}
+
+/// A device that would be served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapeDevice {
+    /// Its name.
+    pub name: String,
+    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with part of the SMs; `None` for a whole GPU.
+    pub profile: Option<String>,
+    /// Where its GPU instance lies; `None` for a whole GPU.
+    pub placement: Option<Placement>,
+    /// Whose clients it would serve.
+    pub serve: Serve,
+    /// When its server would start.
+    pub server: Server,
+    /// The share of its SMs that one client may use.
+    pub active_thread_percentage: Percentage,
+}
+
+impl Shape {
+    /// What a plan for an empty GPU leads to.
+    pub fn of(plan: &GpuPlan) -> Self {
+        let starts = plan.steps.iter().filter_map(|step| match &step.action {
+            Action::Start(start) => Some(start),
+            _ => None,
+        });
+        let mut starts: Vec<&Start> = starts.collect();
+        starts.sort_by_key(|start| start.place);
+        let devices = starts.into_iter().map(|start| {
+            let (placement, nth) = match start.place {
+                Place::Whole => (None, 0),
+                Place::Part { placement, nth } => (Some(placement), nth),
+            };
+            ShapeDevice {
+                name: start.name.clone(),
+                profile: placement.and_then(|at| title(plan, at, nth)),
+                placement,
+                serve: start.serve,
+                server: start.server,
+                active_thread_percentage: start.active_thread_percentage,
+            }
+        });
+        Self {
+            map: plan.after.clone(),
+            devices: devices.collect(),
+        }
+    }
+}
+
+/// What the nth device of the GPU instance there is called by.
+fn title(plan: &GpuPlan, at: Placement, nth: usize) -> Option<String> {
+    let actions = || plan.steps.iter().map(|step| &step.action);
+    let name = actions().find_map(|action| match action {
+        Action::CreateGpuInstance {
+            name, placement, ..
+        } if *placement == at => Some(name),
+        _ => None,
+    })?;
+    let mut compute = actions().filter_map(|action| match action {
+        Action::CreateComputeInstance { instance, compute } if *instance == at => Some(*compute),
+        _ => None,
+    });
+    Some(match compute.nth(nth) {
+        Some(ComputeChoice::Slices { count, .. }) => format!("{count}c.{name}"),
+        _ => name.to_string(),
+    })
+}

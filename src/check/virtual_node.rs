@@ -1,0 +1,186 @@
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::{Shape, judge};
+use crate::catalog::{self, Model};
+use crate::geometry::SliceMap;
+use crate::node::Node;
+use crate::plan::Refusal;
+use crate::profile::{Block, Profile, Selector};
+
+/// `--gpu MODEL[:COUNT]`
+#[derive(Clone, Debug)]
+pub struct GpuArgument {
+    /// The model.
+    pub model: &'static Model,
+    /// How many of it, from the next index on.
+    pub count: u32,
+}
+
+/// Why a `--gpu` is not understood.
+#[derive(Clone, Debug, Error)]
+pub enum GpuArgumentError {
+    /// The count is none.
+    #[error("\"{0}\" is no count: from 1 to {MOST}")]
+    Count(String),
+    /// Too little is known of it.
+    #[error(
+        "too little is known of {key}: nobody has published {missing}; on a machine with that GPU, NVML tells"
+    )]
+    Incomplete {
+        /// The model's key.
+        key: String,
+        /// What is missing.
+        missing: String,
+    },
+    /// No such model.
+    #[error(
+        "no model is called \"{word}\"{}; mig-mps check --models lists all",
+        nearest(near.as_deref())
+    )]
+    Unknown {
+        /// What was asked for.
+        word: String,
+        /// The nearest key.
+        near: Option<String>,
+    },
+}
+
+fn nearest(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
+}
+
+/// More GPUs than any node has: a typing error is found before it costs memory.
+const MOST: u32 = 1024;
+
+impl FromStr for GpuArgument {
+    type Err = GpuArgumentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (word, count) = text.split_once(':').unwrap_or((text, "1"));
+        let number = count
+            .parse()
+            .ok()
+            .filter(|count| (1..=MOST).contains(count));
+        let count = number.ok_or_else(|| GpuArgumentError::Count(count.to_owned()))?;
+        if let Some(model) = catalog::named(word) {
+            return Ok(Self { model, count });
+        }
+        if let Some(model) = catalog::incomplete().iter().find(|m| m.key == word) {
+            return Err(GpuArgumentError::Incomplete {
+                key: model.key.clone(),
+                missing: model.missing.join(", "),
+            });
+        }
+        let keys = catalog::models().iter().map(|model| &model.key);
+        let distance = |key: &&String| strsim::damerau_levenshtein(key, word);
+        let near = keys
+            .min_by_key(distance)
+            .filter(|key| distance(key) <= word.len() / 2);
+        Err(GpuArgumentError::Unknown {
+            word: word.to_owned(),
+            near: near.cloned(),
+        })
+    }
+}
+
+/// A profile judged on a node of certain GPUs.
+#[derive(Debug)]
+pub struct OnNode {
+    /// The model of each GPU, by index, and what becomes of it; `None` where no block selects it.
+    pub gpus: Vec<(&'static Model, Option<Shape>)>,
+    /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
+    /// the node such a GPU can be of.
+    pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
+}
+
+/// Judges a profile on a node of these GPUs.
+///
+/// # Errors
+/// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
+/// model where it fits on none.
+pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
+    let models = gpus
+        .iter()
+        .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
+    let mut on_node = OnNode {
+        gpus: models.map(|model| (model, None)).collect(),
+        elsewhere: Vec::new(),
+    };
+    let (real, seen): (Vec<_>, Vec<_>) = profile
+        .blocks
+        .iter()
+        .enumerate()
+        .partition(|(_, block)| selects_a_real_gpu(block));
+    if !seen.is_empty() {
+        let rest = Profile {
+            blocks: seen.into_iter().map(|(_, block)| block.clone()).collect(),
+            ..profile.clone()
+        };
+        let indices = (0..).zip(on_node.gpus.iter().map(|(model, _)| *model));
+        let plan = judge(&Node::of_models(indices), &rest)?;
+        let mut shapes: BTreeMap<u32, Shape> = plan
+            .gpus
+            .iter()
+            .map(|gpu| (gpu.index, Shape::of(gpu)))
+            .collect();
+        for (index, gpu) in (0..).zip(&mut on_node.gpus) {
+            gpu.1 = shapes.remove(&index);
+        }
+    }
+    for (position, block) in real {
+        let mut fits: Vec<&'static Model> = Vec::new();
+        let mut refused = None;
+        for gpu in gpus {
+            match alone(profile, block, gpu.model) {
+                Ok(_) if fits.iter().any(|model| model.key == gpu.model.key) => {}
+                Ok(_) => fits.push(gpu.model),
+                Err(refusal) => refused = refused.or(Some(refusal)),
+            }
+        }
+        match refused {
+            Some(refusal) if fits.is_empty() => return Err(refusal),
+            _ => on_node.elsewhere.push((position, fits)),
+        }
+    }
+    Ok(on_node)
+}
+
+/// Whether a block selects by what only a GPU that is there has.
+fn selects_a_real_gpu(block: &Block) -> bool {
+    matches!(block.select, Selector::Uuid(_) | Selector::Pci(_))
+}
+
+/// Judges one block on one model, on as many GPUs as it names by index.
+pub(super) fn alone(
+    profile: &Profile,
+    block: &Block,
+    model: &'static Model,
+) -> Result<Shape, Refusal> {
+    let mut indices: Vec<u32> = block.select.indices().collect();
+    indices.sort_unstable();
+    indices.dedup();
+    indices.truncate(MOST as usize);
+    let select = if indices.is_empty() {
+        indices.push(0);
+        Selector::All
+    } else {
+        Selector::Index(indices.clone())
+    };
+    let one = Profile {
+        blocks: vec![Block {
+            select,
+            ..block.clone()
+        }],
+        ..profile.clone()
+    };
+    let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
+    let plan = judge(&node, &one)?;
+    let empty = || Shape {
+        map: SliceMap::new(0, Vec::new()),
+        devices: Vec::new(),
+    };
+    Ok(plan.gpus.first().map_or_else(empty, Shape::of))
+}

@@ -1,0 +1,135 @@
+//! `mig-mps import`
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use thiserror::Error;
+
+use crate::convert::{import, mig_parted};
+use crate::profile::Profile;
+use crate::render::Ui;
+
+/// The flags of `import`.
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// A configuration file of mig-parted (YAML); - for standard input
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    file: PathBuf,
+    /// Which of its configurations; not needed where it has one
+    #[arg(long, short, value_name = "NAME")]
+    config: Option<String>,
+    /// Write the profile to this new file instead of standard output
+    #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    output: Option<PathBuf>,
+    /// Take mig-enabled: false as mig = false, for which a daemon is started; without this, such GPUs
+    /// are left alone
+    #[arg(long)]
+    serve_whole: bool,
+}
+
+/// Why it is not known what to import.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// There are several.
+    #[error("{} has {} configurations: choose one with --config:\n  {}", path.display(), names.len(), names.join("\n  "))]
+    WhichOne {
+        /// The file.
+        path: PathBuf,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// There is none of that name.
+    #[error("{} has no configuration \"{wanted}\"; it has:\n  {}", path.display(), names.join("\n  "))]
+    NoSuchOne {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        wanted: String,
+        /// The names there are.
+        names: Vec<String>,
+    },
+}
+
+/// Turns a configuration of mig-parted into a profile.
+///
+/// # Errors
+/// What cannot be read, or cannot be said in a profile.
+pub fn run(args: &ImportArgs, ui: &Ui) -> Result<()> {
+    let text = read(&args.file).map_err(|error| ImportError::Unreadable {
+        path: shown(&args.file).to_owned(),
+        error,
+    })?;
+    let spec = mig_parted::Spec::parse(shown(&args.file), text)?;
+    let name = choose(args, &spec)?;
+    let imported = import(&spec, name, args.serve_whole)?;
+    let text = imported.draft.to_string();
+    Profile::parse(Path::new("the imported profile"), text.clone())?;
+    match &args.output {
+        Some(path) => write_new(path, &text)?,
+        None => ui.text(&text)?,
+    }
+    for note in imported.notes {
+        ui.note(&note);
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    if path == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(path)
+}
+
+/// What a file is called by in messages.
+fn shown(path: &Path) -> &Path {
+    if path == Path::new("-") {
+        return Path::new("standard input");
+    }
+    path
+}
+
+fn choose<'a>(args: &ImportArgs, spec: &'a mig_parted::Spec) -> Result<&'a str, ImportError> {
+    let names = || spec.configs.keys().cloned().collect();
+    let path = shown(&args.file).to_owned();
+    let mut keys = spec.configs.keys();
+    match (&args.config, keys.next(), keys.next()) {
+        (None, Some(only), None) => Ok(only),
+        (None, _, _) => Err(ImportError::WhichOne {
+            path,
+            names: names(),
+        }),
+        (Some(wanted), _, _) => match spec.configs.get_key_value(wanted) {
+            Some((name, _)) => Ok(name),
+            None => Err(ImportError::NoSuchOne {
+                path,
+                wanted: wanted.clone(),
+                names: names(),
+            }),
+        },
+    }
+}
+
+/// A file that is there may have been edited since: it is not replaced.
+fn write_new(path: &Path, text: &str) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .with_context(|| format!("cannot make {}", path.display()))?;
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,186 @@
+use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::geometry::{ComputeName, ProfileName};
+
+/// A MIG device as mig-parted names it: `3g.40gb`, `1g.10gb+me`, or `1c.3g.40gb` for one that has part
+/// of a GPU instance's SMs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MigDevice {
+    /// The GPU instance profile.
+    pub profile: ProfileName,
+    /// The slices of its compute instance, where it has not all of them.
+    pub compute: Option<u32>,
+}
+
+/// Why a text names no MIG device.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MigDeviceError {
+    /// It is nothing of the kind.
+    #[error(
+        "\"{0}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
+    )]
+    Form(String),
+    /// The memory is missing: mig-parted knows no short names.
+    #[error("\"{0}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\"")]
+    Short(String),
+    /// More compute slices than the GPU instance has.
+    #[error("\"{0}\" has more compute slices than its GPU instance")]
+    TooManySlices(String),
+    /// No GPU instance of that size offers such a compute instance.
+    #[error("\"{0}\": a GPU instance of that size offers no such compute instance")]
+    NotOffered(String),
+}
+
+impl FromStr for MigDevice {
+    type Err = MigDeviceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || MigDeviceError::Form(text.to_owned());
+        let (compute, profile) = match text.split_once("c.") {
+            Some((slices, profile)) => (Some(slices), profile),
+            None => (None, text),
+        };
+        let profile: ProfileName = profile.parse().map_err(|_| wrong())?;
+        if profile.is_short() {
+            return Err(MigDeviceError::Short(text.to_owned()));
+        }
+        let number = |digits: &str| digits.parse().ok().filter(|&n: &u32| n > 0);
+        let compute = compute
+            .map(|digits| number(digits).ok_or_else(wrong))
+            .transpose()?;
+        if compute.is_some_and(|slices| slices > profile.slices()) {
+            return Err(MigDeviceError::TooManySlices(text.to_owned()));
+        }
+        if compute.is_some_and(|slices| !ComputeName { slices }.fits(profile.slices())) {
+            return Err(MigDeviceError::NotOffered(text.to_owned()));
+        }
+        // `3c.3g.40gb` is `3g.40gb`.
+        let compute = compute.filter(|slices| *slices < profile.slices());
+        Ok(Self { profile, compute })
+    }
+}
+
+impl fmt::Display for MigDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.compute {
+            Some(slices) => write!(f, "{slices}c.{}", self.profile),
+            None => self.profile.fmt(f),
+        }
+    }
+}
+
+/// A GPU instance with the compute instances that share it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shared {
+    /// Its profile.
+    pub profile: ProfileName,
+    /// The slices of its compute instances, largest first; empty for the one that has all its SMs.
+    pub compute: Vec<u32>,
+}
+
+/// The GPU instances that mig-parted makes for these MIG devices, largest first.
+///
+/// It goes through the devices from large to small and puts one into the GPU instance before it where
+/// that is of the same profile and has slices left (`SetMigConfig`, `reuseGI`); where that does not
+/// lead to a geometry that the GPU takes, it tries other orders. Putting each into the first instance
+/// with room leads to the same without trying: it differs only where more than two `3g` would be
+/// needed, which no GPU has.
+pub fn pack(devices: &[MigDevice]) -> Vec<Shared> {
+    let mut sorted: Vec<&MigDevice> = devices.iter().collect();
+    let slices = |device: &MigDevice| device.compute.unwrap_or(device.profile.slices());
+    sorted.sort_by_key(|device| {
+        let profile = &device.profile;
+        let size = (Reverse(profile.slices()), Reverse(profile.gigabytes()));
+        (size, profile.clone(), Reverse(slices(device)))
+    });
+    let mut instances: Vec<Shared> = Vec::new();
+    for device in sorted {
+        let Some(wanted) = device.compute else {
+            instances.push(Shared {
+                profile: device.profile.clone(),
+                compute: Vec::new(),
+            });
+            continue;
+        };
+        let has_room = |instance: &&mut Shared| {
+            let used: u32 = instance.compute.iter().sum();
+            let is_shared = !instance.compute.is_empty();
+            is_shared
+                && instance.profile == device.profile
+                && used + wanted <= device.profile.slices()
+        };
+        match instances.iter_mut().find(has_room) {
+            Some(instance) => instance.compute.push(wanted),
+            None => instances.push(Shared {
+                profile: device.profile.clone(),
+                compute: vec![wanted],
+            }),
+        }
+    }
+    instances
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(devices: &str) -> String {
+        let devices: Vec<MigDevice> = devices
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect();
+        let show = |shared: &Shared| format!("{}{:?}", shared.profile, shared.compute);
+        pack(&devices)
+            .iter()
+            .map(show)
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn compute_profiles_share_gpu_instances_as_with_mig_parted() {
+        assert_eq!(
+            packed("1c.3g.40gb 1c.3g.40gb 1c.3g.40gb"),
+            "3g.40gb[1, 1, 1]"
+        );
+        assert_eq!(
+            packed("1c.3g.40gb 1c.3g.40gb 1c.3g.40gb 1c.3g.40gb"),
+            "3g.40gb[1, 1, 1] 3g.40gb[1]"
+        );
+        assert_eq!(packed("1c.3g.40gb 2c.3g.40gb"), "3g.40gb[2, 1]");
+        assert_eq!(packed("1c.3g.40gb 3g.40gb"), "3g.40gb[] 3g.40gb[1]");
+        // Largest first, one after the other, would need three: mig-parted finds another order.
+        assert_eq!(
+            packed("2c.3g.40gb 2c.3g.40gb 1c.3g.40gb 1c.3g.40gb"),
+            "3g.40gb[2, 1] 3g.40gb[2, 1]"
+        );
+        assert_eq!(
+            packed("1g.10gb 1g.20gb 2g.20gb 1g.10gb+me 1c.2g.20gb"),
+            "2g.20gb[] 2g.20gb[1] 1g.20gb[] 1g.10gb[] 1g.10gb+me[]"
+        );
+    }
+
+    #[test]
+    fn all_slices_are_the_plain_device() {
+        let full: MigDevice = "3c.3g.40gb".parse().unwrap();
+        assert_eq!(full.to_string(), "3g.40gb");
+        for text in ["1c.3g.40gb", "1g.10gb+me", "1g.24gb+me.all", "2g.48gb-me"] {
+            assert_eq!(text.parse::<MigDevice>().unwrap().to_string(), text);
+        }
+        for wrong in [
+            "",
+            "3g",
+            "c.3g.40gb",
+            "0c.3g.40gb",
+            "4c.3g.40gb",
+            "1c.1c.3g.40gb",
+            "all",
+        ] {
+            assert!(wrong.parse::<MigDevice>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::json::VERSION;
+use super::table::{Column, Table};
+use crate::catalog::{Evidence, Incomplete, Model};
+
+/// Every model, and those of which too little is known.
+pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
+    let mut table = Table::new(vec![
+        Column::left("MODEL", 0),
+        Column::left("PRODUCT", 2),
+        Column::right("GIB", 1),
+        Column::left("PROFILES", 0),
+        Column::left("PROFILES ARE", 1),
+        Column::left("PLACEMENTS ARE", 1),
+    ]);
+    for model in models {
+        table.row(vec![
+            model.key.clone(),
+            products(&model.product_names),
+            model
+                .memory_gib()
+                .map_or_else(|| "?".to_owned(), |gib| gib.to_string()),
+            short_profiles(model).join(" "),
+            model.profiles_known().to_string(),
+            model.placements_known().to_string(),
+        ]);
+    }
+    let mut out = table.within(width);
+    let _ = writeln!(out, "\nThe least sure of each model's facts:");
+    for (evidence, meaning) in Evidence::MEANINGS {
+        let _ = writeln!(out, "  {evidence:11}  {meaning}");
+    }
+    let _ = writeln!(
+        out,
+        "\nNot to be checked against, for nobody has published what is missing:"
+    );
+    let mut table = Table::new(vec![
+        Column::left("MODEL", 0),
+        Column::left("PRODUCT", 1),
+        Column::left("MISSING", 0),
+    ]);
+    for model in incomplete {
+        table.row(vec![
+            model.key.clone(),
+            products(&model.product_names),
+            model.missing.join(", "),
+        ]);
+    }
+    out.push_str(&table.within(width));
+    out
+}
+
+fn products(names: &[String]) -> String {
+    match names {
+        [] => "(no name known)".to_owned(),
+        [one] => one.clone(),
+        [first, others @ ..] => format!("{first} and {} more", others.len()),
+    }
+}
+
+/// Its profiles by the shortest names that mean them.
+fn short_profiles(model: &Model) -> Vec<String> {
+    let offers = model.offers();
+    let names = offers.iter().map(|offer| {
+        let short = offer.name.short();
+        let meant = short.choose(offers.iter().map(|other| (&other.name, other.id)));
+        if meant == Some(offer.id) {
+            short
+        } else {
+            offer.name.clone()
+        }
+    });
+    names.map(|name| name.to_string()).collect()
+}
+
+/// The same for programs.
+pub(super) fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
+    let complete: Vec<Value> = models
+        .iter()
+        .map(|model| {
+            json!({
+                "model": model.key,
+                "aliases": model.aliases,
+                "products": model.product_names,
+                "architecture": model.architecture,
+                "memory_gib": model.memory_gib(),
+                "profiles": model.offers().iter().map(|offer| json!({
+                    "name": offer.name,
+                    "id": offer.id,
+                    "slices": offer.slices,
+                    "most": offer.most,
+                    "placements": offer.placements,
+                })).collect::<Vec<_>>(),
+                "profiles_are": model.profiles_known().word(),
+                "placements_are": model.placements_known().word(),
+                "notes": model.notes,
+            })
+        })
+        .collect();
+    let lacking: Vec<Value> = incomplete
+        .iter()
+        .map(|model| {
+            json!({
+                "model": model.key,
+                "products": model.product_names,
+                "profiles": model.profiles,
+                "missing": model.missing,
+            })
+        })
+        .collect();
+    json!({ "version": VERSION, "models": complete, "incomplete": lacking })
+}
