@@ -124,7 +124,10 @@ impl RunDir {
         if fs::read_link(&link).is_ok_and(|to| to == Path::new("..").join(&record.uuid)) {
             fs::remove_file(&link)?;
         }
-        remove_if_there(&self.record(&record.uuid))?;
+        let file = self.record(&record.uuid);
+        remove_if_there(&file)?;
+        // What was killed while it wrote another one has left half of it.
+        remove_if_there(&file.with_extension("json.new"))?;
         remove_dir_if_there(&self.path.join(&record.uuid))?;
         remove_empty_dir(&self.path.join("by-name"))
     }
@@ -139,12 +142,14 @@ impl RunDir {
             let path = entry.path();
             if is_half_made(&path) {
                 remove_if_there(&path)?;
-            } else if path.is_dir() && !path.join("device.json").exists() {
+            } else if path.is_dir() {
                 for file in entries(&path).filter(|file| is_half_made(&file.path())) {
                     remove_if_there(&file.path())?;
                 }
-                // Whatever else lies there is not ours.
-                remove_empty_dir(&path)?;
+                if !path.join("device.json").exists() {
+                    // Whatever else lies there is not ours.
+                    remove_empty_dir(&path)?;
+                }
             }
         }
         let by_name = self.path.join("by-name");

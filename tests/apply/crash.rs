@@ -110,6 +110,8 @@ fn half_made_files_are_removed() {
     fs::create_dir(&half).unwrap();
     fs::write(half.join("device.json.new"), "{").unwrap();
     fs::write(run.join("node.json.new"), "{").unwrap();
+    let served = scene.sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
+    fs::write(run.join(served).join("device.json.new"), "{").unwrap();
     std::os::unix::fs::symlink("../MIG-1", run.join("by-name/.0.4.new")).unwrap();
     std::os::unix::fs::symlink("../MIG-1", run.join("by-name/0.4")).unwrap();
     let kept = run.join("somebody-elses");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mig_mps::apply::ApplyError;
 use mig_mps::profile::Server;
-use simnode::node::Node;
+use simnode::node::{Effect, Fault, Node, When};
 
 use crate::scene::{Layout, Scene};
 
@@ -230,12 +230,21 @@ fn each_control_command_fails_once() {
 /// More than there are occurrences in a run and what undoes it.
 const FOR_EVER: u32 = 80;
 
+/// From the nth occurrence on it fails.
+fn keeps_failing(node: &Node, on: &str, nth: u32, code: u32) {
+    let faults = (nth..nth + FOR_EVER).map(|nth| Fault {
+        on: on.to_owned(),
+        when: When::In(nth),
+        effect: Effect::Fail(code),
+    });
+    let set = node.update(|state| state.faults.extend(faults));
+    set.unwrap();
+}
+
 #[test]
 fn each_nvml_call_keeps_failing() {
     let counts = enumerate(RECONFIGURE, &NVML, Server::Lazy, |node, on, nth| {
-        for nth in nth..nth + FOR_EVER {
-            node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
-        }
+        keeps_failing(node, on, nth, UNKNOWN);
     });
     assert!(counts.reported > 0, "{counts:?}");
 }
@@ -245,10 +254,8 @@ fn each_control_command_keeps_failing() {
     // A daemon that never takes its quit costs 15 s each time.
     let names = &MPS[..MPS.len() - 1];
     let counts = enumerate(RECONFIGURE, names, Server::Eager, |node, on, nth| {
-        for nth in nth..nth + FOR_EVER {
-            // A refusal, not a busy daemon that is asked again for a while.
-            node.fault(on).nth(nth).fails(2).unwrap();
-        }
+        // A refusal, not a busy daemon that is asked again for a while.
+        keeps_failing(node, on, nth, 2);
     });
     assert!(counts.reported > 0, "{counts:?}");
 }
@@ -285,9 +292,7 @@ fn each_nvml_call_of_a_change_of_mode_fails_once() {
 fn each_nvml_call_of_a_change_of_mode_keeps_failing() {
     for change in [SWITCH_ON, SWITCH_OFF] {
         let counts = enumerate(change, &NVML, Server::Lazy, |node, on, nth| {
-            for nth in nth..nth + FOR_EVER {
-                node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
-            }
+            keeps_failing(node, on, nth, UNKNOWN);
         });
         assert!(counts.reported > 0, "{counts:?}");
     }

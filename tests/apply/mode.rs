@@ -3,6 +3,7 @@
 use mig_mps::apply::{Allowed, ApplyError, Cause};
 use simnode::node::Platform;
 
+use crate::common::{SMALL, Sim};
 use crate::scene::{Hand, Scene};
 
 const ONE: &str = "3g.40gb@0";
@@ -206,4 +207,34 @@ fn every_cause_has_its_exit_status() {
     };
     assert_eq!(of(busy), (false, true));
     assert!(!ApplyError::default().is_pending());
+}
+
+#[test]
+fn the_exit_status_tells_busy_from_not_yet() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let ran = sim.up(SMALL, &[]).ended(4);
+    assert!(
+        ran.stderr.contains("the GPU is in use: held by pid "),
+        "{}",
+        ran.stderr
+    );
+    holder.finish();
+    sim.node.service(DCGM);
+    sim.up(SMALL, &["--stop-holders", "--yes"]).ended(0);
+    assert_eq!(sim.happened("systemctl start"), 1);
+    let sim = Sim::with("a100-80gb", 1);
+    let node = sim.node.node();
+    let update = node.update(|state| state.policy.platform = Platform::PassThrough);
+    update.unwrap();
+    sim.up(SMALL, &[]).ended(3);
+    let ran = sim.up(SMALL, &["--reset", "--yes"]).ended(3);
+    assert!(
+        ran.stderr
+            .contains("hint: reboot this machine, and run this again: it goes on"),
+        "{}",
+        ran.stderr
+    );
+    sim.node.reboot();
+    sim.up(SMALL, &[]).ended(0);
 }
