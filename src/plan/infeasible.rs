@@ -22,12 +22,21 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &Part) -> Refu
             gpu.index, gpu.product
         ),
     );
-    // The same slices on this model come nearest; then the most similar spelling.
+    // The same slices on this model come nearest, then a size near it, then the most similar
+    // spelling.
     let same = part.profile.short();
+    let slices = part.profile.slices();
+    let by_size = gpu
+        .profiles
+        .iter()
+        .filter(|offer| offer.name.is_plain() && part.profile.is_plain())
+        .filter(|_| part.profile.is_short())
+        .min_by_key(|offer| (offer.slices.abs_diff(slices), offer.slices));
     let near = gpu
         .profiles
         .iter()
         .find(|offer| offer.name.short() == same)
+        .or(by_size)
         .map(|offer| offer.name.to_string())
         .or_else(|| {
             let distance = |name: &String| strsim::damerau_levenshtein(name, &wanted);

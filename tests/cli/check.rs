@@ -114,7 +114,7 @@ fn a_profile_that_a_model_does_not_have_is_a_bad_one() {
     a30-24gb: /dev/stdin:3:25: GPU 0 (NVIDIA A30) has no profile "3g"
       |
     3 | devices = [ { profile = "3g" } ]
-      |                         ^^^^ did you mean "1g.6gb"? It has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb
+      |                         ^^^^ did you mean "2g.12gb"? It has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb
     hint: name the models you have with --gpu MODEL, or keep others away from a block with select = { product = "…" }
     "#);
 }
