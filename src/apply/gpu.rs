@@ -23,6 +23,8 @@ pub(super) struct GpuRun<'a> {
     pub(super) made: BTreeSet<Placement>,
     pub(super) history: Arc<History>,
     pub(super) rolling_back: bool,
+    /// Whether MIG mode could not be switched off again: then there is no whole GPU to serve.
+    pub(super) stays_partitioned: bool,
 }
 
 impl<'a> GpuRun<'a> {
@@ -41,6 +43,7 @@ impl<'a> GpuRun<'a> {
             made: BTreeSet::new(),
             history: Arc::default(),
             rolling_back: false,
+            stays_partitioned: false,
         }
     }
 

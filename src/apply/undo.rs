@@ -33,6 +33,8 @@ impl GpuRun<'_> {
                 self.undo(&step)
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
+            self.stays_partitioned |= matches!(step, Done::MigMode { on: true, .. })
+                && !matches!(result, Ok(()) | Err(Cause::Noted));
             came.add(&self.title(), &step, result);
         }
         let results: Vec<_> = std::thread::scope(|scope| {
@@ -161,6 +163,9 @@ impl GpuRun<'_> {
     /// What a recorded device is called now; `None` where it is not there.
     fn uuid_now(&self, record: &DeviceRecord) -> Option<String> {
         let DeviceKey { instance, .. } = &record.key;
+        if instance.is_none() && self.stays_partitioned {
+            return None;
+        }
         // Whoever may not see instances cannot have changed any.
         let is_hidden = self.gpu.is_none_or(|gpu| gpu.hidden.is_some());
         let Some(key) = instance.filter(|_| !is_hidden) else {

@@ -1,16 +1,15 @@
-//! A simulated node that this very process changes through the library, so that plans can be made by hand and every call of a run
-//! be met by a fault.
+//! A simulated node that this very process changes through the library, so that every call of a run can be met by a fault.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 
 use mig_mps::apply::{self, Allowed, ApplyError, OnFailure, Progress, Site};
 use mig_mps::environment::{Environment, Home, MpsPrograms};
-use mig_mps::geometry::{ComputeChoice, Placement};
-use mig_mps::mps::Patience;
-use mig_mps::node::{Gpu, Life, Look, Node, RunDir, observe};
-use mig_mps::plan::{Action, GpuPlan, Place, Plan, Start, Step, Stop};
-use mig_mps::profile::{Serve, Server, Settings};
+use mig_mps::node::{Life, Look, Node, RunDir, observe};
+use mig_mps::plan::{self, Action, Plan};
+use mig_mps::profile::{Profile, Server};
 
 use crate::common::Sim;
 
@@ -30,8 +29,7 @@ pub(crate) struct Hand {
 }
 
 /// Each GPU's instances, GPUs parted by a slash: `3g.40gb@0 3g.40gb@4 / 7g.80gb@0`. Each gets its full compute instance and a daemon
-/// with the default name. `off` switches MIG mode off. A GPU
-/// without any is left alone.
+/// with the default name. `off` is the whole GPU with a daemon. A GPU without any is left alone.
 pub(crate) type Layout = str;
 
 /// Shows nothing.
@@ -82,20 +80,36 @@ impl Hand {
         self.run(&node, &plan, allowed)
     }
 
-    /// A planner for tests: what is not in a GPU's layout goes, what is missing comes, and what stands stays.
+    /// What brings the GPUs to a layout.
     pub(crate) fn reconfigure(&self, node: &Node, layout: &Layout) -> Plan {
-        let mut plan = Plan::default();
-        for (gpu, layout) in node.gpus.iter().zip(layout.split('/')) {
-            let wanted: Vec<&str> = layout.split_whitespace().collect();
-            if wanted.is_empty() {
-                continue;
-            }
-            let steps = steps(node, gpu, &wanted, self.server);
-            if !steps.is_empty() {
-                plan.gpus.push(of_gpu(gpu, steps));
-            }
+        let home = RunDir::at(&self.home.run);
+        let profile = self.profile(layout);
+        plan::up(node, &profile, &home, self.environment.caller)
+            .unwrap_or_else(|refusal| panic!("{refusal}"))
+    }
+
+    fn profile(&self, layout: &Layout) -> Profile {
+        let server = match self.server {
+            Server::Eager => "eager",
+            Server::Lazy => "lazy",
+        };
+        let mut text = format!("[mps]\nserver = \"{server}\"\n");
+        for (gpu, layout) in layout.split('/').enumerate() {
+            let device = |part: &str| {
+                let (name, start) = part.split_once('@').unwrap();
+                format!("{{ profile = \"{name}\", at = {start} }}")
+            };
+            let wanted = match layout.trim() {
+                "" => continue,
+                "off" => "mig = false".to_owned(),
+                parts => {
+                    let devices: Vec<String> = parts.split_whitespace().map(device).collect();
+                    format!("devices = [ {} ]", devices.join(", "))
+                }
+            };
+            let _ = write!(text, "[[gpu]]\nselect = {{ index = [{gpu}] }}\n{wanted}\n");
         }
-        plan
+        Profile::parse(Path::new("layout.toml"), text).unwrap()
     }
 }
 
@@ -180,128 +194,4 @@ impl Scene {
             assert!(is_known, "{entry} is left in the run directory");
         }
     }
-}
-
-/// The plan of one GPU.
-fn of_gpu(gpu: &Gpu, actions: Vec<Action>) -> GpuPlan {
-    GpuPlan {
-        index: gpu.index,
-        uuid: gpu.uuid.clone(),
-        product: gpu.product.clone(),
-        before: gpu.slice_map(),
-        after: gpu.slice_map(),
-        steps: actions
-            .into_iter()
-            .map(|action| Step {
-                action,
-                because: "the test wants it".to_owned(),
-            })
-            .collect(),
-        to_be_continued: false,
-        obstacles: Vec::new(),
-    }
-}
-
-fn steps(node: &Node, gpu: &Gpu, layout: &[&str], server: Server) -> Vec<Action> {
-    let off = *layout == ["off"];
-    let wanted: Vec<_> = layout
-        .iter()
-        .filter(|_| !off)
-        .map(|part| {
-            let (name, start) = part.split_once('@').unwrap();
-            let profile = gpu
-                .profiles
-                .iter()
-                .find(|profile| profile.name.to_string() == name)
-                .unwrap();
-            let mut places = profile.placements.iter();
-            (
-                profile,
-                *places
-                    .find(|place| place.start.to_string() == start)
-                    .unwrap(),
-            )
-        })
-        .collect();
-    let stays = |placement: Placement| {
-        let standing = gpu.instances.iter().find(|i| i.placement == placement);
-        standing.is_some_and(|standing| {
-            wanted
-                .iter()
-                .any(|(profile, at)| *at == placement && profile.id == standing.profile)
-        })
-    };
-    let mut steps = Vec::new();
-    let mut served_starts = BTreeSet::new();
-    for served in node.served.iter().filter(|s| s.record.key.gpu == gpu.uuid) {
-        let placement = served.record.key.instance.map(|key| key.placement);
-        let alive = served.is_alive();
-        let kept = placement.is_some_and(stays) && served.device_is_there && alive;
-        if kept {
-            // One that an interrupted run did not finish is started over it.
-            served_starts.extend(placement.filter(|_| served.record.finished));
-        } else {
-            steps.push(Action::Stop(Stop {
-                name: served.record.name.clone(),
-                uuid: served.record.uuid.clone(),
-                patience: Patience::Idle,
-                alive,
-                clients: Vec::new(),
-                unasked: None,
-            }));
-        }
-    }
-    for instance in gpu.instances.iter().filter(|i| !stays(i.placement)) {
-        for compute in &instance.compute {
-            steps.push(Action::DestroyComputeInstance {
-                instance: instance.placement,
-                compute: compute.placement,
-            });
-        }
-        steps.push(Action::DestroyGpuInstance {
-            profile: instance.profile,
-            name: gpu.profile(instance.profile).unwrap().name.clone(),
-            placement: instance.placement,
-        });
-    }
-    if gpu.in_mig_mode() == off {
-        steps.push(Action::SwitchMig { on: !off });
-    }
-    for &(profile, placement) in &wanted {
-        let standing = gpu.instances.iter().find(|i| i.placement == placement);
-        let standing = standing.filter(|_| stays(placement));
-        if standing.is_none() {
-            steps.push(Action::CreateGpuInstance {
-                profile: profile.id,
-                name: profile.name.clone(),
-                placement,
-            });
-        }
-        if standing.is_none_or(|standing| standing.compute.is_empty()) {
-            steps.push(Action::CreateComputeInstance {
-                instance: placement,
-                compute: ComputeChoice::Full,
-            });
-        }
-        if !served_starts.contains(&placement) {
-            steps.push(start(gpu.index, placement, server));
-        }
-    }
-    steps
-}
-
-/// The start of a daemon under its default name.
-fn start(gpu: u32, placement: Placement, server: Server) -> Action {
-    let settings = Settings::default();
-    Action::Start(Start {
-        name: format!("{gpu}.{}", placement.start),
-        place: Place::Part { placement, nth: 0 },
-        serve: if rustix::process::geteuid().is_root() {
-            Serve::OneAtATime
-        } else {
-            Serve::Own
-        },
-        server,
-        active_thread_percentage: settings.active_thread_percentage,
-    })
 }
