@@ -17,6 +17,8 @@ pub struct Gpu {
     pub memory: Option<Memory>,
     /// `None` for a GPU that has no MIG.
     pub mig: Option<MigMode>,
+    /// Whether its MIG mode changes without a reset; `None` where nobody has asked.
+    pub resetless: Option<bool>,
     /// What it offers.
     pub profiles: Vec<GpuInstanceProfile>,
     /// Its GPU instances, by placement.
@@ -34,6 +36,7 @@ impl Gpu {
             pci: reading.pci,
             memory: reading.memory,
             mig: reading.mig,
+            resetless: None,
             profiles: reading.profiles,
             instances: Vec::new(),
             hidden: None,

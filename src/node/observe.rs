@@ -76,6 +76,9 @@ fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlErr
         let read = nvml.supervise(move |session| {
             let mut hidden = Vec::new();
             let mut gpu = Gpu::new(session.read_gpu(index)?);
+            if look != Look::Status && gpu.mig.is_some() {
+                gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
+            }
             if gpu.in_mig_mode() {
                 match session.read_instances(&gpu.uuid, &gpu.profiles) {
                     Ok(instances) => gpu.instances = instances,

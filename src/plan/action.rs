@@ -31,6 +31,8 @@ pub struct GpuPlan {
     pub to_be_continued: bool,
     /// What keeps the plan from being carried out.
     pub obstacles: Vec<Obstacle>,
+    /// Which reset or reboot is due, or may be.
+    pub due: Option<String>,
 }
 
 /// One action and why.

@@ -1,5 +1,5 @@
 use super::standing;
-use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop};
+use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::Patience;
@@ -91,6 +91,7 @@ fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan 
             steps: Vec::new(),
             to_be_continued: false,
             obstacles: Vec::new(),
+            due: None,
         });
         plan.gpus.len() - 1
     });
@@ -218,6 +219,7 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
             action: Action::SwitchMig { on: false },
             because: "mig-mps switched it on".to_owned(),
         });
+        gpu_plan.due = mode::due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
     }

@@ -2,7 +2,7 @@ use super::daemons::Daemons;
 use super::layout::{self, Layout, Wish};
 use super::slot::{self, Slot};
 use super::standing::{self, Standing};
-use super::{GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
+use super::{Action, GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::node::{Device, DeviceKey, Gpu, Node, RunDir};
@@ -300,6 +300,13 @@ impl Draft<'_> {
     /// its daemon as soon as it is there.
     fn finish(self, node: &Node, home: &RunDir) -> GpuPlan {
         let gpu = self.gpu;
+        let due = match &self.mode {
+            Some(Step {
+                action: Action::SwitchMig { on },
+                ..
+            }) => mode::due(gpu, *on),
+            _ => None,
+        };
         let Layout {
             after,
             destroys,
@@ -334,6 +341,7 @@ impl Draft<'_> {
             steps,
             to_be_continued: self.to_be_continued,
             obstacles,
+            due,
         }
     }
 }

@@ -237,6 +237,19 @@ pub(super) fn consequences(plan: &Plan) -> String {
     for client in clients {
         let _ = writeln!(out, "  {client}");
     }
+    let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();
+    for gpu in &plan.gpus {
+        let Some(due) = gpu.due.as_deref() else {
+            continue;
+        };
+        match dues.iter_mut().find(|(other, _)| *other == due) {
+            Some((_, gpus)) => gpus.push(gpu.index),
+            None => dues.push((due, vec![gpu.index])),
+        }
+    }
+    for (due, gpus) in dues {
+        let _ = writeln!(out, "\nGPU {}: {due}", ranges(&gpus));
+    }
     let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
     let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
     for obstacle in obstacles.chain(unasked) {

@@ -41,6 +41,7 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "after": slices(&gpu.after),
         "steps": gpu.steps.iter().map(step).collect::<Vec<_>>(),
         "to_be_continued": gpu.to_be_continued,
+        "due": gpu.due,
         "disturbs": clients
             .map(|client| json!({
                 "device": client.device,

@@ -566,3 +566,27 @@ fn a_daemon_without_its_record_is_taken_over() {
         );
     }
 }
+
+#[test]
+fn a_plan_says_which_reset_or_reboot_is_due() {
+    let profile = |sim: &Sim| sim.profile(SMALL).to_str().unwrap().to_owned();
+    let sim = Sim::with("a100-80gb", 2);
+    let ran = sim.run(&["plan", &profile(&sim)]).ended(0);
+    assert!(
+        ran.stdout
+            .contains("\nGPU 0-1: MIG mode changes with a reset: "),
+        "{}",
+        ran.stdout
+    );
+    let hopper = Sim::with("h200", 1);
+    let ran = hopper.run(&["plan", &profile(&hopper)]).ended(0);
+    assert!(!ran.stdout.contains("reset"), "{}", ran.stdout);
+    let json = sim.run(&["plan", &profile(&sim), "--json"]).json();
+    assert_eq!(json["changes"], true);
+    assert!(
+        json["gpus"][0]["due"]
+            .as_str()
+            .unwrap()
+            .contains("a reboot")
+    );
+}

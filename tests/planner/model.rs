@@ -40,6 +40,7 @@ fn gpu(model: &Model, index: u32) -> Gpu {
             current: true,
             pending: true,
         }),
+        resetless: None,
         profiles: model.profiles.iter().map(offer).collect(),
         instances: Vec::new(),
         hidden: None,
