@@ -394,3 +394,14 @@ fn d15_a_time_may_have_a_unit() {
     sim.run(&["down", "--drain", "1m"]).ended(0);
     sim.run(&["down", "--drain", "soon"]).ended(2);
 }
+
+#[test]
+fn e1_disable_mig_leaves_the_gpus_of_other_devices_alone() {
+    let sim = Sim::with("h200", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "1.0", "--destroy-mig", "--yes"]).ended(0);
+    sim.run(&["down", "0.0", "--disable-mig", "--yes"]).ended(0);
+    let list = sim.list();
+    assert_eq!(list["gpus"][0]["mig"]["current"], false, "{list:#}");
+    assert_eq!(list["gpus"][1]["mig"]["current"], true, "{list:#}");
+}
