@@ -191,7 +191,7 @@ impl Up<'_> {
                 .note("The node has changed meanwhile. The plan is now:");
             self.show(&plan)?;
             let consent = if plan.disturbs_more_than(&shown) {
-                Consent::Ask
+                Consent::AskAgain
             } else {
                 self.consent()
             };

@@ -1,7 +1,9 @@
 //! What an outside review found, each with the test that showed it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Stdio;
 
 use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
 
@@ -404,4 +406,37 @@ fn e1_disable_mig_leaves_the_gpus_of_other_devices_alone() {
     let list = sim.list();
     assert_eq!(list["gpus"][0]["mig"]["current"], false, "{list:#}");
     assert_eq!(list["gpus"][1]["mig"]["current"], true, "{list:#}");
+}
+
+#[test]
+fn e2_who_agreed_beforehand_is_not_told_to_agree_beforehand() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let lock = fs::File::create(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let path = sim.profile(ONE_EACH);
+    let mut command = sim.command(&["up", path.to_str().unwrap(), "--yes"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    let mut shown = BufReader::new(up.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("+ start") {
+        line.clear();
+        assert_ne!(shown.read_line(&mut line).unwrap(), 0);
+    }
+    // Somebody makes an instance while it waits for the lock.
+    sim.foreign_instance(0, 6);
+    drop(lock);
+    std::io::copy(&mut shown, &mut std::io::sink()).unwrap();
+    let ended = up.wait_with_output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(4), "{stderr}");
+    assert!(!stderr.contains("--yes"), "{stderr}");
+    assert!(
+        stderr.contains(
+            "it would now destroy GPU 0 1g.10gb at 6:1, which the plan shown before did not"
+        ),
+        "{stderr}"
+    );
 }
