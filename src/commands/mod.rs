@@ -54,7 +54,7 @@ fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
 /// what is there.
 fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<()> {
     let run_dir = RunDir::at(&home.run);
-    let journal = run_dir.journal()?;
+    let journal = apply::read_journal(&run_dir)?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
         return Ok(());
     }

@@ -440,3 +440,15 @@ fn e2_who_agreed_beforehand_is_not_told_to_agree_beforehand() {
         "{stderr}"
     );
 }
+
+#[test]
+fn e3_a_journal_that_cannot_be_read_is_not_the_end() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
+    for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
+        let ran = ran.ended(1);
+        let advice = "remove it, and see that the monitoring services it lists run";
+        assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+    }
+}
