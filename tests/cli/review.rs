@@ -491,6 +491,18 @@ fn e6_disable_mig_warns_of_the_reset_that_ampere_needs() {
     }
 }
 
+#[test]
+fn e7_force_says_whom_it_ends() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("1.2");
+    let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
+    let named = format!("1 client is ended:\n  1.2: pid {} (", app.pid());
+    assert!(ran.stdout.contains(&named), "{}", ran.stdout);
+    // Both are treated alike, whoever has a client.
+    assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
+}
+
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
