@@ -503,6 +503,38 @@ fn e7_force_says_whom_it_ends() {
     assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
 }
 
+#[test]
+fn e8_json_has_the_plan_that_was_carried_out() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let path = sim.profile(ONE_EACH);
+    let args = [
+        "up",
+        path.to_str().unwrap(),
+        "--json",
+        "--yes",
+        "--drain",
+        "60",
+    ];
+    let mut command = sim.command(&args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    let mut said = BufReader::new(up.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for at most") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    app.finish();
+    std::io::copy(&mut said, &mut std::io::sink()).unwrap();
+    let ended = up.wait_with_output().unwrap();
+    let outcome: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(outcome["changed"], true);
+    let disturbed = &outcome["plan"]["gpus"][0]["disturbs"];
+    assert_eq!(disturbed, &serde_json::json!([]), "nobody was disturbed");
+}
+
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
