@@ -535,6 +535,28 @@ fn e8_json_has_the_plan_that_was_carried_out() {
     assert_eq!(disturbed, &serde_json::json!([]), "nobody was disturbed");
 }
 
+#[test]
+fn e9_a_mistake_on_an_endless_line_is_shown_in_part() {
+    let sim = Sim::with("a100-80gb", 1);
+    let file = sim.node.dir().join("long.yaml");
+    let text = format!("version: v1\nmig-configs: {}\n", "[".repeat(100_000));
+    fs::write(&file, text).unwrap();
+    let ran = sim.run(&["import", file.to_str().unwrap()]).ended(2);
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+    let profile = format!(
+        "{}[[gpu]]\nselect = {{ all = treu }} # {}",
+        "\n",
+        "x".repeat(5000)
+    );
+    let ran = sim.up(&profile, &[]).ended(2);
+    assert!(
+        ran.stderr.contains("select = { all = treu }"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+}
+
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
