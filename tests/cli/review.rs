@@ -557,6 +557,23 @@ fn e9_a_mistake_on_an_endless_line_is_shown_in_part() {
     assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
 }
 
+#[test]
+fn f1_a_change_that_was_killed_is_told_of_by_those_that_only_look() {
+    let sim = Sim::with("a100-80gb", 1);
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    sim.node.fault(create).kills().unwrap();
+    let _ = sim.up(SMALL, &[]);
+    let path = sim.profile(SMALL);
+    for args in [&["status"][..], &["plan", path.to_str().unwrap()]] {
+        let ran = sim.run(args).ended(0);
+        let told = ran.stderr.contains("A change was interrupted: ");
+        assert!(told, "{args:?}: {}", ran.stderr);
+    }
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let ran = sim.run(&["status"]).ended(0);
+    assert!(!ran.stderr.contains("interrupted"), "{}", ran.stderr);
+}
+
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
