@@ -574,6 +574,16 @@ fn f1_a_change_that_was_killed_is_told_of_by_those_that_only_look() {
     assert!(!ran.stderr.contains("interrupted"), "{}", ran.stderr);
 }
 
+#[test]
+fn f2_a_uuid_means_one_gpu() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = "[[gpu]]\nselect = { uuid = \"GPU-\" }\nmig = false\n";
+    let ran = sim.up(profile, &[]).ended(2);
+    let said = "the UUIDs of several GPUs begin like this";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 0);
+}
+
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
