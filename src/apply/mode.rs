@@ -15,6 +15,9 @@ impl GpuRun<'_> {
         if self.gpu.is_some_and(is_so) {
             // Another change was pending: it is taken back, and nothing else happens.
             self.set_mode(on)?;
+            if !on {
+                self.shared.ledger.switched_on(&self.plan.uuid, false)?;
+            }
             return Ok(());
         }
         let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
+use super::tell_of_interrupted;
 use crate::environment::Environment;
 use crate::node::{Look, observe};
 use crate::render::Ui;
@@ -25,6 +26,7 @@ pub struct StatusArgs {
 pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let node = observe(environment, Look::Status)?;
     let devices = node.resolve(&args.devices)?;
+    tell_of_interrupted(environment, ui);
     if args.json {
         ui.status_json(&node, &devices)
     } else {

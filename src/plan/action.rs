@@ -204,6 +204,19 @@ impl Plan {
         self
     }
 
+    /// Adds a plan that goes on from where this one ends.
+    pub fn go_on_with(&mut self, rest: &Self) {
+        for gpu in &rest.gpus {
+            if let Some(own) = self.gpus.iter_mut().find(|own| own.uuid == gpu.uuid) {
+                own.after = gpu.after.clone();
+                own.steps.extend(gpu.steps.iter().cloned());
+                own.to_be_continued = gpu.to_be_continued;
+            } else {
+                self.gpus.push(gpu.clone());
+            }
+        }
+    }
+
     /// The names of the devices whose living daemons are ended.
     pub fn interrupts(&self) -> Vec<&str> {
         let alive = self.stops().filter(|stop| stop.alive);

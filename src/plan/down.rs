@@ -15,7 +15,8 @@ pub struct Down {
     pub force: Option<u32>,
     /// Also destroy the instances that mig-mps made.
     pub destroy_mig: bool,
-    /// Also switch the MIG mode off where mig-mps switched it on and nothing is left.
+    /// Also switch the MIG mode off where mig-mps switched it on and nothing is left; where devices
+    /// are named, on their GPUs alone.
     pub disable_mig: bool,
 }
 
@@ -64,7 +65,9 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
                 (wanted.devices.is_empty(), &selected),
                 &mut plan,
             )?;
-            if wanted.disable_mig {
+            let is_meant =
+                wanted.devices.is_empty() || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
+            if wanted.disable_mig && is_meant {
                 disable(node, gpu, &mut plan);
             }
         }

@@ -104,12 +104,16 @@ impl<'a> Planner<'a> {
                     .select
                     .selects(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
             };
-            if block.select.names_a_gpu() && !self.node.gpus.iter().any(selects) {
-                let error = self
-                    .profile
-                    .error(block.span, "this selects a GPU that is not there");
-                return Err(error.with_hint(here).into());
-            }
+            let selected = self.node.gpus.iter().filter(|gpu| selects(gpu)).count();
+            let mistake = match selected {
+                0 if block.select.names_a_gpu() => "this selects a GPU that is not there",
+                2.. if block.select.names_one_gpu() => {
+                    "the UUIDs of several GPUs begin like this: write more of it"
+                }
+                _ => continue,
+            };
+            let error = self.profile.error(block.span, mistake);
+            return Err(error.with_hint(here).into());
         }
         if !self
             .node

@@ -5,6 +5,7 @@ use console::style;
 use super::words::count;
 use crate::apply::Allowed;
 use crate::geometry::{ComputeChoice, Placement};
+use crate::mps::Patience;
 use crate::plan::{Action, GpuPlan, Plan, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
@@ -27,7 +28,22 @@ pub(super) fn text(plan: &Plan) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    out.push_str(&ended(plan));
     out
+}
+
+/// The clients that are not waited for.
+fn ended(plan: &Plan) -> String {
+    let forced = plan.stops().filter(|stop| stop.patience != Patience::Idle);
+    let clients: Vec<String> = forced
+        .flat_map(|stop| &stop.clients)
+        .map(|client| format!("\n  {client}"))
+        .collect();
+    match clients.len() {
+        0 => String::new(),
+        1 => format!("1 client is ended:{}\n", clients.concat()),
+        number => format!("{number} clients are ended:{}\n", clients.concat()),
+    }
 }
 
 /// Whether the same happens to both, whatever their devices are called.
@@ -47,6 +63,7 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
                 stop.name.clear();
                 stop.uuid.clear();
                 stop.clients.clear();
+                stop.patience = Patience::Idle;
                 stop.unasked = None;
             }
             _ => {}

@@ -10,7 +10,7 @@ use crate::plan::{Action, GpuPlan, Obstacle, Plan, Step};
 /// What `up` came to. `changed` comes last.
 #[derive(Serialize)]
 pub(super) struct Outcome {
-    /// What it set out to do.
+    /// What was carried out.
     pub(super) plan: Value,
     /// What is there now.
     pub(super) status: Value,
