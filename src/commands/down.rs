@@ -6,10 +6,9 @@ use clap::Args;
 use super::drain::{AT_ONCE, Drain, seconds};
 use super::{locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
-use crate::catalog;
 use crate::environment::{Environment, Home};
 use crate::node::{Look, Node, RunDir, observe};
-use crate::plan::{self, Action, Down, GpuPlan, Plan};
+use crate::plan::{self, Action, Down, Plan};
 use crate::render::{Consent, Ui};
 
 /// The flags of `down`.
@@ -144,18 +143,9 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// Whether it switches MIG mode off on a GPU that is not known to do so without a reset.
+/// Whether it switches MIG mode off on a GPU that wants a reset for it.
 fn may_need_reset(plan: &Plan) -> bool {
-    let is_switched = |gpu: &&GpuPlan| {
-        let mut steps = gpu.steps.iter();
-        steps.any(|step| matches!(step.action, Action::SwitchMig { on: false }))
-    };
-    plan.gpus.iter().filter(is_switched).any(|gpu| {
-        let mut known = catalog::models()
-            .iter()
-            .filter(|model| model.product_names.contains(&gpu.product));
-        known.all(|model| model.architecture == "ampere")
-    })
+    plan.gpus.iter().any(|gpu| gpu.due.is_some())
 }
 
 /// `--destroy-mig` destroys what mig-mps made; whoever gave it wants to know what that was not.
