@@ -293,15 +293,19 @@ pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
         [one] => phrases.push(format!("destroy {one}")),
         _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
     }
-    let switched: Vec<u32> = plan
-        .gpus
-        .iter()
-        .filter(|gpu| {
-            let mut steps = gpu.steps.iter();
-            steps.any(|step| matches!(step.action, Action::SwitchMig { .. }))
-        })
-        .map(|gpu| gpu.index)
-        .collect();
+    let switched = |to: &[bool]| -> Vec<u32> {
+        let is_switched =
+            |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
+        let gpus = plan.gpus.iter();
+        let gpus = gpus.filter(|gpu| gpu.steps.iter().any(is_switched));
+        gpus.map(|gpu| gpu.index).collect()
+    };
+    // Off may leave a GPU in need of a reset; on is what partitioning it means.
+    let off = switched(&[false]);
+    if !off.is_empty() {
+        phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
+    }
+    let switched = switched(&[true, false]);
     if allowed.reset && !switched.is_empty() {
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
     }

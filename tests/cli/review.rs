@@ -595,3 +595,41 @@ fn in_a_virtual_machine() -> Sim {
     update.unwrap();
     sim
 }
+
+#[test]
+fn g1_an_empty_product_name_is_a_mistake() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim
+        .up("[[gpu]]\nselect = { product = \"\" }\nmig = false\n", &[])
+        .ended(2);
+    assert!(ran.stderr.contains("all = true"), "{}", ran.stderr);
+}
+
+#[test]
+fn g2_switching_mig_off_is_asked_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    let ran = sim.up(whole, &[]).ended(4);
+    assert!(
+        ran.stderr.contains("switch MIG mode off on GPU 0"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(whole, &["--yes"]).ended(0);
+}
+
+#[test]
+fn g3_whoever_holds_a_gpu_for_a_moment_fails_nothing() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let path = sim.profile(SMALL);
+    let up = sim.spawn(&["up", path.to_str().unwrap()]);
+    while sim.happened("nvmlDeviceSetMigMode") < 2 {
+        std::thread::yield_now();
+    }
+    drop(holder);
+    assert!(up.wait_with_output().unwrap().status.success());
+    assert_eq!(in_state(&sim.status(), "ready").len(), 2);
+}

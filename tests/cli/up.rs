@@ -305,7 +305,7 @@ fn instances_that_others_left_are_finished_or_removed() {
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |1g   |.....|.....|1g   |.....|  now
       |2g.20gb    |1g   |1g   |.....|.....|.....|.....|  then
-      - destroy 1g.10gb at 6:1 (left without a compute instance, and the profile does not ask for it)
+      - destroy 1g.10gb at 6:1 (left without a compute instance, and the profile does not ask for it; not known to be made by mig-mps)
       + create the full compute instance in 3:1 (its GPU instance is there without it)
       + start 1 daemon (no daemon serves it): 0.3
     ");
