@@ -120,6 +120,8 @@ fn start_daemons(node: &mut Node, plan: &GpuPlan) {
                 settings: Settings {
                     serve: Some(start.serve),
                     server: start.server,
+                    active_thread_waiting: Vec::new(),
+                    active_thread_client_limit: None,
                     active_thread_percentage: start.active_thread_percentage,
                 },
                 daemon: None,
