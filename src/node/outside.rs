@@ -130,12 +130,7 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
     let environ = process.environ();
     let pipe = match Variable::of(environ.as_ref(), "CUDA_MPS_PIPE_DIRECTORY") {
         Variable::Hidden => return "unknown: its environment is hidden".to_owned(),
-        Variable::Unset => {
-            return format!(
-                "CUDA_MPS_PIPE_DIRECTORY is not set; it would be {}",
-                right.display()
-            );
-        }
+        Variable::Unset => return "CUDA_MPS_PIPE_DIRECTORY is not set".to_owned(),
         Variable::Is(pipe) => pipe,
     };
     if let Variable::Is(version) = Variable::of(environ.as_ref(), "CUDA_MPS_PROTOCOL_VERSION")
@@ -163,10 +158,7 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
                 "its pipe directory is that of {}, whose daemon is dead",
                 other.record.name
             ),
-            None => format!(
-                "its pipe directory is {pipe}; it would be {}",
-                right.display()
-            ),
+            None => format!("its pipe directory is {pipe}"),
         };
     }
     if let Some(user) = process.owner()

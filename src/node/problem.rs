@@ -11,6 +11,8 @@ pub struct Problem {
     pub device: Option<String>,
     /// What it is.
     pub what: String,
+    /// Whether a table of `status` shows it already.
+    pub is_listed: bool,
 }
 
 /// `0.2: its daemon has died: …`
@@ -28,11 +30,16 @@ impl Problem {
         Self {
             device: Some(served.record.name.clone()),
             what,
+            is_listed: false,
         }
     }
 
     fn of_node(what: String) -> Self {
-        Self { device: None, what }
+        Self {
+            device: None,
+            what,
+            is_listed: false,
+        }
     }
 }
 
@@ -64,6 +71,7 @@ impl Node {
                         "pid {} computes outside MPS: {}",
                         outside.pid, outside.cause
                     ),
+                    is_listed: true,
                 });
             }
         }
@@ -72,7 +80,10 @@ impl Node {
                 .into_iter()
                 .filter(|problem| problem.device.as_ref().is_some_and(wanted)),
         );
-        let foreign = self.foreign.iter().flat_map(of_foreign);
+        let foreign = self
+            .foreign
+            .iter()
+            .flat_map(|foreign| self.problems_of(foreign));
         problems.extend(foreign.map(Problem::of_node));
         problems.extend(self.interrupted().into_iter().map(Problem::of_node));
         let unread = self
@@ -181,7 +192,10 @@ impl Node {
             let ours = ours
                 .filter_map(|served| Some(format!("pid {} of mig-mps", served.record.daemon?.pid)));
             let foreign = self.foreign.iter().filter(|foreign| {
-                foreign.program == MpsProgram::Control && foreign.devices.contains(&device.uuid)
+                foreign.program == MpsProgram::Control
+                    // One that sees everything is said to, once.
+                    && !foreign.sees_everything()
+                    && foreign.devices.contains(&device.uuid)
             });
             let foreign = foreign.map(|foreign| match foreign.user {
                 Some(user) => format!("pid {} of {}", foreign.pid, user_name(user)),
@@ -192,10 +206,38 @@ impl Node {
                 shared.push(Problem {
                     what: format!("{} daemons serve it: {}", daemons.len(), daemons.join(", ")),
                     device: Some(self.name_of(&device)),
+                    is_listed: false,
                 });
             }
         }
         shared
+    }
+
+    fn problems_of(&self, foreign: &Foreign) -> Vec<String> {
+        let mut problems = Vec::new();
+        let who = match foreign.user {
+            Some(user) => format!("foreign daemon {} of {}", foreign.pid, user_name(user)),
+            None => format!("foreign daemon {}", foreign.pid),
+        };
+        if foreign.sees_everything() {
+            let mut what =
+                format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs");
+            let alive = self
+                .served
+                .iter()
+                .filter(|served| served.is_alive())
+                .count();
+            if alive > 0 {
+                what = format!("{what}, also where daemons of mig-mps serve ({alive})");
+            }
+            problems.push(what);
+        }
+        if foreign.is_at_default() && foreign.program == MpsProgram::Control {
+            problems.push(format!(
+                "{who} uses the default pipe directory: CUDA programs that were told nothing become its clients"
+            ));
+        }
+        problems
     }
 }
 
@@ -219,23 +261,4 @@ fn drift(served: &Served) -> Option<String> {
     Some(format!(
         "active-thread-percentage was set to {set} and is {answered}: somebody has changed it"
     ))
-}
-
-fn of_foreign(foreign: &Foreign) -> Vec<String> {
-    let mut problems = Vec::new();
-    let who = match foreign.user {
-        Some(user) => format!("foreign daemon {} of {}", foreign.pid, user_name(user)),
-        None => format!("foreign daemon {}", foreign.pid),
-    };
-    if foreign.sees_everything() {
-        problems.push(format!(
-            "{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs"
-        ));
-    }
-    if foreign.is_at_default() && foreign.program == MpsProgram::Control {
-        problems.push(format!(
-            "{who} uses the default pipe directory: CUDA programs that were told nothing become its clients"
-        ));
-    }
-    problems
 }

@@ -120,8 +120,6 @@ fn start_daemons(node: &mut Node, plan: &GpuPlan) {
                 settings: Settings {
                     serve: Some(start.serve),
                     server: start.server,
-                    active_thread_waiting: Vec::new(),
-                    active_thread_client_limit: None,
                     active_thread_percentage: start.active_thread_percentage,
                 },
                 daemon: None,
@@ -136,6 +134,8 @@ fn start_daemons(node: &mut Node, plan: &GpuPlan) {
             problem: None,
             servers: Vec::new(),
             clients: Vec::new(),
+            waiting: Vec::new(),
+            client_limit: None,
             percentage: None,
         });
     }

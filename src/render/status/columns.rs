@@ -47,12 +47,12 @@ impl StatusColumn {
             Self::Clients => Column::right("CLIENTS", 0),
             Self::Threads => Column::right("THREADS", 6),
             Self::Memory => Column::right("MEMORY GIB", 1),
-            Self::Util => Column::right("UTIL", 4),
+            Self::Util => Column::right("UTIL", 7),
             Self::Daemon => Column::right("DAEMON", 2),
             Self::Server => Column::right("SERVER", 1),
-            Self::Since => Column::right("SINCE", 7).restless(),
-            Self::Serve => Column::left("SERVE", 8),
-            Self::Device => Column::left("DEVICE", 9),
+            Self::Since => Column::right("SINCE", 8).restless(),
+            Self::Serve => Column::left("SERVE", 9),
+            Self::Device => Column::left("DEVICE", 10),
         }
     }
 }

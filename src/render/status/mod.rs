@@ -103,10 +103,11 @@ fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
 fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     let problems = node.problems(devices);
     let remarks = node.remarks(devices);
-    if !problems.is_empty() || !remarks.is_empty() {
+    let to_say = || problems.iter().filter(|problem| !problem.is_listed);
+    if to_say().next().is_some() || !remarks.is_empty() {
         parts.gap();
     }
-    for problem in &problems {
+    for problem in to_say() {
         parts.line(&style(problem).red().to_string());
     }
     for remark in &remarks {

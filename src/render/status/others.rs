@@ -90,7 +90,7 @@ pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<T
             outside.memory.map_or_else(|| "?".to_owned(), gib),
             outside.age.map_or_else(|| "?".to_owned(), age),
             cut(&outside.command, 30),
-            cut(&outside.cause, width.saturating_sub(36)),
+            cut(&outside.cause, width.saturating_sub(40)),
         ]);
     }
     (!is_empty).then_some(table)
