@@ -399,12 +399,20 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__status)
-            opts="-h --json --help"
+            opts="-h --json --json-schema --watch --columns --exit-code --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --watch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --columns)
+                    COMPREPLY=($(compgen -W "name gpu profile state user clients threads memory util daemon server since serve device" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -62,9 +62,26 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (status)
 _arguments "${_arguments_options[@]}" : \
+'(--json --exit-code)--watch=[Show it live, and look again every S seconds \[default\: 2\]; q leaves]::S:_default' \
+'(--json)*--columns=[Show these columns of the devices, and in this order]:COLUMNS:((name\:"The device'\''s name"
+gpu\:"Its GPU'\''s index"
+profile\:"What it is of the GPU"
+state\:"How its daemon is"
+user\:"Whose server it has"
+clients\:"How many clients, of how many where that is known"
+threads\:"The active thread percentage"
+memory\:"Device memory"
+util\:"How busy the GPU is; n/a for MIG devices"
+daemon\:"The daemon'\''s process id"
+server\:"The servers'\'' process ids"
+since\:"For how long it has been served"
+serve\:"Whose clients it serves"
+device\:"The device'\''s UUID"))' \
 '--json[Print JSON]' \
-'-h[Print help]' \
-'--help[Print help]' \
+'(--json --watch --columns --exit-code)--json-schema[Print the schema of that JSON, and nothing else]' \
+'--exit-code[Exit with 3 when something is not as it should be]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
 '*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
 && ret=0
 ;;

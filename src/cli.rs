@@ -42,6 +42,9 @@ pub enum Command {
     /// back when done. Running it again does nothing.
     Up(up::UpArgs),
     /// Show MPS servers and their clients
+    ///
+    /// Also what computes outside MPS and why, MPS daemons that mig-mps has not started, and what is not as
+    /// it should be, with what to do about it. Changes nothing and takes no lock.
     Status(status::StatusArgs),
     /// End the daemons that `up` started
     ///
@@ -139,7 +142,10 @@ pub fn main() -> ExitCode {
 /// What Ctrl-C means, depending on what it interrupts.
 fn interrupted(phase: Phase) {
     match phase {
-        Phase::Free => std::process::exit(Status::Interrupted as i32),
+        Phase::Free => {
+            render::restore_terminal();
+            std::process::exit(Status::Interrupted as i32)
+        }
         Phase::Changing => render::note("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {
             render::note(

@@ -64,6 +64,10 @@ const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
 const SYSTEMCTL_PROGRAM: &str = "systemctl";
 
+/// Where root's daemons have their state and logs.
+const SYSTEM_RUN_DIR: &str = "/run/mig-mps";
+const SYSTEM_LOG_DIR: &str = "/var/log/mig-mps";
+
 /// What the environment says.
 #[derive(Clone, Debug)]
 pub struct Environment {
@@ -209,7 +213,7 @@ impl Environment {
     pub fn home(&self) -> Result<Home, EnvironmentError> {
         let run = match (&self.run, self.is_root()) {
             (Some(run), _) => run.clone(),
-            (None, true) => PathBuf::from("/run/mig-mps"),
+            (None, true) => PathBuf::from(SYSTEM_RUN_DIR),
             (None, false) => env::var_os("XDG_RUNTIME_DIR")
                 .filter(|value| !value.is_empty())
                 .map(|runtime| Path::new(&runtime).join("mig-mps"))
@@ -217,10 +221,19 @@ impl Environment {
         };
         let log = match (&self.log, self.is_root()) {
             (Some(log), _) => log.clone(),
-            (None, true) => PathBuf::from("/var/log/mig-mps"),
+            (None, true) => PathBuf::from(SYSTEM_LOG_DIR),
             (None, false) => state_home()?.join("mig-mps"),
         };
         Ok(Home { run, log })
+    }
+
+    /// Where the logs of the daemons in a run directory belong; `None` for another user's.
+    pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
+        let own = self.home().ok().filter(|home| home.run == run_dir);
+        let own = own.map(|home| home.log);
+        own.or_else(|| {
+            (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| PathBuf::from(SYSTEM_LOG_DIR))
+        })
     }
 
     /// Every run directory that reading commands look into, the system's first: the system's and
@@ -229,7 +242,7 @@ impl Environment {
         if let Some(run) = &self.run {
             return vec![run.clone()];
         }
-        let mut dirs = vec![PathBuf::from("/run/mig-mps")];
+        let mut dirs = vec![PathBuf::from(SYSTEM_RUN_DIR)];
         if self.is_root() {
             let users = std::fs::read_dir("/run/user")
                 .into_iter()

@@ -42,7 +42,7 @@ impl Status {
         (Self::Usage, "wrong usage or bad profile"),
         (
             Self::NotYet,
-            "not (yet) as the profile says: a reset or reboot is due, or plan --exit-code finds work",
+            "not (yet) as the profile says: a reset or reboot is due, or --exit-code of plan or status finds something",
         ),
         (
             Self::Refused,

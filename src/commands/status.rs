@@ -1,12 +1,16 @@
 //! `mig-mps status`
 
-use anyhow::Result;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use super::tell_of_interrupted;
+use super::Ends;
 use crate::environment::Environment;
-use crate::node::{Look, observe};
-use crate::render::Ui;
+use crate::failure::Status;
+use crate::node::{Look, Node, Observer, observe};
+use crate::render::{Key, Screen, StatusColumn, Ui};
 
 /// The flags of `status`.
 #[derive(Args, Debug)]
@@ -17,6 +21,39 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print the schema of that JSON, and nothing else
+    #[arg(long, conflicts_with_all = ["json", "devices", "watch", "columns", "exit_code"])]
+    json_schema: bool,
+    /// Show it live, and look again every S seconds [default: 2]; q leaves
+    ///
+    /// Lines that have changed since the last look are marked with *. While nothing changes, nothing is
+    /// asked of the daemons, and nothing added to their logs.
+    #[arg(
+        long,
+        value_name = "S",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        require_equals = true,
+        value_parser = seconds,
+        conflicts_with_all = ["json", "exit_code"],
+    )]
+    watch: Option<Duration>,
+    /// Show these columns of the devices, and in this order
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "COLUMNS",
+        conflicts_with = "json"
+    )]
+    columns: Vec<StatusColumn>,
+    /// Exit with 3 when something is not as it should be
+    ///
+    /// That is: a daemon that is dead, an orphan, in fault, or does not answer; one whose device is gone; a
+    /// program that computes outside MPS on a device that is served; two daemons on one device; a foreign
+    /// daemon that sees all GPUs or uses the default pipe directory; an interrupted change; a GPU that cannot
+    /// be read.
+    #[arg(long)]
+    exit_code: bool,
 }
 
 /// Shows MPS servers and their clients.
@@ -24,12 +61,83 @@ pub struct StatusArgs {
 /// # Errors
 /// Where NVML does not answer, or a device is not there.
 pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+    if args.json_schema {
+        return ui.status_schema();
+    }
+    if let Some(every) = args.watch {
+        return watch(args, environment, every);
+    }
     let node = observe(environment, Look::Status)?;
     let devices = node.resolve(&args.devices)?;
-    tell_of_interrupted(environment, ui);
     if args.json {
-        ui.status_json(&node, &devices)
+        ui.status_json(&node, &devices)?;
     } else {
-        ui.status(&node, &devices)
+        ui.status(&node, &devices, &args.columns)?;
     }
+    if args.exit_code && !node.problems(&devices).is_empty() {
+        return Err(Ends(Status::NotYet).into());
+    }
+    Ok(())
+}
+
+/// Shows them again and again until somebody has seen enough.
+fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<()> {
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        bail!("status --watch needs a terminal; status --json is for programs");
+    }
+    let mut observer = Observer::new(environment);
+    // What is wrong from the start is said where it stays to be read.
+    let mut seen = observer.look(Look::Status).map_err(anyhow::Error::from)?;
+    seen.resolve(&args.devices)?;
+    let mut screen = Screen::take().context("cannot draw on the terminal")?;
+    let mut trouble: Option<String> = None;
+    loop {
+        let head = head(every);
+        match &trouble {
+            None => show(&mut screen, &head, &seen, args)?,
+            Some(trouble) => screen.trouble(&head, trouble)?,
+        }
+        // Not with NVML open: that would keep every GPU from being reset.
+        let key = observer.aside(|| screen.wait(Instant::now() + every))??;
+        match key {
+            Key::Nothing => {}
+            Key::Quit => return Ok(()),
+            Key::Interrupt => return Err(Ends(Status::Interrupted).into()),
+        }
+        match observer.look(Look::Status) {
+            Ok(node) => {
+                seen = node;
+                trouble = None;
+            }
+            // The driver may be loaded anew: what is not there now may be there again.
+            Err(error) => trouble = Some(format!("{error}")),
+        }
+    }
+}
+
+fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Result<()> {
+    match node.resolve(&args.devices) {
+        Ok(devices) => screen.status(head, node, &devices, &args.columns)?,
+        Err(gone) => screen.trouble(head, &gone.to_string())?,
+    }
+    Ok(())
+}
+
+fn head(every: Duration) -> String {
+    let now = jiff::Zoned::now().strftime("%H:%M:%S");
+    format!(
+        "mig-mps status  {now}  every {} s  q leaves",
+        every.as_secs_f64()
+    )
+}
+
+/// `2`, `0.5`; at least a tenth of a second.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("{text} is no number of seconds"))?;
+    if !(0.1..=86400.0).contains(&seconds) {
+        return Err("it may be from 0.1 to 86400 seconds".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }

@@ -251,7 +251,7 @@ impl Up<'_> {
         if self.args.json {
             self.ui.up_json(node, plan, changed)
         } else {
-            self.ui.status(node, &[])
+            self.ui.status(node, &[], &[])
         }
     }
 }

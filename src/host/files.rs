@@ -131,18 +131,7 @@ pub fn remove_if_there(path: &Path) -> io::Result<()> {
 /// The last lines of a log file behind its first `from` bytes; none where there is no file.
 pub fn tail(path: &Path, from: u64, lines: usize) -> Vec<String> {
     const ENOUGH: u64 = 16 * 1024;
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(
-            from.max(length.saturating_sub(ENOUGH)).min(length),
-        ))?;
-        let mut bytes = Vec::new();
-        file.take(ENOUGH).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
+    let text = end_of(path, from, ENOUGH);
     let all: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -151,4 +140,19 @@ pub fn tail(path: &Path, from: u64, lines: usize) -> Vec<String> {
         .iter()
         .map(|&line| line.to_owned())
         .collect()
+}
+
+/// The last `most` bytes of a log file behind its first `from`; nothing where there is no file.
+pub fn end_of(path: &Path, from: u64, most: u64) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(
+            from.max(length.saturating_sub(most)).min(length),
+        ))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }

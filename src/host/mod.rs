@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 use child::plain_command;
 pub use child::{Output, RunError, run};
 pub use files::{
-    in_path, make_dir, read_json, remove_if_there, tail, write_json, write_private_json,
+    end_of, in_path, make_dir, read_json, remove_if_there, tail, write_json, write_private_json,
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
-pub use process::{Pid, Process, ProcessTable, StartTime};
+pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use units::{Unit, Units, UnitsError};
 pub use user::{Uid, caller, user_name};
 

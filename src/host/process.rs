@@ -99,12 +99,45 @@ impl Process {
 
     /// The value a variable had when the process started; `None` where it was unset or is hidden.
     pub fn environment(&self, variable: &str) -> Option<String> {
+        self.environ()?.get(variable).map(str::to_owned)
+    }
+
+    /// The environment it was started with; `None` where that is hidden from the caller, as another
+    /// user's is.
+    pub fn environ(&self) -> Option<Environ> {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
-        bytes.split(|byte| *byte == 0).find_map(|entry| {
+        let entries = bytes.split(|byte| *byte == 0).filter_map(|entry| {
             let entry = String::from_utf8_lossy(entry);
             let (name, value) = entry.split_once('=')?;
-            (name == variable).then(|| value.to_owned())
-        })
+            Some((name.to_owned(), printable(value)))
+        });
+        Some(Environ(entries.collect()))
+    }
+
+    /// The file name of the program it runs: of its first argument, which a process may change, as
+    /// `ps` shows it.
+    pub fn program(&self) -> String {
+        let line = fs::read(self.directory.join("cmdline")).unwrap_or_default();
+        let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        let path = String::from_utf8_lossy(first).into_owned();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        printable(if name.is_empty() { &self.name } else { name })
+    }
+
+    /// The arguments it was started with.
+    pub fn arguments(&self) -> Vec<String> {
+        let line = fs::read(self.directory.join("cmdline")).unwrap_or_default();
+        let words = line.split(|byte| *byte == 0).skip(1);
+        words
+            .map(|word| printable(&String::from_utf8_lossy(word)))
+            .collect()
+    }
+
+    /// Its root directory, as device and inode: a container's differs from the machine's. `None` where
+    /// that is hidden.
+    pub fn root(&self) -> Option<(u64, u64)> {
+        let meta = fs::metadata(self.directory.join("root")).ok()?;
+        Some((meta.dev(), meta.ino()))
     }
 
     /// For how long it has been running.
@@ -117,6 +150,17 @@ impl Process {
         )]
         let started = self.started.0 as f64 / rustix::param::clock_ticks_per_second() as f64;
         std::time::Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
+    }
+}
+
+/// The environment a process was started with.
+#[derive(Clone, Debug, Default)]
+pub struct Environ(BTreeMap<String, String>);
+
+impl Environ {
+    /// A variable's value, with `?` for what could steer a terminal; `None` where it was unset.
+    pub fn get(&self, variable: &str) -> Option<&str> {
+        self.0.get(variable).map(String::as_str)
     }
 }
 

@@ -13,15 +13,19 @@ pub struct Gpu {
     pub product: String,
     /// `0000:17:00.0`
     pub pci: String,
-    /// `None` where the driver does not tell the caller.
+    /// `None` where the driver does not tell the caller, or was not asked.
     pub memory: Option<Memory>,
+    /// How much of the last sampling period it was computing, in percent; `None` in MIG mode, where no
+    /// driver tells, and where it was not asked.
+    pub utilization: Option<u32>,
     /// `None` for a GPU that has no MIG.
     pub mig: Option<MigMode>,
     /// Whether its MIG mode changes without a reset; `None` where nobody has asked.
     pub resetless: Option<bool>,
-    /// What it offers.
+    /// What it offers; with [`Look::Status`](super::Look::Status) only what it has, and without places.
     pub profiles: Vec<GpuInstanceProfile>,
-    /// Its GPU instances, by placement.
+    /// Its GPU instances, by placement; with [`Look::Status`](super::Look::Status) only those that hold
+    /// MIG devices.
     pub instances: Vec<GpuInstanceReading>,
     /// Why its instances cannot be seen, if they cannot.
     pub hidden: Option<String>,
@@ -35,6 +39,7 @@ impl Gpu {
             product: reading.product,
             pci: reading.pci,
             memory: reading.memory,
+            utilization: None,
             mig: reading.mig,
             resetless: None,
             profiles: reading.profiles,

@@ -2,15 +2,21 @@
 //!
 //! A [`Node`] is a snapshot. Nothing here changes anything, and reading takes no lock.
 
+mod answers;
 mod daemons;
 mod device;
+mod foreign;
 mod gpu;
 mod journal;
 mod models;
+mod natural;
 mod observe;
+mod outside;
+mod problem;
 mod record;
 mod run_dir;
 mod served;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +25,12 @@ use thiserror::Error;
 use crate::nvml::Processes;
 
 pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
+pub use foreign::{Foreign, MpsProgram, Variable};
 pub use gpu::Gpu;
 pub use journal::{Journal, Taken};
-pub use observe::{Look, ObserveError, observe};
+pub use observe::{Look, ObserveError, Observer, observe};
+pub use outside::Outside;
+pub use problem::Problem;
 pub use record::{Created, DaemonId, DeviceRecord, NodeFile};
 pub use run_dir::RunDir;
 pub use served::{Client, Life, Served, ServerProcess};
@@ -49,6 +58,12 @@ pub struct Node {
     pub unreadable: Vec<(RunDir, String)>,
     /// What could not be seen, in words.
     pub hidden: Vec<String>,
+    /// The GPUs among that, in words: they are lost, or not to be read.
+    pub lost: Vec<String>,
+    /// MPS programs that mig-mps has not started. Looked for with [`Look::Status`] alone.
+    pub foreign: Vec<Foreign>,
+    /// Programs that compute outside MPS. Looked for with [`Look::Status`] alone.
+    pub outside: Vec<Outside>,
 }
 
 /// Why no device, or not one alone, was meant.

@@ -29,6 +29,7 @@ impl Gpu {
             product: model.product().to_owned(),
             pci: "(catalog)".to_owned(),
             memory,
+            utilization: None,
             mig: Some(MigMode {
                 current: false,
                 pending: false,

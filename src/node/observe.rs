@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use thiserror::Error;
 
-use super::{Gpu, Node, daemons};
+use super::answers::Answers;
+use super::{Gpu, Node, daemons, foreign, outside};
 use crate::environment::Environment;
-use crate::nvml::{Code, Nvml, NvmlError, Processes};
+use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
 /// Why nothing can be seen.
 #[derive(Debug, Error)]
@@ -23,37 +23,88 @@ pub enum ObserveError {
 pub enum Look {
     /// At GPUs, instances, and whether daemons live.
     Geometry,
-    /// Also at servers, clients and who computes on each device. A control session costs the daemon
-    /// log lines and 1 to 2 ms: one is opened only where NVML and `/proc` leave a question.
+    /// Also at servers, clients, who computes on each device, and foreign daemons; but not at what GPUs offer
+    /// beyond their MIG devices. A control session costs the daemon log lines and 1 to 2 ms: one is
+    /// opened only where NVML and `/proc` leave a question.
     Status,
-    /// The same, with every daemon asked: for deciding whom a change would disturb.
+    /// At geometry, servers and clients, with every daemon asked: for deciding whom a change would
+    /// disturb.
     Close,
 }
 
-/// Looks at the node.
+/// Looks at the node once.
 ///
 /// # Errors
 /// [`ObserveError`]: without NVML or `/proc` nothing true can be said.
 pub fn observe(environment: &Environment, look: Look) -> Result<Node, ObserveError> {
-    let library = environment.nvml_library.clone();
-    // The hardware answers while the records are read. The thread ends by NVML's own limits.
-    let hardware = std::thread::spawn(move || read_hardware(library.as_deref(), look));
-    let mut node = Node {
-        boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
-        ..Node::default()
-    };
-    daemons::read_records(environment, &mut node);
-    let hardware = hardware
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    node.driver = hardware.driver;
-    node.gpus = hardware.gpus;
-    node.hidden.extend(hardware.hidden);
-    node.processes = hardware.processes;
-    // Read last: a server that NVML lists is then seen, and asked for its clients.
-    let table = environment.host.processes().map_err(ObserveError::Proc)?;
-    daemons::look(environment, &table, look, &mut node);
-    Ok(node)
+    Observer::new(environment).look(look)
+}
+
+/// Somebody who looks at the node again and again, and asks daemons only where something has changed.
+pub struct Observer<'a> {
+    environment: &'a Environment,
+    nvml: Option<Nvml>,
+    answers: Answers,
+}
+
+impl<'a> Observer<'a> {
+    /// One who has seen nothing yet.
+    pub fn new(environment: &'a Environment) -> Self {
+        Self {
+            environment,
+            nvml: None,
+            answers: Answers::default(),
+        }
+    }
+
+    /// Looks at the node.
+    ///
+    /// # Errors
+    /// [`ObserveError`]: without NVML or `/proc` nothing true can be said.
+    pub fn look(&mut self, look: Look) -> Result<Node, ObserveError> {
+        let environment = self.environment;
+        let (known, library) = (self.nvml, environment.nvml_library.clone());
+        // What an interrupted change has left is told by everything that is there.
+        let instances_too = look != Look::Status || daemons::has_journal(environment);
+        // The hardware answers while the records are read. The thread ends by NVML's own limits.
+        let hardware = std::thread::spawn(move || {
+            let nvml = known.map_or_else(|| Nvml::open(library.as_deref()), Ok)?;
+            read_hardware(nvml, look, instances_too).map(|hardware| (nvml, hardware))
+        });
+        let mut node = Node {
+            boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
+            ..Node::default()
+        };
+        daemons::read_records(environment, &mut node);
+        let (nvml, hardware) = hardware
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        self.nvml = Some(nvml);
+        node.driver = hardware.driver;
+        node.gpus = hardware.gpus;
+        node.hidden.extend(hardware.hidden);
+        node.lost = hardware.lost;
+        node.processes = hardware.processes;
+        // Read last: a server that NVML lists is then seen, and asked for its clients.
+        let table = environment.host.processes().map_err(ObserveError::Proc)?;
+        daemons::look(environment, &table, look, &mut node, &mut self.answers);
+        if look == Look::Status {
+            foreign::find(environment, &table, &mut node);
+            outside::find(&environment.host, &table, nvml, &mut node);
+        }
+        Ok(node)
+    }
+
+    /// Does something while this process holds no GPU: whoever has NVML open keeps every GPU from being reset.
+    ///
+    /// # Errors
+    /// Where NVML does not close, or not open again.
+    pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, ObserveError> {
+        match self.nvml {
+            Some(nvml) => Ok(nvml.aside(work)?),
+            None => Ok(work()),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -62,10 +113,10 @@ struct Hardware {
     gpus: Vec<Gpu>,
     processes: BTreeMap<String, Processes>,
     hidden: Vec<String>,
+    lost: Vec<String>,
 }
 
-fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlError> {
-    let nvml = Nvml::open(library)?;
+fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware, NvmlError> {
     let (driver, count) =
         nvml.supervise(|session| Ok((session.driver_version()?, session.gpu_count()?)))?;
     let mut hardware = Hardware {
@@ -75,27 +126,27 @@ fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlErr
     for index in 0..count {
         let read = nvml.supervise(move |session| {
             let mut hidden = Vec::new();
-            let mut gpu = Gpu::new(session.read_gpu(index)?);
+            let mut gpu = read_gpu(session, index, instances_too)?;
             if look != Look::Status && gpu.mig.is_some() {
                 gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
-            }
-            if gpu.in_mig_mode() {
-                match session.read_instances(&gpu.uuid, &gpu.profiles) {
-                    Ok(instances) => gpu.instances = instances,
-                    Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
-                        gpu.hidden = Some(error.to_string());
-                    }
-                    Err(error) => return Err(error),
-                }
             }
             let mut processes = BTreeMap::new();
             if look != Look::Geometry {
                 for device in gpu.devices() {
                     match session.read_processes(&device.uuid) {
                         Ok(read) => drop(processes.insert(device.uuid, read)),
+                        Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+                            hidden.push(format!(
+                                "who computes on {}, which the driver shows to root alone",
+                                device.default_name
+                            ));
+                        }
                         Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
                     }
                 }
+            }
+            if look == Look::Status && !gpu.in_mig_mode() {
+                gpu.utilization = session.utilization(&gpu.uuid);
             }
             Ok((gpu, processes, hidden))
         });
@@ -103,6 +154,7 @@ fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlErr
             Ok(read) => read,
             // A GPU that is lost must not hide the others.
             Err(error) if error.code().is_some() => {
+                hardware.lost.push(error.to_string());
                 hardware.hidden.push(error.to_string());
                 continue;
             }
@@ -113,4 +165,33 @@ fn read_hardware(library: Option<&Path>, look: Look) -> Result<Hardware, NvmlErr
         hardware.hidden.extend(hidden);
     }
     Ok(hardware)
+}
+
+/// A GPU with all its instances and what it offers, or with its MIG devices alone.
+fn read_gpu(session: &Session, index: u32, instances_too: bool) -> Result<Gpu, NvmlError> {
+    let mut gpu = Gpu::new(if instances_too {
+        session.read_gpu(index)?
+    } else {
+        session.read_gpu_briefly(index)?
+    });
+    if !gpu.in_mig_mode() {
+        return Ok(gpu);
+    }
+    let instances = if instances_too {
+        session.read_instances(&gpu.uuid, &gpu.profiles)
+    } else {
+        session.read_mig_devices(&gpu.uuid)
+    };
+    match instances {
+        Ok(instances) => gpu.instances = instances,
+        Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+            gpu.hidden = Some(error.to_string());
+        }
+        Err(error) => return Err(error),
+    }
+    if !instances_too {
+        let ids = gpu.instances.iter().map(|instance| instance.profile);
+        gpu.profiles = session.profiles_in_use(&gpu.uuid, &ids.collect())?;
+    }
+    Ok(gpu)
 }

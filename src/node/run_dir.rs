@@ -166,6 +166,16 @@ impl RunDir {
         self.path.join("journal.json")
     }
 
+    /// Whether a change is under way, or was killed.
+    pub fn has_journal(&self) -> bool {
+        self.journal_file().exists()
+    }
+
+    /// Whether there is a record of a device with that UUID, whatever it says.
+    pub fn has_record(&self, uuid: &str) -> bool {
+        self.record(uuid).exists()
+    }
+
     /// What a change that is under way, or was killed, says of itself.
     ///
     /// # Errors

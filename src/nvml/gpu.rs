@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_uint};
 
 use nvml_wrapper::Device;
@@ -21,13 +22,14 @@ pub struct GpuReading {
     /// `0000:17:00.0`, as `/sys/bus/pci/devices` spells it.
     pub pci: String,
     /// The number in `/dev/nvidia<minor>`; it may be another one after the MIG mode has changed.
-    /// `None` where the driver does not tell.
+    /// `None` where the driver does not tell, or was not asked.
     pub minor: Option<u32>,
-    /// Whole memory and what is in use; `None` where the driver does not tell.
+    /// Whole memory and what is in use; `None` where the driver does not tell, or was not asked.
     pub memory: Option<Memory>,
     /// `None` for a GPU that has no MIG.
     pub mig: Option<MigMode>,
-    /// What it offers; empty where it has no MIG, or where an older driver tells only with MIG on.
+    /// What it offers; empty where it has no MIG, where an older driver tells only with MIG on, or
+    /// where that was not asked.
     pub profiles: Vec<GpuInstanceProfile>,
 }
 
@@ -70,6 +72,28 @@ impl Session {
     /// # Errors
     /// [`NvmlError`]
     pub fn read_gpu(&self, index: u32) -> Result<GpuReading, NvmlError> {
+        let (device, mut reading) = self.identify(index)?;
+        let subject = format!("GPU {index}");
+        let call = "nvmlDeviceGetMinorNumber";
+        reading.minor = self.ask(call, &subject, || device.minor_number()).ok();
+        reading.memory = self.memory(&device, &subject).ok();
+        if reading.mig.is_some() {
+            let total = reading.memory.map(|memory| memory.total);
+            reading.profiles = self.profiles(&device, &subject, total)?;
+        }
+        Ok(reading)
+    }
+
+    /// Reads which GPU has that index, and whether it is partitioned: without its minor number, its
+    /// memory, and what it offers, which takes some 50 calls.
+    ///
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn read_gpu_briefly(&self, index: u32) -> Result<GpuReading, NvmlError> {
+        self.identify(index).map(|(_, reading)| reading)
+    }
+
+    fn identify(&self, index: u32) -> Result<(Device<'static>, GpuReading), NvmlError> {
         let subject = format!("GPU {index}");
         let device = self.ask("nvmlDeviceGetHandleByIndex_v2", &subject, || {
             self.library.device_by_index(index)
@@ -77,15 +101,8 @@ impl Session {
         let uuid = self.ask("nvmlDeviceGetUUID", &subject, || device.uuid())?;
         let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
         let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
-        let call = "nvmlDeviceGetMinorNumber";
-        let minor = self.ask(call, &subject, || device.minor_number()).ok();
         let mig = self.mig_mode(&device, &subject)?;
-        let memory = self.memory(&device, &subject).ok();
-        let profiles = match mig {
-            Some(_) => self.profiles(&device, &subject, memory.map(|memory| memory.total))?,
-            None => Vec::new(),
-        };
-        Ok(GpuReading {
+        let reading = GpuReading {
             index,
             uuid,
             product,
@@ -94,11 +111,49 @@ impl Session {
                 .strip_prefix("0000")
                 .unwrap_or(&pci.bus_id)
                 .to_lowercase(),
-            minor,
-            memory,
+            minor: None,
+            memory: None,
             mig,
-            profiles,
-        })
+            profiles: Vec::new(),
+        };
+        Ok((device, reading))
+    }
+
+    /// The profiles with these ids, without their places and how many of them are free. There is no
+    /// call for one id that every driver has: the profiles are gone through until all are found.
+    ///
+    /// # Errors
+    /// [`NvmlError`]
+    pub fn profiles_in_use(
+        &self,
+        gpu: &str,
+        ids: &BTreeSet<ProfileId>,
+    ) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
+        let device = self.device(gpu)?;
+        let mut found: Vec<GpuInstanceProfile> = Vec::new();
+        for query in (0..MOST_PROFILES).map(ProfileEnum) {
+            if found.len() == ids.len() {
+                break;
+            }
+            let total = || Some(self.memory(&device, gpu).ok()?.total);
+            match self.bare_profile(handle(&device), gpu, query, total) {
+                Ok(profile) if ids.contains(&profile.id) => found.push(profile),
+                Ok(_) => {}
+                Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {}
+                Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// How much of the last sampling period a GPU was computing, in percent; the driver does not
+    /// tell for MIG devices, nor for a GPU in MIG mode.
+    pub fn utilization(&self, gpu: &str) -> Option<u32> {
+        let device = self.device(gpu).ok()?;
+        let call = "nvmlDeviceGetUtilizationRates";
+        let rates = self.ask(call, gpu, || device.utilization_rates()).ok()?;
+        Some(rates.gpu)
     }
 
     /// The number in `/dev/nvidia<minor>`: it may change with the MIG mode.
@@ -174,10 +229,26 @@ impl Session {
         query: ProfileEnum,
         memory: Option<u64>,
     ) -> Result<GpuInstanceProfile, NvmlError> {
+        let mut profile = self.bare_profile(device, subject, query, || memory)?;
+        profile.placements = self.placements(device, subject, profile.id)?;
+        profile.most = most(&profile.placements, profile.most);
+        profile.free = self.free(device, subject, profile.id);
+        Ok(profile)
+    }
+
+    /// A profile without its places; `memory` says how much the GPU has, for drivers that do not
+    /// tell a profile's name.
+    fn bare_profile(
+        &self,
+        device: nvmlDevice_t,
+        subject: &str,
+        query: ProfileEnum,
+        memory: impl FnOnce() -> Option<u64>,
+    ) -> Result<GpuInstanceProfile, NvmlError> {
         let (info, name) = match self.profile_v2(device, subject, query) {
             Err(NvmlError::TooOld { .. }) => {
                 let info = self.profile_v1(device, subject, query)?;
-                let total = memory.unwrap_or(info.memorySizeMB << 20);
+                let total = memory().unwrap_or(info.memorySizeMB << 20);
                 (
                     info,
                     spell_name(query, info.sliceCount, info.memorySizeMB, total),
@@ -190,18 +261,16 @@ impl Session {
             subject: subject.to_owned(),
             answer: format!("the profile name \"{name}\""),
         })?;
-        let id = ProfileId(info.id);
-        let placements = self.placements(device, subject, id)?;
         Ok(GpuInstanceProfile {
-            id,
+            id: ProfileId(info.id),
             query,
             name,
             slices: info.sliceCount,
             multiprocessors: info.multiprocessorCount,
             memory_mib: info.memorySizeMB,
-            most: most(&placements, info.instanceCount),
-            free: self.free(device, subject, id),
-            placements,
+            most: info.instanceCount,
+            free: None,
+            placements: Vec::new(),
         })
     }
 

@@ -26,7 +26,7 @@ pub struct GpuInstanceReading {
     pub placement: Placement,
     /// What shares it, by placement. A GPU instance without any is invisible to CUDA.
     pub compute: Vec<ComputeInstanceReading>,
-    /// What compute instances it offers.
+    /// What compute instances it offers; empty where that was not asked.
     pub offered: Vec<ComputeInstanceProfile>,
 }
 
@@ -116,6 +116,15 @@ impl Session {
         id: GpuInstanceId,
     ) -> Result<nvmlGpuInstance_t, NvmlError> {
         let device = self.device(gpu)?;
+        self.gpu_instance_of(&device, gpu, id)
+    }
+
+    pub(super) fn gpu_instance_of(
+        &self,
+        device: &Device<'_>,
+        gpu: &str,
+        id: GpuInstanceId,
+    ) -> Result<nvmlGpuInstance_t, NvmlError> {
         let subject = format!("{gpu} GPU instance {id}");
         let mut found: nvmlGpuInstance_t = null_mut();
         let symbol = &self.symbols().nvmlDeviceGetGpuInstanceById;
@@ -125,7 +134,7 @@ impl Session {
             symbol,
             |function| {
                 // SAFETY: the handle came from this library; `found` outlives the call.
-                unsafe { function(handle(&device), id.0, &raw mut found) }
+                unsafe { function(handle(device), id.0, &raw mut found) }
             },
         )?;
         Ok(found)
@@ -188,22 +197,32 @@ impl Session {
         instance: nvmlGpuInstance_t,
         gpu: &str,
     ) -> Result<GpuInstanceReading, NvmlError> {
-        let info = self.gpu_instance_info(instance, gpu)?;
-        let subject = format!("{gpu} GPU instance {}", info.id);
-        let mut compute = Vec::new();
-        let offered = self.compute_profiles(instance, &subject)?;
-        for profile in &offered {
+        let mut reading = self.read_gpu_instance_alone(instance, gpu)?;
+        let subject = format!("{gpu} GPU instance {}", reading.id);
+        reading.offered = self.compute_profiles(instance, &subject)?;
+        for profile in &reading.offered {
             for found in self.compute_instances(instance, &subject, profile)? {
-                compute.push(self.read_compute_instance(found, &subject)?);
+                let compute = self.read_compute_instance(found, &subject)?;
+                reading.compute.push(compute);
             }
         }
-        compute.sort_by_key(|compute| compute.placement);
+        reading.compute.sort_by_key(|compute| compute.placement);
+        Ok(reading)
+    }
+
+    /// A GPU instance without what is in it.
+    pub(super) fn read_gpu_instance_alone(
+        &self,
+        instance: nvmlGpuInstance_t,
+        gpu: &str,
+    ) -> Result<GpuInstanceReading, NvmlError> {
+        let info = self.gpu_instance_info(instance, gpu)?;
         Ok(GpuInstanceReading {
             id: GpuInstanceId(info.id),
             profile: ProfileId(info.profileId),
             placement: Placement::new(info.placement.start, info.placement.size),
-            compute,
-            offered,
+            compute: Vec::new(),
+            offered: Vec::new(),
         })
     }
 }

@@ -10,6 +10,7 @@ mod compute_instances;
 mod error;
 mod gpu;
 mod gpu_instances;
+mod mig_devices;
 mod mig_mode;
 mod processes;
 mod supervise;

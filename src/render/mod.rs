@@ -7,9 +7,12 @@ mod models;
 mod plan;
 mod plan_json;
 mod progress;
+mod screen;
 mod status;
 mod table;
 mod ui;
 mod words;
 
+pub use screen::{Key, Screen, restore_terminal};
+pub use status::StatusColumn;
 pub use ui::{Consent, NoConsent, Ui, error, note};

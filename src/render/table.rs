@@ -14,6 +14,8 @@ pub(super) struct Column {
     right: bool,
     /// Columns with higher ranks are left out first; rank 0 stays.
     rank: u8,
+    /// Whether what it says changes with nothing but time.
+    is_restless: bool,
 }
 
 impl Column {
@@ -22,6 +24,7 @@ impl Column {
             title,
             right: false,
             rank,
+            is_restless: false,
         }
     }
 
@@ -30,7 +33,21 @@ impl Column {
             title,
             right: true,
             rank,
+            is_restless: false,
         }
+    }
+
+    /// It changes with nothing but time.
+    pub(super) const fn restless(self) -> Self {
+        Self {
+            is_restless: true,
+            ..self
+        }
+    }
+
+    /// It is never left out.
+    pub(super) const fn kept(self) -> Self {
+        Self { rank: 0, ..self }
     }
 }
 
@@ -48,6 +65,17 @@ impl Table {
     /// Adds a row with a cell for every column.
     pub(super) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
+    }
+
+    /// What each row says, but for what changes with time alone.
+    pub(super) fn essences(&self) -> Vec<String> {
+        let lasting = |row: &Vec<String>| {
+            let cells = row.iter().zip(&self.columns);
+            let cells = cells.filter(|(_, column)| !column.is_restless);
+            let cells: Vec<&str> = cells.map(|(cell, _)| cell.as_str()).collect();
+            cells.join("\u{1f}")
+        };
+        self.rows.iter().map(lasting).collect()
     }
 
     /// The table in at most `width` characters, and the titles of the columns left out for it.

@@ -6,6 +6,7 @@ use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
+use super::status::{StatusColumn, StatusView};
 use super::{check, json, list, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
@@ -63,8 +64,9 @@ impl Ui {
     ///
     /// # Errors
     /// When standard output cannot be written.
-    pub fn status(&self, node: &Node, devices: &[String]) -> Result<()> {
-        print(&status::text(node, devices, self.width))
+    pub fn status(&self, node: &Node, devices: &[String], columns: &[StatusColumn]) -> Result<()> {
+        let view = StatusView::new(self.width, columns);
+        print(&status::text(node, devices, &view, None))
     }
 
     /// The same for a program.
@@ -73,6 +75,14 @@ impl Ui {
     /// When standard output cannot be written.
     pub fn status_json(&self, node: &Node, devices: &[String]) -> Result<()> {
         print(&json::pretty(&status::json(node, devices))?)
+    }
+
+    /// What `status_json` prints, as a JSON schema.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn status_schema(&self) -> Result<()> {
+        print(&json::pretty(&status::schema())?)
     }
 
     /// Shows what will happen.
@@ -106,7 +116,7 @@ impl Ui {
     pub fn up_json(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {
         let outcome = plan_json::Outcome {
             plan: plan_json::of(plan),
-            status: status::json(node, &[]),
+            status: serde_json::to_value(status::json(node, &[]))?,
             changed,
         };
         print(&json::pretty(&outcome)?)

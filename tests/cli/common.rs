@@ -73,8 +73,21 @@ impl Sim {
     /// Runs a subcommand of `mig-mps` in a terminal of 80 columns.
     #[must_use]
     pub(crate) fn in_80_columns(&self, subcommand: &str) -> Ran {
+        self.in_columns(subcommand, 80)
+    }
+
+    /// Runs a subcommand of `mig-mps` in a terminal of so many columns.
+    #[must_use]
+    pub(crate) fn in_columns(&self, subcommand: &str, columns: usize) -> Ran {
+        self.in_terminal("", subcommand, columns)
+    }
+
+    /// The same, with more variables in its environment: `NAME=value NAME=value`.
+    #[must_use]
+    pub(crate) fn in_terminal(&self, variables: &str, subcommand: &str, columns: usize) -> Ran {
         let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
-        let in_terminal = format!("stty rows 24 cols 80; exec {program} {subcommand}");
+        let in_terminal =
+            format!("stty rows 24 cols {columns}; exec env {variables} {program} {subcommand}");
         let mut script = Command::new("script");
         script.args(["-qec", &in_terminal, "/dev/null"]);
         Ran::of(script.env_clear().envs(self.node.env())).ended(0)

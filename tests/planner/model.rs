@@ -37,6 +37,7 @@ fn gpu(model: &Model, index: u32) -> Gpu {
         product: model.product().to_owned(),
         pci: format!("0000:{index:02x}:00.0"),
         memory: None,
+        utilization: None,
         mig: Some(MigMode {
             current: true,
             pending: true,

@@ -285,6 +285,8 @@ impl Scene {
             problem: None,
             servers: Vec::new(),
             clients: Vec::new(),
+            waiting: Vec::new(),
+            client_limit: None,
             percentage: None,
         });
     }

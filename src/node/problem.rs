@@ -1,0 +1,264 @@
+use std::fmt;
+
+use super::{Foreign, Life, MpsProgram, Node, Served};
+use crate::host::user_name;
+use crate::profile::Server;
+
+/// Something that is not as it should be, or worth a word, with what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The device's name; `None` for what concerns the node.
+    pub device: Option<String>,
+    /// What it is.
+    pub what: String,
+    /// Whether a table of `status` shows it already.
+    pub is_listed: bool,
+}
+
+/// `0.2: its daemon has died: …`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "{device}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl Problem {
+    fn of(served: &Served, what: String) -> Self {
+        Self {
+            device: Some(served.record.name.clone()),
+            what,
+            is_listed: false,
+        }
+    }
+
+    fn of_node(what: String) -> Self {
+        Self {
+            device: None,
+            what,
+            is_listed: false,
+        }
+    }
+}
+
+impl Node {
+    /// What is not as it should be: `status --exit-code` is about this. With names, that of these devices and of
+    /// the node as a whole.
+    pub fn problems(&self, devices: &[String]) -> Vec<Problem> {
+        let wanted = |name: &String| devices.is_empty() || devices.contains(name);
+        let mut problems = Vec::new();
+        for served in self
+            .served
+            .iter()
+            .filter(|served| wanted(&served.record.name))
+        {
+            problems.extend(
+                self.problem_of(served)
+                    .map(|what| Problem::of(served, what)),
+            );
+            if let Some(drift) = drift(served) {
+                problems.push(Problem::of(served, drift));
+            }
+        }
+        for outside in self.outside.iter().filter(|outside| outside.is_served) {
+            let name = self.name_of_uuid(&outside.uuid);
+            if wanted(&name) {
+                problems.push(Problem {
+                    device: Some(name),
+                    what: format!(
+                        "pid {} computes outside MPS: {}",
+                        outside.pid, outside.cause
+                    ),
+                    is_listed: true,
+                });
+            }
+        }
+        problems.extend(
+            self.shared()
+                .into_iter()
+                .filter(|problem| problem.device.as_ref().is_some_and(wanted)),
+        );
+        let foreign = self
+            .foreign
+            .iter()
+            .flat_map(|foreign| self.problems_of(foreign));
+        problems.extend(foreign.map(Problem::of_node));
+        problems.extend(self.interrupted().into_iter().map(Problem::of_node));
+        let unread = self
+            .lost
+            .iter()
+            .chain(self.unreadable.iter().map(|(_, problem)| problem));
+        problems.extend(unread.cloned().map(Problem::of_node));
+        problems
+    }
+
+    /// What is as it may be and still worth a word.
+    pub fn remarks(&self, devices: &[String]) -> Vec<Problem> {
+        let wanted = |served: &&Served| devices.is_empty() || devices.contains(&served.record.name);
+        let mut remarks = Vec::new();
+        for served in self.served.iter().filter(wanted) {
+            let ended = served.life == Life::NoServerYet
+                && served.record.finished
+                && served.record.settings.server == Server::Eager;
+            if ended {
+                let what = "its server has ended; the next client starts another";
+                remarks.push(Problem::of(served, what.to_owned()));
+            }
+            let before = before(served);
+            for waiting in &served.waiting {
+                let user = waiting
+                    .user
+                    .map_or_else(|| "somebody".to_owned(), user_name);
+                let what = format!("{user} waits behind {before} (pid {})", waiting.pid);
+                remarks.push(Problem::of(served, what));
+            }
+        }
+        remarks
+    }
+
+    /// A device's name by its UUID, or the UUID.
+    pub fn name_of_uuid(&self, uuid: &str) -> String {
+        let mut devices = self.devices();
+        let device = devices.find(|device| device.uuid == uuid);
+        device.map_or_else(|| uuid.to_owned(), |device| self.name_of(&device))
+    }
+
+    /// Changes that were killed half-way.
+    pub fn interrupted(&self) -> Vec<String> {
+        let journals = self.interrupted.iter().map(|(_, journal)| journal);
+        journals
+            .map(|journal| {
+                let missing = journal.missing(self);
+                let missing = if missing.is_empty() {
+                    "nothing".to_owned()
+                } else {
+                    missing.join(", ")
+                };
+                format!("interrupted: {journal}; missing: {missing}")
+            })
+            .collect()
+    }
+
+    fn problem_of(&self, served: &Served) -> Option<String> {
+        let name = &served.record.name;
+        let pid = served
+            .record
+            .daemon
+            .map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
+        match served.life {
+            Life::Dead if served.record.boot_id != self.boot_id => Some(format!(
+                "its directory is of an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
+            )),
+            Life::Dead => Some(format!(
+                "its daemon has died: `up` starts it again, `mig-mps down {name}` removes what it left"
+            )),
+            Life::Orphan => Some(format!(
+                "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps down {name} --now`, then `up`"
+            )),
+            Life::NoAnswer => Some(match &served.problem {
+                Some(problem) => format!("its daemon{pid} does not answer: {problem}"),
+                None => format!(
+                    "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on"
+                ),
+            }),
+            Life::Fault if served.clients.is_empty() => Some(format!(
+                "its fault does not clear though it has no client left: `mig-mps down {name} --now`, then `up`"
+            )),
+            Life::Fault => {
+                let clients = served.clients.iter().map(|client| client.pid.to_string());
+                let clients: Vec<String> = clients.collect();
+                Some(format!(
+                    "a GPU fault: it serves again when all its clients have ended (pid {})",
+                    clients.join(", ")
+                ))
+            }
+            _ if !served.device_is_there => Some(format!(
+                "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Devices that more than one daemon serves.
+    fn shared(&self) -> Vec<Problem> {
+        let mut shared = Vec::new();
+        for device in self.devices() {
+            let ours = self
+                .served
+                .iter()
+                .filter(|served| served.record.uuid == device.uuid && served.is_alive());
+            let ours = ours
+                .filter_map(|served| Some(format!("pid {} of mig-mps", served.record.daemon?.pid)));
+            let foreign = self.foreign.iter().filter(|foreign| {
+                foreign.program == MpsProgram::Control
+                    // One that sees everything is said to, once.
+                    && !foreign.sees_everything()
+                    && foreign.devices.contains(&device.uuid)
+            });
+            let foreign = foreign.map(|foreign| match foreign.user {
+                Some(user) => format!("pid {} of {}", foreign.pid, user_name(user)),
+                None => format!("pid {}", foreign.pid),
+            });
+            let daemons: Vec<String> = ours.chain(foreign).collect();
+            if daemons.len() > 1 {
+                shared.push(Problem {
+                    what: format!("{} daemons serve it: {}", daemons.len(), daemons.join(", ")),
+                    device: Some(self.name_of(&device)),
+                    is_listed: false,
+                });
+            }
+        }
+        shared
+    }
+
+    fn problems_of(&self, foreign: &Foreign) -> Vec<String> {
+        let mut problems = Vec::new();
+        let who = match foreign.user {
+            Some(user) => format!("foreign daemon {} of {}", foreign.pid, user_name(user)),
+            None => format!("foreign daemon {}", foreign.pid),
+        };
+        if foreign.sees_everything() {
+            let mut what =
+                format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs");
+            let alive = self
+                .served
+                .iter()
+                .filter(|served| served.is_alive())
+                .count();
+            if alive > 0 {
+                what = format!("{what}, also where daemons of mig-mps serve ({alive})");
+            }
+            problems.push(what);
+        }
+        if foreign.is_at_default() && foreign.program == MpsProgram::Control {
+            problems.push(format!(
+                "{who} uses the default pipe directory: CUDA programs that were told nothing become its clients"
+            ));
+        }
+        problems
+    }
+}
+
+/// Whose programs are served now.
+fn before(served: &Served) -> String {
+    let users = served.servers.iter().filter_map(|server| server.user);
+    let mut names: Vec<String> = users.map(user_name).collect();
+    names.dedup();
+    if names.is_empty() {
+        "a server that starts".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn drift(served: &Served) -> Option<String> {
+    let set = served.record.settings.active_thread_percentage;
+    let answered = served
+        .percentage
+        .filter(|&answered| set.differs_from(answered))?;
+    Some(format!(
+        "active-thread-percentage was set to {set} and is {answered}: somebody has changed it"
+    ))
+}

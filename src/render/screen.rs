@@ -1,0 +1,174 @@
+//! A terminal that is drawn over again and again, and is given back as it was.
+
+use std::io::{self, Write, stdout};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::style::Print;
+use crossterm::terminal::{
+    self, BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+    LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
+
+use super::status::{self, Marks, StatusColumn, StatusView};
+use crate::node::Node;
+
+/// Whether the terminal is ours now.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// A terminal in the form that this program draws on; dropping it gives it back.
+#[derive(Debug)]
+pub struct Screen {
+    marks: Marks,
+    /// The first line that is shown of a text that is longer than the screen.
+    first: usize,
+    text: String,
+}
+
+/// What whoever sits before it wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// Nothing: the time is over.
+    Nothing,
+    /// The end.
+    Quit,
+    /// The end, by Ctrl-C.
+    Interrupt,
+}
+
+impl Screen {
+    /// Takes the terminal. It is given back at a panic too, before its message is shown.
+    ///
+    /// # Errors
+    /// The system's, where there is no terminal.
+    pub fn take() -> io::Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                restore_terminal();
+                before(panic);
+            }));
+        });
+        TAKEN.store(true, Ordering::SeqCst);
+        let screen = Self {
+            marks: Marks::default(),
+            first: 0,
+            text: String::new(),
+        };
+        terminal::enable_raw_mode()?;
+        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Shows the servers and clients of these devices, under a line of its own, with what has changed
+    /// since the last time marked.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn status(
+        &mut self,
+        head: &str,
+        node: &Node,
+        devices: &[String],
+        columns: &[StatusColumn],
+    ) -> io::Result<()> {
+        let (width, _) = terminal::size()?;
+        let view = StatusView::new(width.into(), columns);
+        self.marks.turn();
+        let text = status::text(node, devices, &view, Some(&mut self.marks));
+        self.text = format!("{head}\n\n{text}");
+        self.draw()
+    }
+
+    /// Says why there is nothing new to show.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn trouble(&mut self, head: &str, trouble: &str) -> io::Result<()> {
+        self.text = format!("{head}\n\n{trouble}\n");
+        self.draw()
+    }
+
+    /// Writes as much of the text as there is room for, over what is there.
+    fn draw(&mut self) -> io::Result<()> {
+        let (width, height) = terminal::size()?;
+        let room = usize::from(height.saturating_sub(1)).max(1);
+        let lines: Vec<&str> = self.text.lines().collect();
+        self.first = self.first.min(lines.len().saturating_sub(room));
+        let mut out = stdout().lock();
+        queue!(out, BeginSynchronizedUpdate, MoveTo(0, 0))?;
+        for line in lines.iter().skip(self.first).take(room) {
+            let line = console::truncate_str(line, width.into(), "…");
+            queue!(
+                out,
+                Print(line),
+                Clear(ClearType::UntilNewLine),
+                Print("\r\n")
+            )?;
+        }
+        queue!(out, Clear(ClearType::FromCursorDown))?;
+        let below = lines.len().saturating_sub(self.first + room);
+        if below > 0 {
+            queue!(out, Print(format!("… {below} more lines: arrow keys")))?;
+        }
+        queue!(out, EndSynchronizedUpdate)?;
+        out.flush()
+    }
+
+    /// Waits for a key that ends it, at most until then; others scroll.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(&mut self, until: Instant) -> io::Result<Key> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if !event::poll(left)? {
+                return Ok(Key::Nothing);
+            }
+            match event::read()? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
+                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                        return Ok(Key::Interrupt);
+                    }
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(Key::Quit),
+                    KeyCode::Down | KeyCode::Char('j') => self.scroll(1)?,
+                    KeyCode::Up | KeyCode::Char('k') => self.scroll(-1)?,
+                    KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(10)?,
+                    KeyCode::PageUp => self.scroll(-10)?,
+                    _ => {}
+                },
+                // The next look fills the new size; until then what is there is cut.
+                Event::Resize(..) => self.draw()?,
+                _ => {}
+            }
+            if left == Duration::ZERO {
+                return Ok(Key::Nothing);
+            }
+        }
+    }
+
+    fn scroll(&mut self, lines: isize) -> io::Result<()> {
+        self.first = self.first.saturating_add_signed(lines);
+        self.draw()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore_terminal();
+    }
+}
+
+/// Gives the terminal back as it was, if it was taken: also for whoever ends the program from elsewhere.
+pub fn restore_terminal() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        // Nobody can be told, and the other half may still work.
+        let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+        let _ = terminal::disable_raw_mode();
+    }
+}

@@ -1,0 +1,158 @@
+//! `status`: servers, clients, and what is not as it should be.
+
+mod columns;
+mod devices;
+mod json;
+mod marks;
+mod others;
+mod row;
+mod schema;
+
+use std::fmt::Write as _;
+
+use console::style;
+
+use super::table::Table;
+use crate::node::Node;
+use row::{Row, rows};
+
+pub use columns::StatusColumn;
+pub(super) use json::of as json;
+pub(super) use marks::Marks;
+pub(super) use schema::schema;
+
+/// How the tables of `status` are shown.
+#[derive(Clone, Debug)]
+pub(super) struct StatusView {
+    /// How wide they may be.
+    width: usize,
+    /// The columns of the first one; empty for those that there is room for.
+    columns: Vec<StatusColumn>,
+}
+
+impl StatusView {
+    pub(super) fn new(width: usize, columns: &[StatusColumn]) -> Self {
+        Self {
+            width,
+            columns: columns.to_vec(),
+        }
+    }
+}
+
+/// All of it. With `marks`, lines that say something else than the last time are marked in front.
+pub(super) fn text(
+    node: &Node,
+    devices: &[String],
+    view: &StatusView,
+    marks: Option<&mut Marks>,
+) -> String {
+    let gutter = if marks.is_some() { marks::WIDTH } else { 0 };
+    let mut parts = Parts {
+        out: String::new(),
+        width: view.width.saturating_sub(gutter),
+        marks,
+    };
+    let rows = rows(node, devices);
+    if rows.is_empty() {
+        parts.line(if node.hidden.is_empty() {
+            "There is no device on this node."
+        } else {
+            "No device can be seen on this node."
+        });
+    } else {
+        parts.table(&devices::table(node, &rows, &view.columns));
+        parts.gap();
+        clients(&mut parts, &rows);
+    }
+    if let Some(outside) = others::outside(node, devices, parts.width) {
+        parts.gap();
+        parts.table(&outside);
+    }
+    if let Some(foreign) = others::foreign(node) {
+        parts.gap();
+        parts.table(&foreign);
+    }
+    words(&mut parts, node, devices);
+    parts.out
+}
+
+fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
+    let unknown: Vec<&str> = rows
+        .iter()
+        .filter(|row| row.is_unknown())
+        .map(|row| row.name.as_str())
+        .collect();
+    let has_clients = |row: &Row<'_>| {
+        row.served
+            .is_some_and(|served| !served.clients.is_empty() || !served.waiting.is_empty())
+    };
+    if rows.iter().any(has_clients) {
+        parts.table(&others::clients(rows, parts.width));
+    } else if unknown.is_empty() {
+        parts.line("No clients.");
+    }
+    if !unknown.is_empty() {
+        parts.line(&format!(
+            "The clients of {} are not known.",
+            unknown.join(", ")
+        ));
+    }
+}
+
+/// What is wrong, what is remarkable, and what cannot be seen.
+fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
+    let problems = node.problems(devices);
+    let remarks = node.remarks(devices);
+    let to_say = || problems.iter().filter(|problem| !problem.is_listed);
+    if to_say().next().is_some() || !remarks.is_empty() {
+        parts.gap();
+    }
+    for problem in to_say() {
+        parts.line(&style(problem).red().to_string());
+    }
+    for remark in &remarks {
+        parts.line(&remark.to_string());
+    }
+    let said = |hidden: &&String| !problems.iter().any(|problem| problem.what == **hidden);
+    for hidden in node.hidden.iter().filter(said) {
+        parts.line(&format!("not seen: {hidden}"));
+    }
+}
+
+/// The text as it grows.
+struct Parts<'a> {
+    out: String,
+    width: usize,
+    marks: Option<&'a mut Marks>,
+}
+
+impl Parts<'_> {
+    fn gap(&mut self) {
+        self.out.push('\n');
+    }
+
+    fn line(&mut self, line: &str) {
+        let mark = self.mark(line);
+        let _ = writeln!(self.out, "{mark}{line}");
+    }
+
+    fn table(&mut self, table: &Table) {
+        let drawn = table.within(self.width);
+        let mut essences = table.essences().into_iter();
+        for (number, line) in drawn.lines().enumerate() {
+            // The head, and the remark about columns left out, say nothing about the node.
+            let essence = if number == 0 { None } else { essences.next() };
+            let mark = match (essence, &self.marks) {
+                (Some(essence), _) => self.mark(&essence),
+                (None, Some(_)) => " ".repeat(marks::WIDTH),
+                (None, None) => String::new(),
+            };
+            let _ = writeln!(self.out, "{mark}{line}");
+        }
+    }
+
+    fn mark(&mut self, essence: &str) -> String {
+        let mark = self.marks.as_mut().map(|marks| marks.mark(essence));
+        mark.unwrap_or_default()
+    }
+}

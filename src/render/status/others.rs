@@ -1,0 +1,167 @@
+//! The tables below the devices: clients, programs outside MPS, foreign daemons.
+
+use super::devices::user;
+use super::row::Row;
+use crate::node::{Client, MpsProgram, Node, Variable};
+use crate::render::table::{Column, Table};
+use crate::render::words::{age, gib};
+
+/// The clients, and who waits to become one.
+pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("CLIENT OF", 0),
+        Column::right("PID", 0),
+        Column::left("USER", 0),
+        Column::right("MEMORY GIB", 1),
+        Column::right("RUNNING", 2).restless(),
+        Column::left("COMMAND", 0),
+    ]);
+    let command = |client: &Client| {
+        let command = client.command.as_deref().unwrap_or("hidden");
+        // What is left of the line for the command: it is cut, not the table.
+        cut(command, width.saturating_sub(48))
+    };
+    for row in rows {
+        let Some(served) = row.served else { continue };
+        let (unseen, seen): (Vec<&Client>, Vec<&Client>) =
+            served.clients.iter().partition(|client| client.pid.0 == 0);
+        for client in seen {
+            table.row(vec![
+                row.name.clone(),
+                client.pid.to_string(),
+                user(client.user),
+                client.memory.map_or_else(|| "?".to_owned(), gib),
+                client.age.map_or_else(|| "?".to_owned(), age),
+                command(client),
+            ]);
+        }
+        if !unseen.is_empty() {
+            table.row(vec![
+                row.name.clone(),
+                "hidden".to_owned(),
+                "?".to_owned(),
+                "?".to_owned(),
+                "?".to_owned(),
+                cut(
+                    &format!(
+                        "{} in containers whose pids the daemon cannot see",
+                        unseen.len()
+                    ),
+                    width.saturating_sub(48),
+                ),
+            ]);
+        }
+        for client in &served.waiting {
+            table.row(vec![
+                row.name.clone(),
+                client.pid.to_string(),
+                user(client.user),
+                "waiting".to_owned(),
+                client.age.map_or_else(|| "?".to_owned(), age),
+                command(client),
+            ]);
+        }
+    }
+    table
+}
+
+/// What computes beside MPS.
+pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<Table> {
+    let mut table = Table::new(vec![
+        Column::left("OUTSIDE MPS", 0),
+        Column::right("PID", 0),
+        Column::left("USER", 0),
+        Column::right("MEMORY GIB", 1),
+        Column::right("RUNNING", 2).restless(),
+        Column::left("COMMAND", 3),
+        Column::left("LIKELY CAUSE", 0),
+    ]);
+    let mut is_empty = true;
+    for outside in &node.outside {
+        let name = node.name_of_uuid(&outside.uuid);
+        if !devices.is_empty() && !devices.contains(&name) {
+            continue;
+        }
+        is_empty = false;
+        table.row(vec![
+            name,
+            outside.pid.to_string(),
+            user(outside.user),
+            outside.memory.map_or_else(|| "?".to_owned(), gib),
+            outside.age.map_or_else(|| "?".to_owned(), age),
+            cut(&outside.command, 30),
+            cut(&outside.cause, width.saturating_sub(40)),
+        ]);
+    }
+    (!is_empty).then_some(table)
+}
+
+/// The MPS programs of others.
+pub(super) fn foreign(node: &Node) -> Option<Table> {
+    if node.foreign.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(vec![
+        Column::left("FOREIGN", 0),
+        Column::right("PID", 0),
+        Column::left("STATE", 2),
+        Column::left("USER", 0),
+        Column::left("SERVES", 0),
+        Column::right("SERVER", 3),
+        Column::right("RUNNING", 4).restless(),
+        Column::left("PIPE DIRECTORY", 1),
+        Column::left("CUDA_VISIBLE_DEVICES", 5),
+    ]);
+    for foreign in &node.foreign {
+        let servers = foreign.servers.iter().map(|server| server.pid.to_string());
+        let servers: Vec<String> = servers.collect();
+        let names: Vec<String> = foreign
+            .devices
+            .iter()
+            .map(|uuid| node.name_of_uuid(uuid))
+            .collect();
+        let serves = match names.as_slice() {
+            [] if foreign.visible == Variable::Hidden => "?".to_owned(),
+            [] => "-".to_owned(),
+            [first, .., last] if names.len() > 4 => format!("{first} … {last} ({})", names.len()),
+            names => names.join(","),
+        };
+        table.row(vec![
+            match foreign.program {
+                MpsProgram::Control => "daemon",
+                MpsProgram::Server => "server without daemon",
+            }
+            .to_owned(),
+            foreign.pid.to_string(),
+            if foreign.is_orphan {
+                "orphan"
+            } else {
+                "foreign"
+            }
+            .to_owned(),
+            user(foreign.user),
+            serves,
+            if servers.is_empty() {
+                "-".to_owned()
+            } else {
+                servers.join(",")
+            },
+            foreign.age.map_or_else(|| "?".to_owned(), age),
+            variable(&foreign.pipe_directory, "default"),
+            variable(&foreign.visible, "all"),
+        ]);
+    }
+    Some(table)
+}
+
+fn variable(variable: &Variable, unset: &str) -> String {
+    match variable {
+        Variable::Hidden => "hidden".to_owned(),
+        Variable::Unset => unset.to_owned(),
+        Variable::Is(value) => value.clone(),
+    }
+}
+
+fn cut(text: &str, room: usize) -> String {
+    console::truncate_str(text, room.max(20), "…").into_owned()
+}

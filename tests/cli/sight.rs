@@ -1,0 +1,435 @@
+//! What `status` sees beside the daemons that mig-mps has started.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use simnode::harness::App;
+use simnode::node::Permissions;
+
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+
+const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+
+/// The loop of a script from the field that starts a daemon for each MIG device, with its directories
+/// below DIR. It asks `nvidia-smi -L`, whose lines are LISTED here.
+const SCRIPT: &str = r#"
+set -eu
+for GPU in $(echo "$LISTED" | grep -oE "(MIG)-[0-9a-f]*-[0-9a-f]*-[0-9a-f]*-[0-9a-f]*-[0-9a-f]*"); do
+  mkdir $DIR/mps_$GPU $DIR/mps_log_$GPU
+  export CUDA_VISIBLE_DEVICES=$GPU
+  export CUDA_MPS_PIPE_DIRECTORY=$DIR/mps_$GPU
+  export CUDA_MPS_LOG_DIRECTORY=$DIR/mps_log_$GPU
+  nvidia-cuda-mps-control -d
+done
+"#;
+
+/// What `status` says is wrong with a device, or with the node.
+fn problems(status: &Value, device: Option<&str>) -> Vec<String> {
+    let all = status["problems"].as_array().unwrap().iter();
+    all.filter(|problem| problem["device"] == json!(device))
+        .map(|problem| problem["what"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// A daemon that somebody has started by hand.
+fn foreign_daemon(sim: &Sim, pipe: &Path, devices: Option<&str>) {
+    fs::create_dir(pipe).unwrap();
+    let mut control = sim.node.program("nvidia-cuda-mps-control");
+    control
+        .arg("-d")
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
+        .env("CUDA_MPS_LOG_DIRECTORY", pipe);
+    if let Some(devices) = devices {
+        control.env("CUDA_VISIBLE_DEVICES", devices);
+    }
+    assert!(control.status().unwrap().success());
+}
+
+/// A directory beside the node's own ones.
+fn beside(sim: &Sim, name: &str) -> PathBuf {
+    sim.node.run_dir().with_file_name(name)
+}
+
+fn outside(sim: &Sim, pipe: Option<&Path>, device: &str) -> App {
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold").env("CUDA_VISIBLE_DEVICES", device);
+    if let Some(pipe) = pipe {
+        app.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    }
+    let mut app = App::start(app);
+    let up = app.wait_up();
+    assert!(up.ends_with("mps no"), "{up}");
+    app
+}
+
+#[test]
+fn programs_beside_mps_are_shown_with_the_likely_cause() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    assert_eq!(sim.status()["outside_mps"], json!([]));
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let other = sim.device("0.0")["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let client = sim.client("0.2");
+    let lost = outside(&sim, Some(&beside(&sim, "nowhere")), &uuid);
+    let status = sim.status();
+    let shown = &status["outside_mps"][0];
+    assert_eq!(status["outside_mps"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&shown["pid"], &shown["device"]),
+        (&lost.pid().into(), &"0.2".into())
+    );
+    let nowhere = beside(&sim, "nowhere");
+    let cause = format!("its pipe directory is {}", nowhere.display());
+    assert_eq!(shown["cause"], cause);
+    assert_eq!(sim.device("0.2")["clients"], 1);
+    assert!(problems(&status, Some("0.2"))[0].contains("computes outside MPS"));
+    sim.run(&["status", "--exit-code"]).ended(3);
+    sim.run(&["status", "--exit-code", "0.0"]).ended(0);
+    let text = sim.run(&["status"]).ended(0).stdout;
+    assert!(text.contains("OUTSIDE MPS"), "{text}");
+    drop(lost);
+
+    // The right directory, and an older program than the daemon: `restart` of a daemon leaves such.
+    let protocol = {
+        let mut app = sim.node.program("cuda-app");
+        app.arg("hold").env("CUDA_VISIBLE_DEVICES", &uuid);
+        app.env("CUDA_MPS_PIPE_DIRECTORY", beside(&sim, "nowhere"))
+            .env("CUDA_MPS_PROTOCOL_VERSION", "3");
+        let mut app = App::start(app);
+        app.wait_up();
+        app
+    };
+    assert_eq!(
+        sim.status()["outside_mps"][0]["cause"],
+        "CUDA_MPS_PROTOCOL_VERSION is 3, and the daemon speaks 2"
+    );
+    drop(protocol);
+    // Its neighbour's daemon is dead: the program finds nobody there, and computes alone.
+    let neighbour = sim.device("0.0");
+    shell(format!("kill -9 {}", neighbour["daemon_pid"])).ended(0);
+    while is_alive(&neighbour["daemon_pid"]) {
+        std::thread::yield_now();
+    }
+    let wrong = outside(&sim, Some(Path::new(&other)), &uuid);
+    assert_eq!(
+        sim.status()["outside_mps"][0]["cause"],
+        "its pipe directory is that of 0.0, whose daemon is dead"
+    );
+    drop(wrong);
+    assert!(client.finish().status.success());
+    assert_eq!(sim.status()["outside_mps"], json!([]));
+}
+
+#[test]
+fn what_computes_where_no_daemon_serves_is_shown_and_no_problem() {
+    let sim = Sim::with("h200", 1);
+    let alone = outside(&sim, Some(&beside(&sim, "nowhere")), "0");
+    let status = sim.status();
+    assert_eq!(
+        status["outside_mps"][0]["cause"],
+        "no daemon serves this device"
+    );
+    assert_eq!(status["degraded"], false);
+    sim.run(&["status", "--exit-code"]).ended(0);
+    drop(alone);
+}
+
+#[test]
+fn a_user_who_may_not_enter_computes_outside_mps() {
+    if !is_root("a_user_who_may_not_enter_computes_outside_mps") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(WHOLE, &[]).ended(0);
+    let pipe = sim.device("0")["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    fs::set_permissions(&pipe, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .uid(NOBODY)
+        .gid(NOBODY);
+    let mut app = App::start(app);
+    assert!(app.wait_up().ends_with("mps no"));
+    let status = sim.status();
+    assert_eq!(status["outside_mps"][0]["user"], "nobody");
+    assert_eq!(
+        status["outside_mps"][0]["cause"],
+        format!("nobody may not enter {pipe}")
+    );
+}
+
+#[test]
+fn daemons_of_a_script_are_shown_and_left_alone() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile =
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 3 } ]\n";
+    sim.up(profile, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+    let dir = beside(&sim, "by-hand");
+    fs::create_dir(&dir).unwrap();
+    let devices = sim.status();
+    let devices = devices["devices"].as_array().unwrap().iter();
+    let listed: Vec<String> = devices
+        .map(|device| {
+            format!(
+                "  MIG 1g.10gb  Device  0: (UUID: {})",
+                device["uuid"].as_str().unwrap()
+            )
+        })
+        .collect();
+    let mut script = Command::new("/bin/sh");
+    script.args(["-c", SCRIPT]).env_clear().envs(sim.node.env());
+    script.env("DIR", &dir).env("LISTED", listed.join("\n"));
+    Ran::of(&mut script).ended(0);
+    let status = sim.status();
+    let foreign = status["foreign"].as_array().unwrap();
+    let served: Vec<&Value> = foreign
+        .iter()
+        .flat_map(|f| f["devices"].as_array().unwrap())
+        .collect();
+    assert_eq!(served, ["0.0", "0.1", "0.2"]);
+    for daemon in foreign {
+        assert_eq!(
+            (&daemon["program"], &daemon["state"]),
+            (&"control".into(), &"foreign".into())
+        );
+        let uuid = daemon["visible_devices"].as_str().unwrap();
+        assert_eq!(
+            daemon["pipe_directory"],
+            dir.join(format!("mps_{uuid}")).to_str().unwrap()
+        );
+    }
+    assert_eq!(status["degraded"], false, "{status:#}");
+    // A client of theirs is no program outside MPS, and their server none either.
+    let uuid = foreign[0]["visible_devices"].as_str().unwrap();
+    let mut app = sim
+        .node
+        .cuda_app(&dir.join(format!("mps_{uuid}")), &["hold"]);
+    assert!(app.wait_up().ends_with("mps yes"));
+    let status = sim.status();
+    assert_eq!(status["outside_mps"], json!([]));
+    assert_eq!(status["foreign"][0]["servers"].as_array().unwrap().len(), 1);
+    assert!(app.finish().status.success());
+    // Beside it, one of ours makes two; nothing of ours ends theirs.
+    sim.up(profile, &["--yes"]).ended(0);
+    let status = sim.status();
+    assert!(
+        problems(&status, Some("0.1"))[0].starts_with("2 daemons serve it: pid "),
+        "{status:#}"
+    );
+    sim.run(&["status", "--exit-code"]).ended(3);
+    sim.run(&["down"]).ended(0);
+    let pids: Vec<Value> = foreign.iter().map(|daemon| daemon["pid"].clone()).collect();
+    assert!(pids.iter().all(is_alive));
+}
+
+#[test]
+fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
+    let sim = Sim::with("h200", 2);
+    foreign_daemon(&sim, &beside(&sim, "all"), None);
+    let status = sim.status();
+    assert_eq!(status["foreign"][0]["devices"], json!(["0", "1"]));
+    assert!(
+        problems(&status, None)[0].ends_with("it sees all GPUs"),
+        "{status:#}"
+    );
+    foreign_daemon(&sim, &beside(&sim, "one"), Some("1"));
+    fs::remove_dir_all(beside(&sim, "one")).unwrap();
+    let status = sim.status();
+    let orphan = status["foreign"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|f| f["state"] == "orphan");
+    assert_eq!(orphan.unwrap()["devices"], json!(["1"]));
+    let text = sim.run(&["status"]).ended(0).stdout;
+    assert!(
+        text.contains("FOREIGN") && text.contains("orphan"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_user_behind_another_is_shown_as_waiting() {
+    if !is_root("a_user_behind_another_is_shown_as_waiting") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(WHOLE, &[]).ended(0);
+    let first = sim.client("0");
+    let pipe = sim.device("0")["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .uid(NOBODY)
+        .gid(NOBODY);
+    let mut second = App::start(app);
+    let waiting = || sim.status()["waiting"].as_array().unwrap().clone();
+    while waiting().is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(waiting()[0]["pid"], second.pid());
+    let text = sim.run(&["status"]).ended(0).stdout;
+    assert!(text.contains("1/48+1 waiting"), "{text}");
+    assert!(
+        text.contains(&format!(
+            "0: nobody waits behind root (pid {})",
+            second.pid()
+        )),
+        "{text}"
+    );
+    assert_eq!(sim.status()["degraded"], false);
+    assert!(first.finish().status.success());
+    assert!(second.wait_up().ends_with("mps yes"));
+    assert_eq!(waiting(), Vec::<Value>::new());
+    assert_eq!(sim.status()["clients"][0]["user"], "nobody");
+}
+
+#[test]
+fn clients_are_counted_against_a_limit_only_where_it_is_known() {
+    let sim = Sim::with("h200", 1);
+    sim.up(WHOLE, &[]).ended(0);
+    let client = sim.client("0");
+    let whole = sim.device("0");
+    assert_eq!(
+        (&whole["clients"], &whole["client_limit"]),
+        (&1.into(), &48.into())
+    );
+    assert_eq!(whole["utilization_percent"], 0);
+    let text = sim
+        .run(&["status", "--columns", "clients,util"])
+        .ended(0)
+        .stdout;
+    assert!(text.starts_with("CLIENTS  UTIL\n   1/48    0%\n"), "{text}");
+    drop(client);
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    assert_eq!(sim.device("0.2")["client_limit"], Value::Null);
+    let text = sim
+        .run(&["status", "--columns", "name,clients,util"])
+        .ended(0)
+        .stdout;
+    assert!(text.contains("0.2         0   n/a\n"), "{text}");
+}
+
+#[test]
+fn clients_whose_pid_is_not_visible_are_counted() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (first, second) = (sim.client("0.2"), sim.client("0.2"));
+    // A control program of a daemon in a pid namespace of its own: it calls both 0.
+    let control = beside(&sim, "control");
+    let script = format!(
+        "#!/bin/sh\n{} | /bin/sed -E 's/^({}|{})$/0/'\n",
+        sim.node.dir().join("bin/nvidia-cuda-mps-control").display(),
+        first.pid(),
+        second.pid()
+    );
+    fs::write(&control, script).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |args: &[&str]| Ran::of(sim.command(args).env("MIG_MPS_CONTROL", &control)).ended(0);
+    let text = run(&["status", "0.2"]).stdout;
+    assert!(
+        text.contains("hidden") && text.contains("2 in containers"),
+        "{text}"
+    );
+    let status = run(&["status", "--json", "0.2"]).json();
+    let device = &status["devices"][0];
+    assert_eq!(
+        (&device["clients"], &device["clients_unseen"]),
+        (&2.into(), &2.into())
+    );
+    assert_eq!(status["clients"][0]["pid"], Value::Null);
+}
+
+#[test]
+fn gpus_whose_process_lists_are_hidden_are_said_to_be() {
+    if !is_root("gpus_whose_process_lists_are_hidden_are_said_to_be") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(WHOLE, &[]).ended(0);
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.policy.permissions = Permissions::Strict);
+    update.unwrap();
+    let ran = Ran::of(
+        sim.by_nobody(&["status"])
+            .env("MIG_MPS_RUN_DIR", sim.node.run_dir()),
+    )
+    .ended(0);
+    assert!(
+        ran.stdout
+            .contains("not seen: who computes on 0, which the driver shows to root alone"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn an_interrupted_change_is_named_with_what_is_missing() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.node
+        .fault("nvmlDeviceCreateGpuInstanceWithPlacement")
+        .nth(1)
+        .kills()
+        .unwrap();
+    let large = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";
+    let killed = sim.up(large, &["--yes"]);
+    assert_eq!(killed.status, -1, "{}", killed.stderr);
+    let ran = sim.run(&["status", "--exit-code"]).ended(3);
+    let line = ran
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("interrupted: "));
+    let line = line.unwrap_or_else(|| panic!("{}", ran.stdout));
+    assert!(
+        line.contains(" up ") && line.contains("(process "),
+        "{line}"
+    );
+    assert!(line.contains("; missing: GPU 0 "), "{line}");
+    sim.up(large, &["--yes"]).ended(0);
+    sim.run(&["status", "--exit-code"]).ended(0);
+}
+
+#[test]
+fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["status", "--exit-code"]).ended(0);
+    let (first, second) = (sim.device("0.0"), sim.device("0.2"));
+    shell(format!(
+        "kill -9 {} {}",
+        first["daemon_pid"], second["servers"][0]["pid"]
+    ))
+    .ended(0);
+    while is_alive(&first["daemon_pid"]) || is_alive(&second["servers"][0]["pid"]) {
+        std::thread::yield_now();
+    }
+    let status = sim.status();
+    assert_snapshot!(problems(&status, Some("0.0")).join("\n"), @"");
+    assert_eq!(
+        status["remarks"],
+        json!([{ "device": "0.2", "what": "its server has ended; the next client starts another" }])
+    );
+    sim.node.node().reboot().unwrap();
+    let status = sim.status();
+    assert_eq!(in_state(&status, "dead"), ["0.0", "0.2"]);
+    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"");
+}
