@@ -105,8 +105,16 @@ pub fn hints(error: &Error) -> Vec<String> {
     if let Some(error) = error.downcast_ref::<MpsError>() {
         return of(error.hint());
     }
-    if let Some(NoConsent::NobodyToAsk(_)) = error.downcast_ref::<NoConsent>() {
-        return of(Some("agree beforehand with --yes".to_owned()));
+    match error.downcast_ref() {
+        Some(NoConsent::NobodyToAsk(_)) => {
+            return of(Some("agree beforehand with --yes".to_owned()));
+        }
+        Some(NoConsent::Outgrown(_)) => {
+            return of(Some(
+                "look at the plan above, and run it again: it is planned anew".to_owned(),
+            ));
+        }
+        _ => {}
     }
     if error.is::<Unfit>() {
         return of(Some(Unfit::hint().to_owned()));

@@ -89,7 +89,11 @@ fn end(run_dir: &RunDir, journal: &mut Journal, environment: &Environment) -> Ve
     failures
 }
 
-fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
+/// The journal of a change that is under way, or was killed.
+///
+/// # Errors
+/// The system's, with what to do about it.
+pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
     run_dir.journal().map_err(|error| {
         let advice = "remove it, and see that the monitoring services it lists run";
         io::Error::new(error.kind(), format!("{error}: {advice}"))

@@ -35,7 +35,7 @@ use names::Leaving;
 
 pub use cause::{Cause, Due};
 pub use error::ApplyError;
-pub use journal::pick_up;
+pub use journal::{pick_up, read as read_journal};
 pub use undo::RolledBack;
 
 /// What a run needs of its surroundings.

@@ -15,6 +15,9 @@ impl GpuRun<'_> {
         if self.gpu.is_some_and(is_so) {
             // Another change was pending: it is taken back, and nothing else happens.
             self.set_mode(on)?;
+            if !on {
+                self.shared.ledger.switched_on(&self.plan.uuid, false)?;
+            }
             return Ok(());
         }
         let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
@@ -57,17 +60,15 @@ impl GpuRun<'_> {
                 return self.reset(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
-            let tries_again = if open.seen.is_empty() {
-                // The driver lets go of a GPU a moment after the end of who held it.
-                backoff.wait()
-            } else if std::mem::take(&mut may_stop) {
-                self.shared
+            let has_stopped = !open.seen.is_empty()
+                && std::mem::take(&mut may_stop)
+                && self
+                    .shared
                     .stop_units(&open)
-                    .map_err(|cause| cause.and(self.take_back(on)))?
-                    || self.shared.open_by(self.gpu).unwrap_or_default() != open
-            } else {
-                false
-            };
+                    .map_err(|cause| cause.and(self.take_back(on)))?;
+            // The driver lets go of a GPU a moment after the end of who held it; and somebody's
+            // nvidia-smi is soon over.
+            let tries_again = has_stopped || backoff.wait();
             if !tries_again {
                 let busy = Cause::Busy {
                     on,

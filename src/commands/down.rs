@@ -48,6 +48,10 @@ pub struct DownArgs {
     yes: bool,
 }
 
+/// What `--disable-mig` may come to.
+const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
+                     may not allow: the GPU then cannot be used until the machine is rebooted.";
+
 /// Ends daemons and removes what was made for them.
 ///
 /// # Errors
@@ -75,13 +79,20 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         if shown.is_empty() && !args.purge {
             ui.note(&report(&shown));
             if args.destroy_mig || args.disable_mig {
-                remark_on_what_stays(&observe(environment, Look::Geometry)?, ui);
+                let node = observe(environment, Look::Geometry)?;
+                remark_on_what_stays(&node, ui);
+                if args.disable_mig {
+                    remark_on_modes_that_stay(&node, ui);
+                }
             }
             return Ok(());
         }
         // Ending idle daemons is what was asked for; instances are another matter.
         if !shown.destroys().is_empty() || args.disable_mig {
             ui.plan(&shown)?;
+            if may_need_reset(&shown) {
+                ui.note(RESET);
+            }
             let given = if args.yes {
                 Consent::Given
             } else {
@@ -126,7 +137,15 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     if args.destroy_mig || args.disable_mig {
         remark_on_what_stays(&after, ui);
     }
+    if args.disable_mig {
+        remark_on_modes_that_stay(&after, ui);
+    }
     Ok(())
+}
+
+/// Whether it switches MIG mode off on a GPU that wants a reset for it.
+fn may_need_reset(plan: &Plan) -> bool {
+    plan.gpus.iter().any(|gpu| gpu.due.is_some())
 }
 
 /// `--destroy-mig` destroys what mig-mps made; whoever gave it wants to know what that was not.
@@ -147,6 +166,20 @@ fn remark_on_what_stays(node: &Node, ui: &Ui) {
         ui.note(&format!(
             "These GPU instances stay: they are not known to be made by mig-mps, or not chosen:\n  {}",
             staying.join("\n  ")
+        ));
+    }
+}
+
+/// `--disable-mig` switches off what mig-mps switched on; a reboot in between forgets that.
+fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
+    let gpus = node.gpus.iter().filter(|gpu| gpu.in_mig_mode());
+    let staying: Vec<String> = gpus.map(|gpu| format!("GPU {}", gpu.index)).collect();
+    if !staying.is_empty() {
+        ui.note(&format!(
+            "MIG mode stays on: {}: there are instances, it was not chosen, or it is not known (any \
+             more, after a reboot) that mig-mps switched it on. nvidia-smi -i INDEX -mig 0 switches \
+             it off.",
+            staying.join(", ")
         ));
     }
 }
@@ -192,6 +225,10 @@ fn report(plan: &Plan) -> String {
         .filter(|step| matches!(&step.action, Action::Stop(stop) if !stop.alive))
         .count();
     let destroyed = plan.destroys().len();
+    let switched = plan
+        .steps()
+        .filter(|step| matches!(step.action, Action::SwitchMig { .. }))
+        .count();
     let part = |number: usize, singular: &str, plural: &str| {
         (number > 0).then(|| format!("{number} {}", if number == 1 { singular } else { plural }))
     };
@@ -207,6 +244,10 @@ fn report(plan: &Plan) -> String {
             "GPU instance destroyed",
             "GPU instances destroyed",
         ),
+        (switched > 0).then(|| {
+            let s = if switched == 1 { "" } else { "s" };
+            format!("MIG mode off on {switched} GPU{s}")
+        }),
     ]
     .into_iter()
     .flatten()

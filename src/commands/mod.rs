@@ -50,11 +50,24 @@ fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
     Ok(Lock::take(&environment.host, &run_dir.lock(), LOCK_LIMIT)?)
 }
 
+/// Tells of a change that was killed: until another one goes on, what it had stopped stays so.
+fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
+    // Whoever has no run directory, or may not read the journal in it, can do nothing about it.
+    let Ok(home) = environment.home() else { return };
+    if let Ok(Some(journal)) = RunDir::at(&home.run).journal()
+        && journal.is_of_the_dead(&environment.host)
+    {
+        ui.note(&format!(
+            "A change was interrupted: {journal}. The next up or down picks up what it has left."
+        ));
+    }
+}
+
 /// Tells of a change that was killed, and picks up what it has left; the command then goes on from
 /// what is there.
 fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<()> {
     let run_dir = RunDir::at(&home.run);
-    let journal = run_dir.journal()?;
+    let journal = apply::read_journal(&run_dir)?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::Ends;
+use super::{Ends, tell_of_interrupted};
 use crate::environment::Environment;
 use crate::failure::Status;
 use crate::node::{Look, RunDir, observe};
@@ -36,6 +36,7 @@ pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let home = RunDir::at(&environment.home()?.run);
     let node = observe(environment, Look::Close)?;
     let plan = plan::up(&node, &profile, &home, environment.caller)?;
+    tell_of_interrupted(environment, ui);
     if args.json {
         ui.plan_json(&plan)?;
     } else if plan.is_empty() {

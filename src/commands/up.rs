@@ -86,7 +86,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     if args.dry_run {
         return Ok(());
     }
-    let mut shown = planned.clone();
+    let mut shown = planned;
     let (_lock, (mut node, mut plan)) = loop {
         shown = up.agreed(shown)?;
         let lock = locked(environment, &up.home)?;
@@ -98,6 +98,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         }
     };
     let changes = !plan.is_empty();
+    let mut carried_out = plan.clone();
     // Twice only where a driver lists profiles after MIG has been switched on.
     loop {
         if !plan.is_empty() {
@@ -106,8 +107,8 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let (after, rest) = up.plan()?;
         if rest.is_empty() {
             up.record(&after)?;
-            up.report(&after, &planned, changes)?;
-            remark(&planned, ui);
+            up.report(&after, &carried_out, changes)?;
+            remark(&carried_out, ui);
             return Ok(());
         }
         if !plan.gpus.iter().any(|gpu| gpu.to_be_continued) {
@@ -115,6 +116,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         }
         up.show(&rest)?;
         rest.permit(HINT)?;
+        carried_out.go_on_with(&rest);
         (node, plan) = (after, rest);
     }
 }
@@ -191,7 +193,7 @@ impl Up<'_> {
                 .note("The node has changed meanwhile. The plan is now:");
             self.show(&plan)?;
             let consent = if plan.disturbs_more_than(&shown) {
-                Consent::Ask
+                Consent::AskAgain
             } else {
                 self.consent()
             };

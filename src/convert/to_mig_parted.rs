@@ -81,6 +81,16 @@ impl Entry {
                 continue;
             }
             let of_all = profile.multiprocessors;
+            // The double-memory 1g has two compute instances of one slice.
+            for compute in &instance.compute {
+                if compute.slices == profile.slices && compute.multiprocessors < of_all {
+                    lost.push(format!(
+                        "GPU {}: the compute instance of {} at {} has {} of {of_all} SMs, and mig-parted has \
+                         no word for it",
+                        gpu.index, profile.name, instance.placement, compute.multiprocessors
+                    ));
+                }
+            }
             let mut shared = Shared {
                 profile: profile.name.clone(),
                 compute: parts(instance, of_all),

@@ -20,6 +20,8 @@ pub struct Gpu {
     pub utilization: Option<u32>,
     /// `None` for a GPU that has no MIG.
     pub mig: Option<MigMode>,
+    /// Whether its MIG mode changes without a reset; `None` where nobody has asked.
+    pub resetless: Option<bool>,
     /// What it offers; with [`Look::Status`](super::Look::Status) only what it has, and without places.
     pub profiles: Vec<GpuInstanceProfile>,
     /// Its GPU instances, by placement; with [`Look::Status`](super::Look::Status) only those that hold
@@ -39,6 +41,7 @@ impl Gpu {
             memory: reading.memory,
             utilization: None,
             mig: reading.mig,
+            resetless: None,
             profiles: reading.profiles,
             instances: Vec::new(),
             hidden: None,

@@ -34,6 +34,7 @@ impl Gpu {
                 current: false,
                 pending: false,
             }),
+            resetless: None,
             profiles: model.offers(),
             instances: Vec::new(),
             hidden: None,

@@ -127,6 +127,9 @@ fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware
         let read = nvml.supervise(move |session| {
             let mut hidden = Vec::new();
             let mut gpu = read_gpu(session, index, instances_too)?;
+            if look != Look::Status && gpu.mig.is_some() {
+                gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
+            }
             let mut processes = BTreeMap::new();
             if look != Look::Geometry {
                 for device in gpu.devices() {

@@ -31,6 +31,8 @@ pub struct GpuPlan {
     pub to_be_continued: bool,
     /// What keeps the plan from being carried out.
     pub obstacles: Vec<Obstacle>,
+    /// Which reset or reboot is due, or may be.
+    pub due: Option<String>,
 }
 
 /// One action and why.
@@ -200,6 +202,19 @@ impl Plan {
             }
         }
         self
+    }
+
+    /// Adds a plan that goes on from where this one ends.
+    pub fn go_on_with(&mut self, rest: &Self) {
+        for gpu in &rest.gpus {
+            if let Some(own) = self.gpus.iter_mut().find(|own| own.uuid == gpu.uuid) {
+                own.after = gpu.after.clone();
+                own.steps.extend(gpu.steps.iter().cloned());
+                own.to_be_continued = gpu.to_be_continued;
+            } else {
+                self.gpus.push(gpu.clone());
+            }
+        }
     }
 
     /// The names of the devices whose living daemons are ended.

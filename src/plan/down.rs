@@ -1,5 +1,5 @@
 use super::standing;
-use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop};
+use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::Patience;
@@ -15,7 +15,8 @@ pub struct Down {
     pub force: Option<u32>,
     /// Also destroy the instances that mig-mps made.
     pub destroy_mig: bool,
-    /// Also switch the MIG mode off where mig-mps switched it on and nothing is left.
+    /// Also switch the MIG mode off where mig-mps switched it on and nothing is left; where devices
+    /// are named, on their GPUs alone.
     pub disable_mig: bool,
 }
 
@@ -64,7 +65,9 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
                 (wanted.devices.is_empty(), &selected),
                 &mut plan,
             )?;
-            if wanted.disable_mig {
+            let is_meant =
+                wanted.devices.is_empty() || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
+            if wanted.disable_mig && is_meant {
                 disable(node, gpu, &mut plan);
             }
         }
@@ -91,6 +94,7 @@ fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan 
             steps: Vec::new(),
             to_be_continued: false,
             obstacles: Vec::new(),
+            due: None,
         });
         plan.gpus.len() - 1
     });
@@ -218,6 +222,7 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
             action: Action::SwitchMig { on: false },
             because: "mig-mps switched it on".to_owned(),
         });
+        gpu_plan.due = mode::due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
     }

@@ -8,7 +8,7 @@ use crate::geometry::{
     self, ComputeChoice, GpuInstanceProfile, Placement, Request, Segment, SliceMap,
 };
 use crate::host::Uid;
-use crate::node::{Gpu, Node, RunDir};
+use crate::node::{Created, Gpu, Node, RunDir};
 use crate::profile::{Block, NameTemplate, Part, Profile};
 
 /// How one GPU comes to what a block wants of it.
@@ -190,7 +190,14 @@ impl<'a> Wish<'a> {
         let places: Vec<Placement> = wanted.iter().map(|&(placement, _)| placement).collect();
         for (nth, standing) in standing.iter().enumerate() {
             if !kept.contains(&nth) {
-                layout.destroy(self.gpu, standing, &places, &segments);
+                let made = Created {
+                    gpu: self.gpu.uuid.clone(),
+                    profile: standing.instance.profile,
+                    placement: standing.placement(),
+                    compute: None,
+                };
+                let is_known = self.node.created.contains(&made);
+                layout.destroy(self.gpu, standing, &places, &segments, is_known);
             }
         }
         layout.after = SliceMap::new(self.gpu.units(), segments);
@@ -297,6 +304,7 @@ impl Layout<'_> {
         standing: &Standing<'_>,
         places: &[Placement],
         segments: &[Segment],
+        is_known: bool,
     ) {
         let placement = standing.placement();
         let instead = places.iter().position(|place| place.overlaps(placement));
@@ -306,6 +314,11 @@ impl Layout<'_> {
                 "left without a compute instance, and the profile does not ask for it".to_owned()
             }
             None => "the profile does not ask for it".to_owned(),
+        };
+        let because = if is_known {
+            because
+        } else {
+            format!("{because}; not known to be made by mig-mps")
         };
         self.destroys.extend(dismantle(gpu, standing, &because));
         let gone = standing.parts.iter();

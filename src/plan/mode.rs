@@ -38,3 +38,16 @@ pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
         hint: "let them end first".to_owned(),
     })
 }
+
+/// Which reset or reboot a change of the mode brings, as far as can be told beforehand.
+pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
+    let mode = gpu.mig?;
+    if mode.current != on && mode.pending == on {
+        let pending =
+            "an earlier change of MIG mode is not active: a reset (up --reset) or a reboot is due";
+        return Some(pending.to_owned());
+    }
+    let resets = "MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset \
+         does, and in a virtual machine a reboot";
+    (gpu.resetless == Some(false)).then(|| resets.to_owned())
+}

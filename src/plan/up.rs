@@ -2,7 +2,7 @@ use super::daemons::Daemons;
 use super::layout::{self, Layout, Wish};
 use super::slot::{self, Slot};
 use super::standing::{self, Standing};
-use super::{GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
+use super::{Action, GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::node::{Device, DeviceKey, Gpu, Node, RunDir};
@@ -104,12 +104,16 @@ impl<'a> Planner<'a> {
                     .select
                     .selects(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
             };
-            if block.select.names_a_gpu() && !self.node.gpus.iter().any(selects) {
-                let error = self
-                    .profile
-                    .error(block.span, "this selects a GPU that is not there");
-                return Err(error.with_hint(here).into());
-            }
+            let selected = self.node.gpus.iter().filter(|gpu| selects(gpu)).count();
+            let mistake = match selected {
+                0 if block.select.names_a_gpu() => "this selects a GPU that is not there",
+                2.. if block.select.names_one_gpu() => {
+                    "the UUIDs of several GPUs begin like this: write more of it"
+                }
+                _ => continue,
+            };
+            let error = self.profile.error(block.span, mistake);
+            return Err(error.with_hint(here).into());
         }
         if !self
             .node
@@ -300,6 +304,13 @@ impl Draft<'_> {
     /// its daemon as soon as it is there.
     fn finish(self, node: &Node, home: &RunDir) -> GpuPlan {
         let gpu = self.gpu;
+        let due = match &self.mode {
+            Some(Step {
+                action: Action::SwitchMig { on },
+                ..
+            }) => mode::due(gpu, *on),
+            _ => None,
+        };
         let Layout {
             after,
             destroys,
@@ -334,6 +345,7 @@ impl Draft<'_> {
             steps,
             to_be_continued: self.to_be_continued,
             obstacles,
+            due,
         }
     }
 }

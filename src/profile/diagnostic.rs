@@ -165,14 +165,15 @@ impl fmt::Display for Mistake {
         let line = self.source.line(self.span);
         let before = &text[line_start..start];
         let column = before.chars().count() + 1;
-        let marked = text[start..end.clamp(start, line_end)]
-            .chars()
-            .count()
-            .max(1);
+        let (cut, before) = last_of(before, BEFORE);
+        let (after, rest) = first_of(text[start..line_end].trim_end(), AFTER);
+        let marked = text[start..end.clamp(start, line_end)].chars().count();
+        let marked = marked.clamp(1, AFTER);
         let gutter = " ".repeat(line.to_string().len());
         // Tabs stay tabs, so that the carets stand under what they mean.
-        let indent: String = before
+        let indent: String = cut
             .chars()
+            .chain(before.chars())
             .map(|c| if c == '\t' { '\t' } else { ' ' })
             .collect();
         writeln!(
@@ -182,13 +183,33 @@ impl fmt::Display for Mistake {
             self.message
         )?;
         writeln!(f, "{gutter} |")?;
-        writeln!(f, "{line} | {}", text[line_start..line_end].trim_end())?;
+        writeln!(f, "{line} | {cut}{before}{after}{rest}")?;
         write!(f, "{gutter} | {indent}{}", "^".repeat(marked))?;
         match &self.hint {
             Some(hint) if hint.contains('\n') => write!(f, "\n{hint}"),
             Some(hint) => write!(f, " {hint}"),
             None => Ok(()),
         }
+    }
+}
+
+/// How much of an endless line is shown, in characters before and from a mistake on.
+const BEFORE: usize = 120;
+const AFTER: usize = 120;
+
+/// The end of a text, and what stands for the rest of it.
+fn last_of(text: &str, most: usize) -> (&'static str, &str) {
+    match text.char_indices().rev().nth(most) {
+        Some((at, c)) => ("…", &text[at + c.len_utf8()..]),
+        None => ("", text),
+    }
+}
+
+/// The beginning of a text, and what stands for the rest of it.
+fn first_of(text: &str, most: usize) -> (&str, &'static str) {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => (&text[..at], "…"),
+        None => (text, ""),
     }
 }
 

@@ -158,6 +158,11 @@ impl Check<'_> {
             found.push(Selector::Index(index));
         }
         if let Some(product) = select.product {
+            if product.get_ref().is_empty() {
+                return Err(self
+                    .error(product.span(), "an empty product name matches every GPU")
+                    .with_hint("write all = true for that"));
+            }
             let regex = Regex::new(product.get_ref()).map_err(|error| {
                 let why = error
                     .to_string()

@@ -9,7 +9,7 @@ pub enum Selector {
     Index(Vec<u32>),
     /// `product = "A100.*80GB"`: a regular expression that finds a match in NVML's product name.
     Product(Regex),
-    /// `uuid = "GPU-5f1c"`: a prefix of the GPU's UUID.
+    /// `uuid = "GPU-5f1c"`: the unique beginning of a GPU's UUID.
     Uuid(String),
     /// `pci = "0000:17:00.0"`: a PCI address, the domain with 4 or 8 digits or left out.
     Pci(PciAddress),
@@ -73,6 +73,11 @@ impl Selector {
     /// may well select nothing on one node of a fleet.
     pub fn names_a_gpu(&self) -> bool {
         matches!(self, Self::Index(_) | Self::Uuid(_) | Self::Pci(_))
+    }
+
+    /// Whether it means one GPU, so that finding several is a mistake.
+    pub fn names_one_gpu(&self) -> bool {
+        matches!(self, Self::Uuid(_))
     }
 
     /// Whether no GPU can be left for `self` after the blocks before it have taken theirs.

@@ -5,6 +5,7 @@ use console::style;
 use super::words::count;
 use crate::apply::Allowed;
 use crate::geometry::{ComputeChoice, Placement};
+use crate::mps::Patience;
 use crate::plan::{Action, GpuPlan, Plan, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
@@ -27,7 +28,22 @@ pub(super) fn text(plan: &Plan) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    out.push_str(&ended(plan));
     out
+}
+
+/// The clients that are not waited for.
+fn ended(plan: &Plan) -> String {
+    let forced = plan.stops().filter(|stop| stop.patience != Patience::Idle);
+    let clients: Vec<String> = forced
+        .flat_map(|stop| &stop.clients)
+        .map(|client| format!("\n  {client}"))
+        .collect();
+    match clients.len() {
+        0 => String::new(),
+        1 => format!("1 client is ended:{}\n", clients.concat()),
+        number => format!("{number} clients are ended:{}\n", clients.concat()),
+    }
 }
 
 /// Whether the same happens to both, whatever their devices are called.
@@ -47,6 +63,7 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
                 stop.name.clear();
                 stop.uuid.clear();
                 stop.clients.clear();
+                stop.patience = Patience::Idle;
                 stop.unasked = None;
             }
             _ => {}
@@ -237,6 +254,19 @@ pub(super) fn consequences(plan: &Plan) -> String {
     for client in clients {
         let _ = writeln!(out, "  {client}");
     }
+    let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();
+    for gpu in &plan.gpus {
+        let Some(due) = gpu.due.as_deref() else {
+            continue;
+        };
+        match dues.iter_mut().find(|(other, _)| *other == due) {
+            Some((_, gpus)) => gpus.push(gpu.index),
+            None => dues.push((due, vec![gpu.index])),
+        }
+    }
+    for (due, gpus) in dues {
+        let _ = writeln!(out, "\nGPU {}: {due}", ranges(&gpus));
+    }
     let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
     let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
     for obstacle in obstacles.chain(unasked) {
@@ -263,15 +293,19 @@ pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
         [one] => phrases.push(format!("destroy {one}")),
         _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
     }
-    let switched: Vec<u32> = plan
-        .gpus
-        .iter()
-        .filter(|gpu| {
-            let mut steps = gpu.steps.iter();
-            steps.any(|step| matches!(step.action, Action::SwitchMig { .. }))
-        })
-        .map(|gpu| gpu.index)
-        .collect();
+    let switched = |to: &[bool]| -> Vec<u32> {
+        let is_switched =
+            |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
+        let gpus = plan.gpus.iter();
+        let gpus = gpus.filter(|gpu| gpu.steps.iter().any(is_switched));
+        gpus.map(|gpu| gpu.index).collect()
+    };
+    // Off may leave a GPU in need of a reset; on is what partitioning it means.
+    let off = switched(&[false]);
+    if !off.is_empty() {
+        phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
+    }
+    let switched = switched(&[true, false]);
     if allowed.reset && !switched.is_empty() {
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
     }

@@ -10,7 +10,7 @@ use crate::plan::{Action, GpuPlan, Obstacle, Plan, Step};
 /// What `up` came to. `changed` comes last.
 #[derive(Serialize)]
 pub(super) struct Outcome {
-    /// What it set out to do.
+    /// What was carried out.
     pub(super) plan: Value,
     /// What is there now.
     pub(super) status: Value,
@@ -41,6 +41,7 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "after": slices(&gpu.after),
         "steps": gpu.steps.iter().map(step).collect::<Vec<_>>(),
         "to_be_continued": gpu.to_be_continued,
+        "due": gpu.due,
         "disturbs": clients
             .map(|client| json!({
                 "device": client.device,

@@ -22,6 +22,8 @@ pub enum Consent {
     Given,
     /// Asked for on the terminal.
     Ask,
+    /// The same, for a plan that disturbs more than the one that was agreed to.
+    AskAgain,
 }
 
 /// Everything that is written for the user goes through here.
@@ -198,7 +200,10 @@ impl Ui {
             return Ok(());
         }
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            return Err(NoConsent::NobodyToAsk(disturbs));
+            return Err(match consent {
+                Consent::AskAgain => NoConsent::Outgrown(disturbs),
+                _ => NoConsent::NobodyToAsk(disturbs),
+            });
         }
         // A line and not a key: "maybe" is no yes, and the cursor is never hidden.
         let answer: Result<String, _> = Input::with_theme(&SimpleTheme)
@@ -233,6 +238,9 @@ pub enum NoConsent {
     /// There is no terminal, and no `--yes`.
     #[error("this would {0}, and there is no terminal to ask on")]
     NobodyToAsk(String),
+    /// There is no terminal, and what was agreed to was less.
+    #[error("it would now {0}, which the plan shown before did not: nothing was changed")]
+    Outgrown(String),
     /// The terminal did not work.
     #[error("cannot ask on the terminal: {0}")]
     Failed(String),

@@ -21,13 +21,30 @@ pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Child {
         .env_clear()
         .envs(scene.sim.node.env())
         .env(LAYOUT, layout)
-        .env(ALLOWED, allowed)
+        .env(ALLOWED, allowed);
+    let mut child = hearing(&command)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_for(&mut child, PLANNED);
     child
+}
+
+/// The same command, hearing the signals that whoever runs the tests may ignore: a shell's background
+/// job ignores Ctrl-C, and so would every program below it.
+pub(crate) fn hearing(command: &Command) -> Command {
+    let mut heard = Command::new("/usr/bin/env");
+    heard
+        .arg("--default-signal=INT,TERM,HUP")
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env_clear();
+    for (name, value) in command.get_envs() {
+        heard.envs(value.map(|value| (name, value)));
+    }
+    heard
 }
 
 /// Has it carry its plan out.

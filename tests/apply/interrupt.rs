@@ -143,7 +143,7 @@ fn down_stops_and_says_what_is_left() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     sim.node.fault("quit").slow(A_WHILE).unwrap();
-    let mut command = sim.command(&["down", "--destroy-mig", "--yes"]);
+    let mut command = child::hearing(&sim.command(&["down", "--destroy-mig", "--yes"]));
     let child = command
         .stderr(Stdio::piped())
         .stdout(Stdio::piped())
@@ -172,7 +172,7 @@ fn nothing_has_been_changed_it_ends_at_once() {
     let before = sim.status();
     let app = sim.client("0.2");
     // Waiting for a client.
-    let mut command = sim.command(&["down", "--drain", "600"]);
+    let mut command = child::hearing(&sim.command(&["down", "--drain", "600"]));
     let mut down = command.stderr(Stdio::piped()).spawn().unwrap();
     child::wait_for(&mut down, "waiting for at most");
     interrupt(&down);
@@ -181,7 +181,7 @@ fn nothing_has_been_changed_it_ends_at_once() {
     // Waiting for another change.
     let lock = std::fs::File::open(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
-    let mut down = sim.command(&["down"]);
+    let mut down = child::hearing(&sim.command(&["down"]));
     let down = down.stderr(Stdio::piped()).spawn().unwrap();
     let waits = || {
         let opened = std::fs::read_dir(format!("/proc/{}/fd", down.id())).unwrap();
@@ -205,7 +205,8 @@ fn a_question_can_be_answered_with_ctrl_c() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let mut script = Command::new("script");
+    // By its path: the search path is the node's.
+    let mut script = Command::new("/usr/bin/script");
     script
         .args([
             "-qec",
@@ -213,10 +214,12 @@ fn a_question_can_be_answered_with_ctrl_c() {
             "/dev/null",
         ])
         .env_clear()
-        .envs(sim.node.env())
+        .envs(sim.node.env());
+    let mut child = child::hearing(&script)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut child = script.spawn().unwrap();
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut said = String::new();
     let stdout = child.stdout.as_mut().unwrap();

@@ -14,7 +14,6 @@ mod mig_parted;
 mod profiles;
 mod readme;
 mod review;
-mod round_trip;
 mod sight;
 mod status;
 mod status_json;

@@ -1,7 +1,9 @@
 //! What an outside review found, each with the test that showed it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Stdio;
 
 use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
 
@@ -195,25 +197,27 @@ fn b2_root_opens_no_control_session_in_a_users_directory() {
     let whole = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
     Ran::of(&mut sim.by_nobody(&["up", whole.to_str().unwrap()])).ended(0);
     let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
-    let log = |sim: &Sim| {
+    // Counted by their first line: the last one may still be on its way.
+    let sessions = |sim: &Sim| {
         let logs = sim
             .node
             .run_dir()
             .with_file_name("nobody")
             .join("state/mig-mps");
         let device = fs::read_dir(logs).unwrap().next().unwrap().unwrap().path();
-        fs::read_to_string(device.join("control.log")).unwrap()
+        let log = fs::read_to_string(device.join("control.log")).unwrap();
+        log.matches("NEW UI").count()
     };
     let mut client = sim.by_nobody(&[]);
     client.env("CUDA_MPS_PIPE_DIRECTORY", theirs.join("by-name/0/pipe"));
-    let before = log(&sim);
+    let before = sessions(&sim);
     // As root, with a client there, so that the state cannot be told passively.
     let status = Ran::of(
         sim.command(&["status", "--json"])
             .env("MIG_MPS_RUN_DIR", &theirs),
     )
     .json();
-    assert_eq!(log(&sim), before);
+    assert_eq!(sessions(&sim), before);
     assert_eq!(in_state(&status, "ready"), ["0"], "told passively");
     Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
 }
@@ -393,4 +397,243 @@ fn d15_a_time_may_have_a_unit() {
     sim.run(&["down", "--drain", "30s"]).ended(0);
     sim.run(&["down", "--drain", "1m"]).ended(0);
     sim.run(&["down", "--drain", "soon"]).ended(2);
+}
+
+#[test]
+fn e1_disable_mig_leaves_the_gpus_of_other_devices_alone() {
+    let sim = Sim::with("h200", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "1.0", "--destroy-mig", "--yes"]).ended(0);
+    sim.run(&["down", "0.0", "--disable-mig", "--yes"]).ended(0);
+    let list = sim.list();
+    assert_eq!(list["gpus"][0]["mig"]["current"], false, "{list:#}");
+    assert_eq!(list["gpus"][1]["mig"]["current"], true, "{list:#}");
+}
+
+#[test]
+fn e2_who_agreed_beforehand_is_not_told_to_agree_beforehand() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let lock = fs::File::create(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let path = sim.profile(ONE_EACH);
+    let mut command = sim.command(&["up", path.to_str().unwrap(), "--yes"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    let mut shown = BufReader::new(up.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("+ start") {
+        line.clear();
+        assert_ne!(shown.read_line(&mut line).unwrap(), 0);
+    }
+    // Somebody makes an instance while it waits for the lock.
+    sim.foreign_instance(0, 6);
+    drop(lock);
+    std::io::copy(&mut shown, &mut std::io::sink()).unwrap();
+    let ended = up.wait_with_output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(4), "{stderr}");
+    assert!(!stderr.contains("--yes"), "{stderr}");
+    assert!(
+        stderr.contains(
+            "it would now destroy GPU 0 1g.10gb at 6:1, which the plan shown before did not"
+        ),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn e3_a_journal_that_cannot_be_read_is_not_the_end() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
+    for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
+        let ran = ran.ended(1);
+        let advice = "remove it, and see that the monitoring services it lists run";
+        assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn e4_a_mode_that_was_only_noted_is_no_longer_ours_once_it_is_taken_back() {
+    let sim = in_a_virtual_machine();
+    sim.up(SMALL, &[]).ended(3);
+    let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+    assert!(
+        ran.stderr.contains("MIG mode off on 1 GPU."),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn e5_disable_mig_says_where_the_mode_stays() {
+    let sim = in_a_virtual_machine();
+    sim.up(SMALL, &[]).ended(3);
+    sim.node.reboot();
+    sim.up(SMALL, &[]).ended(0);
+    let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+    assert!(
+        ran.stderr.contains("MIG mode stays on: GPU 0"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn e6_disable_mig_warns_of_the_reset_that_ampere_needs() {
+    for (model, warns) in [("a100-80gb", true), ("h200", false)] {
+        let sim = Sim::with(model, 1);
+        sim.up(SMALL, &[]).ended(0);
+        let ran = sim.run(&["down", "--disable-mig"]).ended(4);
+        let warned = ran.stderr.contains("needs a GPU reset");
+        assert_eq!(warned, warns, "{model}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn e7_force_says_whom_it_ends() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("1.2");
+    let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
+    let named = format!("1 client is ended:\n  1.2: pid {} (", app.pid());
+    assert!(ran.stdout.contains(&named), "{}", ran.stdout);
+    // Both are treated alike, whoever has a client.
+    assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
+}
+
+#[test]
+fn e8_json_has_the_plan_that_was_carried_out() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let path = sim.profile(ONE_EACH);
+    let args = [
+        "up",
+        path.to_str().unwrap(),
+        "--json",
+        "--yes",
+        "--drain",
+        "60",
+    ];
+    let mut command = sim.command(&args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    let mut said = BufReader::new(up.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for at most") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    app.finish();
+    std::io::copy(&mut said, &mut std::io::sink()).unwrap();
+    let ended = up.wait_with_output().unwrap();
+    let outcome: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(outcome["changed"], true);
+    let disturbed = &outcome["plan"]["gpus"][0]["disturbs"];
+    assert_eq!(disturbed, &serde_json::json!([]), "nobody was disturbed");
+}
+
+#[test]
+fn e9_a_mistake_on_an_endless_line_is_shown_in_part() {
+    let sim = Sim::with("a100-80gb", 1);
+    let file = sim.node.dir().join("long.yaml");
+    let text = format!("version: v1\nmig-configs: {}\n", "[".repeat(100_000));
+    fs::write(&file, text).unwrap();
+    let ran = sim.run(&["import", file.to_str().unwrap()]).ended(2);
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+    let profile = format!(
+        "{}[[gpu]]\nselect = {{ all = treu }} # {}",
+        "\n",
+        "x".repeat(5000)
+    );
+    let ran = sim.up(&profile, &[]).ended(2);
+    assert!(
+        ran.stderr.contains("select = { all = treu }"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+}
+
+#[test]
+fn f1_a_change_that_was_killed_is_told_of_by_those_that_only_look() {
+    let sim = Sim::with("a100-80gb", 1);
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    sim.node.fault(create).kills().unwrap();
+    let _ = sim.up(SMALL, &[]);
+    let path = sim.profile(SMALL);
+    for args in [&["status"][..], &["plan", path.to_str().unwrap()]] {
+        let ran = sim.run(args).ended(0);
+        let told = ran.stderr.contains("A change was interrupted: ")
+            || ran.stdout.contains("\ninterrupted: ");
+        assert!(told, "{args:?}: {}", ran.stderr);
+    }
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let ran = sim.run(&["status"]).ended(0);
+    let said = ran.stdout + &ran.stderr;
+    assert!(!said.contains("interrupted"), "{said}");
+}
+
+#[test]
+fn f2_a_uuid_means_one_gpu() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = "[[gpu]]\nselect = { uuid = \"GPU-\" }\nmig = false\n";
+    let ran = sim.up(profile, &[]).ended(2);
+    let said = "the UUIDs of several GPUs begin like this";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 0);
+}
+
+/// Where an Ampere GPU's MIG mode changes with a reboot.
+fn in_a_virtual_machine() -> Sim {
+    let sim = Sim::with("a100-80gb", 1);
+    let platform = simnode::node::Platform::PassThrough;
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.policy.platform = platform);
+    update.unwrap();
+    sim
+}
+
+#[test]
+fn g1_an_empty_product_name_is_a_mistake() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim
+        .up("[[gpu]]\nselect = { product = \"\" }\nmig = false\n", &[])
+        .ended(2);
+    assert!(ran.stderr.contains("all = true"), "{}", ran.stderr);
+}
+
+#[test]
+fn g2_switching_mig_off_is_asked_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    let ran = sim.up(whole, &[]).ended(4);
+    assert!(
+        ran.stderr.contains("switch MIG mode off on GPU 0"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(whole, &["--yes"]).ended(0);
+}
+
+#[test]
+fn g3_whoever_holds_a_gpu_for_a_moment_fails_nothing() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let path = sim.profile(SMALL);
+    let up = sim.spawn(&["up", path.to_str().unwrap()]);
+    while sim.happened("nvmlDeviceSetMigMode") < 2 {
+        std::thread::yield_now();
+    }
+    drop(holder);
+    assert!(up.wait_with_output().unwrap().status.success());
+    assert_eq!(in_state(&sim.status(), "ready").len(), 2);
 }

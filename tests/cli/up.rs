@@ -305,7 +305,7 @@ fn instances_that_others_left_are_finished_or_removed() {
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |1g   |.....|.....|1g   |.....|  now
       |2g.20gb    |1g   |1g   |.....|.....|.....|.....|  then
-      - destroy 1g.10gb at 6:1 (left without a compute instance, and the profile does not ask for it)
+      - destroy 1g.10gb at 6:1 (left without a compute instance, and the profile does not ask for it; not known to be made by mig-mps)
       + create the full compute instance in 3:1 (its GPU instance is there without it)
       + start 1 daemon (no daemon serves it): 0.3
     ");
@@ -565,4 +565,28 @@ fn a_daemon_without_its_record_is_taken_over() {
             ran.stderr
         );
     }
+}
+
+#[test]
+fn a_plan_says_which_reset_or_reboot_is_due() {
+    let profile = |sim: &Sim| sim.profile(SMALL).to_str().unwrap().to_owned();
+    let sim = Sim::with("a100-80gb", 2);
+    let ran = sim.run(&["plan", &profile(&sim)]).ended(0);
+    assert!(
+        ran.stdout
+            .contains("\nGPU 0-1: MIG mode changes with a reset: "),
+        "{}",
+        ran.stdout
+    );
+    let hopper = Sim::with("h200", 1);
+    let ran = hopper.run(&["plan", &profile(&hopper)]).ended(0);
+    assert!(!ran.stdout.contains("reset"), "{}", ran.stdout);
+    let json = sim.run(&["plan", &profile(&sim), "--json"]).json();
+    assert_eq!(json["changes"], true);
+    assert!(
+        json["gpus"][0]["due"]
+            .as_str()
+            .unwrap()
+            .contains("a reboot")
+    );
 }

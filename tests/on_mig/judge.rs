@@ -171,6 +171,8 @@ fn used(walk: &Walk, request: &Request, verdict: &mut Verdict) {
     transcript.add(&run::transcript(&reports));
     let failed = run::failed(&reports).map(|row| format!("the row {row} does not hold"));
     verdict.failures.extend(failed);
+    transcript.begin("from one geometry to the next in place, and back");
+    verdict.failures.extend(walk.change(&rounds).err());
     if interrupt::is_wanted() {
         verdict.failures.push("interrupted".into());
     }

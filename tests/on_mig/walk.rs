@@ -26,6 +26,9 @@ pub(crate) type Checked<T = ()> = Result<T, String>;
 /// Exit status of a refusal because something runs.
 const IN_USE: i32 = 4;
 
+/// Exit status of a plan that is not empty.
+const NOT_YET: i32 = 3;
+
 /// mig-mps on the named GPU, with a run directory of its own.
 pub(crate) struct Walk<'a> {
     pub(crate) node: &'a Node,
@@ -52,13 +55,36 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// From nothing to this geometry with its daemons, and back.
-    pub(crate) fn live(&self, round: &Round, with_clients: bool) -> Checked {
+    /// From one geometry to the next in place, and at last to none, with MIG mode as it was.
+    pub(crate) fn change(&self, rounds: &[Round]) -> Checked {
+        for round in rounds {
+            let profile = self.profile(round)?;
+            self.run(&["plan", &profile, "--exit-code"], NOT_YET)?;
+            self.run(&["up", &profile, "--yes"], 0)?;
+            self.is_made(round)?;
+            self.ready(round.devices())?;
+        }
+        if self.subject.was_in_mig_mode {
+            self.run(&["down", "--destroy-mig", "--yes"], 0)?;
+            return check(self.instances()?.is_empty(), "instances are left");
+        }
+        self.run(&["down", "--disable-mig", "--yes"], 0)?;
+        check(!self.is_in_mig_mode(), "MIG mode is still on")
+    }
+
+    /// Writes a geometry's profile down.
+    fn profile(&self, round: &Round) -> Checked<String> {
         let profile = self.dir.join("profile.toml");
         let text = round.toml(&self.subject.uuid);
         fs::write(&profile, &text).map_err(|error| format!("{}: {error}", profile.display()))?;
         self.transcript.add(&text);
-        let profile = profile.to_str().ok_or("a path that is no text")?;
+        let path = profile.to_str().ok_or("a path that is no text")?;
+        Ok(path.to_owned())
+    }
+
+    /// From nothing to this geometry with its daemons, and back.
+    pub(crate) fn live(&self, round: &Round, with_clients: bool) -> Checked {
+        let profile = &self.profile(round)?;
         self.run(&["up", profile, "--dry-run"], 0)?;
         check(self.instances()?.is_empty(), "--dry-run made something")?;
         self.run(&["up", profile, "--yes"], 0)?;

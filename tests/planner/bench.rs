@@ -85,7 +85,7 @@ fn pairs() -> Vec<Duration> {
 }
 
 fn time(scene: &Scene, counts: &[u32]) -> Duration {
-    let profile = scene::asking_for(scene.model, counts);
+    let profile = scene::asking_for(scene.models[0], counts);
     let begun = Instant::now();
     // A refusal is as good an answer.
     let _ = std::hint::black_box(scene.plan(&profile));

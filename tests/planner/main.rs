@@ -4,6 +4,7 @@ mod brute;
 mod model;
 mod models;
 mod pairs;
+mod round_trip;
 mod scene;
 mod sequences;
 mod speed;

@@ -20,11 +20,12 @@ pub(crate) fn named(key: &str) -> &'static Model {
     Model::named(key).expect("a key of the catalog")
 }
 
-/// A node with so many GPUs of a model, all in MIG mode and empty.
-pub(crate) fn node(model: &Model, count: u32) -> Node {
+/// A node with GPUs of these models, all in MIG mode and empty.
+pub(crate) fn node(models: &[&Model]) -> Node {
+    let gpus = (0..).zip(models);
     Node {
         boot_id: "boot".to_owned(),
-        gpus: (0..count).map(|index| gpu(model, index)).collect(),
+        gpus: gpus.map(|(index, model)| gpu(model, index)).collect(),
         ..Node::default()
     }
 }
@@ -41,6 +42,7 @@ fn gpu(model: &Model, index: u32) -> Gpu {
             current: true,
             pending: true,
         }),
+        resetless: None,
         profiles: model.profiles.iter().map(offer).collect(),
         instances: Vec::new(),
         hidden: None,

@@ -109,7 +109,7 @@ fn every_way_from_a_layout_to_a_request_is_the_best_there_is() {
 #[test]
 fn what_does_not_fit_fits_beside_nothing_that_stands() {
     let grid = Grid::new();
-    let node = model::node(grid.model, 1);
+    let node = model::node(&[grid.model]);
     let offered = &node.gpus[0].profiles;
     let wanted: Vec<Vec<Request>> = brute::requests(grid.model)
         .iter()

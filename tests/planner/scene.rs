@@ -18,11 +18,11 @@ use simnode::catalog::Model;
 use super::brute::Body;
 use super::model;
 
-/// A node whose GPUs are all of one model.
+/// A node with GPUs of these models.
 #[derive(Clone)]
 pub(crate) struct Scene {
     pub(crate) node: Node,
-    pub(crate) model: &'static Model,
+    pub(crate) models: Vec<&'static Model>,
     next: u32,
 }
 
@@ -31,10 +31,16 @@ pub(crate) fn home() -> RunDir {
 }
 
 impl Scene {
-    pub(crate) fn new(model: &'static Model, gpus: u32) -> Self {
+    /// So many GPUs of one model, in MIG mode and empty.
+    pub(crate) fn new(model: &'static Model, gpus: usize) -> Self {
+        Self::of(vec![model; gpus])
+    }
+
+    /// GPUs of these models, in MIG mode and empty.
+    pub(crate) fn of(models: Vec<&'static Model>) -> Self {
         Self {
-            node: model::node(model, gpus),
-            model,
+            node: model::node(&models),
+            models,
             next: 1,
         }
     }
@@ -47,7 +53,7 @@ impl Scene {
     /// Puts instances on the first GPU, each with its full compute instance and nobody on it.
     pub(crate) fn lay(&mut self, layout: &[Body]) {
         for &(number, start, size) in layout {
-            let id = ProfileId(self.model.profiles[number].id);
+            let id = ProfileId(self.models[0].profiles[number].id);
             let placement = Placement::new(start, size);
             self.create(0, id, placement);
             self.create_compute(0, placement, ComputeChoice::Full);
@@ -57,7 +63,7 @@ impl Scene {
     /// What lies on the first GPU.
     pub(crate) fn layout(&self) -> Vec<Body> {
         let number = |id: ProfileId| {
-            let profiles = &self.model.profiles;
+            let profiles = &self.models[0].profiles;
             profiles
                 .iter()
                 .position(|p| p.id == id.0)
@@ -176,8 +182,7 @@ impl Scene {
         for other in &reported.instances {
             assert!(!other.placement.overlaps(placement), "{placement} is taken");
         }
-        let known = self
-            .model
+        let known = self.models[gpu]
             .profile(profile.0)
             .expect("a profile of the model");
         self.next += 1;

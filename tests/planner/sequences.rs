@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn nothing_is_left_to_do_after_up(
         key in select(model::keys()),
-        gpus in 1_u32..3,
+        gpus in 1_usize..3,
         wishes in prop::collection::vec(wish(), 1..6),
     ) {
         let model = model::named(key);
