@@ -28,7 +28,8 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
                 node.interrupted.push((run_dir.clone(), journal));
             }
-            Ok(_) => {}
+            Ok(Some(journal)) => node.under_way.push(journal),
+            Ok(None) => {}
             // Only its owner may read it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
             Err(error) => node.hidden.push(error.to_string()),

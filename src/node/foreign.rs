@@ -250,3 +250,35 @@ fn devices(node: &Node, visible: &Variable, pids: &[u32]) -> Vec<String> {
         .map(|device| device.uuid)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(pipe_directory: Variable, visible: Variable) -> Foreign {
+        Foreign {
+            program: MpsProgram::Control,
+            pid: Pid(1),
+            user: None,
+            command: String::new(),
+            age: None,
+            pipe_directory,
+            is_orphan: false,
+            visible,
+            devices: Vec::new(),
+            servers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_default_directories_are_known_and_what_is_hidden_is_not_guessed() {
+        let is_at_default = |pipe: Variable| daemon(pipe, Variable::Unset).is_at_default();
+        let at = |path: &str| is_at_default(Variable::Is(path.to_owned()));
+        assert!(is_at_default(Variable::Unset));
+        assert!(at("/tmp/nvidia-mps") && at("/tmp/nvidia-mps/") && at("/run/nvidia-mps"));
+        assert!(!at("/tmp/nvidia-mps-0"));
+        assert!(!is_at_default(Variable::Hidden));
+        assert!(daemon(Variable::Unset, Variable::Unset).sees_everything());
+        assert!(!daemon(Variable::Unset, Variable::Hidden).sees_everything());
+    }
+}

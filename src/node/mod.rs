@@ -50,6 +50,8 @@ pub struct Node {
     pub processes: BTreeMap<String, Processes>,
     /// The GPU and compute instances that mig-mps made.
     pub created: Vec<Created>,
+    /// Changes that somebody is carrying out now.
+    pub under_way: Vec<Journal>,
     /// Changes that were killed half-way, and the run directory each left its journal in.
     pub interrupted: Vec<(RunDir, Journal)>,
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.

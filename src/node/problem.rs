@@ -97,7 +97,10 @@ impl Node {
     /// What is as it may be and still worth a word.
     pub fn remarks(&self, devices: &[String]) -> Vec<Problem> {
         let wanted = |served: &&Served| devices.is_empty() || devices.contains(&served.record.name);
-        let mut remarks = Vec::new();
+        let under_way = self.under_way.iter();
+        let mut remarks: Vec<Problem> = under_way
+            .map(|journal| Problem::of_node(format!("a change is under way: {journal}")))
+            .collect();
         for served in self.served.iter().filter(wanted) {
             let ended = served.life == Life::NoServerYet
                 && served.record.finished
@@ -148,6 +151,8 @@ impl Node {
             .daemon
             .map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
         match served.life {
+            // It is being ended, or started again.
+            Life::Dead if !self.under_way.is_empty() => None,
             Life::Dead if served.record.boot_id != self.boot_id => Some(format!(
                 "its directory is of an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
             )),

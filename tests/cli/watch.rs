@@ -110,7 +110,7 @@ fn nothing_is_asked_while_nothing_changes_and_what_changes_is_marked() {
     let before = {
         let log = sim.node.log_dir();
         let sizes = || -> u64 {
-            let logs = fs::read_dir(&log)
+            let logs = fs::read_dir(log)
                 .unwrap()
                 .map(|entry| entry.unwrap().path());
             logs.map(|dir| fs::metadata(dir.join("control.log")).unwrap().len())

@@ -73,8 +73,8 @@ fn cell(node: &Node, row: &Row<'_>, column: StatusColumn) -> String {
         }),
         StatusColumn::Since => alive.map(|served| age(since(served))),
         StatusColumn::Serve => served
-            .and_then(|served| served.record.settings.serve.clone())
-            .map(|serve| serve.to_string()),
+            .and_then(|served| served.record.settings.serve.as_ref())
+            .map(ToString::to_string),
         StatusColumn::Device => Some(row.uuid().to_owned()),
     };
     shown.unwrap_or_else(|| "-".to_owned())

@@ -120,7 +120,7 @@ pub(super) fn foreign(node: &Node) -> Option<Table> {
             .iter()
             .map(|uuid| node.name_of_uuid(uuid))
             .collect();
-        let serves = match names.as_slice() {
+        let served = match names.as_slice() {
             [] if foreign.visible == Variable::Hidden => "?".to_owned(),
             [] => "-".to_owned(),
             [first, .., last] if names.len() > 4 => format!("{first} … {last} ({})", names.len()),
@@ -140,7 +140,7 @@ pub(super) fn foreign(node: &Node) -> Option<Table> {
             }
             .to_owned(),
             user(foreign.user),
-            serves,
+            served,
             if servers.is_empty() {
                 "-".to_owned()
             } else {
