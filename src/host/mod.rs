@@ -5,6 +5,7 @@
 
 mod child;
 mod files;
+mod held;
 mod holders;
 mod interrupt;
 mod lock;
@@ -23,6 +24,7 @@ pub use child::{Output, RunError, run};
 pub use files::{
     end_of, in_path, make_dir, read_json, remove_if_there, tail, write_json, write_private_json,
 };
+pub use held::Held;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use lock::{Lock, LockError};

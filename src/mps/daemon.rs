@@ -1,7 +1,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::MpsError;
+use super::log::diagnose;
+use super::{Kind, LogFile, LogLine, MpsError};
 use crate::environment::MpsPrograms;
 use crate::host::{self, Pid};
 
@@ -50,13 +51,13 @@ pub struct Daemon {
     marks: [u64; 2],
 }
 
-/// The logs of a daemon and of its servers.
-const LOGS: [&str; 2] = ["control.log", "server.log"];
-
 impl Daemon {
     /// The daemon with these directories.
     pub fn new(programs: MpsPrograms, pipe: PathBuf, log: PathBuf) -> Self {
-        let marks = LOGS.map(|name| std::fs::metadata(log.join(name)).map_or(0, |meta| meta.len()));
+        let marks = LogFile::ALL.map(|file| {
+            let meta = std::fs::metadata(log.join(file.name()));
+            meta.map_or(0, |meta| meta.len())
+        });
         Self {
             programs,
             pipe,
@@ -125,40 +126,41 @@ impl Daemon {
     /// The last telling lines its logs have got since this was made, the server's after the
     /// daemon's.
     pub fn last_words(&self) -> Vec<String> {
-        LOGS.into_iter()
-            .zip(self.marks)
-            .flat_map(|(log, mark)| {
-                let mut lines = host::tail(&self.log.join(log), mark, 200);
-                lines.retain(|line| !is_chatter(line));
-                lines.split_off(lines.len().saturating_sub(4))
-            })
-            .collect()
+        let mut telling = self.lines();
+        for lines in &mut telling {
+            lines.retain(|line| is_telling(line));
+            lines.drain(..lines.len().saturating_sub(4));
+        }
+        telling.concat()
     }
 
-    /// An error about this daemon with its last log lines.
+    /// The lines of each log since this was made.
+    fn lines(&self) -> [Vec<String>; 2] {
+        let tail =
+            |at: usize| host::tail(&self.log.join(LogFile::ALL[at].name()), self.marks[at], 200);
+        [tail(0), tail(1)]
+    }
+
+    /// An error about this daemon with its last log lines, and what they say in words.
     pub(super) fn failure(&self, what: impl Into<String>) -> MpsError {
+        let mut what = what.into();
+        let [control, server] = self.lines();
+        if let Some(words) = diagnose(&control, &server) {
+            what = format!("{what}: {words}");
+        }
         MpsError::Failed {
-            what: what.into(),
+            what,
             log: self.log.clone(),
             last_words: self.last_words(),
         }
     }
 }
 
-/// Whether a log line only tells that somebody asked something. Not a line is relied on: wording
-/// differs between versions, and what is not known to be chatter is shown.
-fn is_chatter(line: &str) -> bool {
-    const CHATTER: [&str; 5] = [
-        "Accepting connection",
-        "NEW UI",
-        "UI closed",
-        "Cmd:",
-        "did not send valid credentials",
-    ];
-    let said = line.split_once("] ").map_or(line, |(_, said)| said).trim();
-    // Asked for a server that had just gone.
-    let answer = said.starts_with("Server ") && said.ends_with(" not found");
-    answer || CHATTER.iter().any(|chatter| said.contains(chatter)) || said.parse::<f64>().is_ok()
+/// Whether a log line tells more than that somebody asked something. Wording differs between versions: what is not
+/// known is shown.
+fn is_telling(line: &str) -> bool {
+    let kind = LogLine::parse(line).meaning().kind;
+    !matches!(kind, Kind::Chatter | Kind::Benign)
 }
 
 /// A server's process id in the control program's answer.

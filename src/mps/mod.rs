@@ -10,15 +10,20 @@ mod error;
 mod glance;
 mod launch;
 mod liveness;
+mod log;
 mod pending;
 mod servers;
 mod session;
 mod stop;
+mod terminate;
 
 pub use daemon::{Daemon, MAX_PIPE_DIR, WhoMay};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
 pub use launch::Launched;
 pub use liveness::Liveness;
+pub use log::{
+    Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, Woken, merge, rotate_logs,
+};
 pub use pending::pending;
 pub use stop::Patience;

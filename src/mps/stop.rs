@@ -1,10 +1,9 @@
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use super::{Daemon, Liveness, MpsError};
-use crate::host::{Host, Pid, RunError, StartTime, run};
+use crate::host::{Held, Host, Pid, RunError, StartTime, run};
 
 /// What happens to the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +16,30 @@ pub enum Patience {
     Force(u32),
 }
 
+impl Patience {
+    /// Clients shall end at once: `quit -t` takes whole seconds. Before it, each is terminated, which the MPS guide
+    /// has as the way to end clients without harm; they fail with CUDA error 810.
+    pub const AT_ONCE: Self = Self::Force(1);
+}
+
 /// An idle daemon with a server takes 45 to 80 ms to end.
 const QUIT_LIMIT: Duration = Duration::from_secs(15);
 
 /// After the control program has returned, or has been refused.
 const GONE_LIMIT: Duration = Duration::from_secs(1);
 
+/// For how long a daemon is asked who its clients are that must end at once; one that does not answer is told to quit
+/// without that.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long it may take after SIGTERM: measured, it dies at once, and its server with it.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(5);
+
 impl Daemon {
     /// Ends the daemon, and returns when its process is gone and its lock free.
+    ///
+    /// First it is asked to. One that does not end by that is ended by SIGTERM where nobody is to be spared: its
+    /// clients were to end, or it has no server.
     ///
     /// # Errors
     /// [`MpsError::Failed`] with what still stands.
@@ -34,6 +49,66 @@ impl Daemon {
         daemon: (Pid, StartTime),
         patience: Patience,
     ) -> Result<(), MpsError> {
+        let Some(held) = host.hold(daemon.0, daemon.1) else {
+            return self.verify_lock_free();
+        };
+        if patience == Patience::AT_ONCE {
+            self.terminate_clients(host, daemon.0);
+        }
+        let (said, limit) = match self.quit(&held, patience) {
+            Quit::Ended => return self.verify_lock_free(),
+            Quit::Failed(error) => return Err(error),
+            Quit::Refused { said, limit } => (said, limit),
+        };
+        let servers = children(host, daemon.0);
+        let mut failure = format!(
+            "the control daemon {} has not ended within {} s{said}",
+            daemon.0,
+            limit.as_secs()
+        );
+        if patience == Patience::Idle && !servers.is_empty() {
+            // Measured: the daemon goes on with a quit whose caller has gone.
+            if said.is_empty() {
+                failure.push_str(
+                    ": a client has joined at the last moment; no other is admitted, and the daemon \
+                     ends when that one does",
+                );
+            }
+            return Err(self.failure(failure));
+        }
+        self.signal(&held, daemon.0)?;
+        let left: Vec<String> = servers
+            .into_iter()
+            .filter(|(pid, started)| {
+                host.hold(*pid, *started)
+                    .is_some_and(|held| !held.ends_within(GONE_LIMIT))
+            })
+            .map(|(pid, _)| pid.to_string())
+            .collect();
+        if !left.is_empty() {
+            return Err(self.failure(format!(
+                "the control daemon {} did not end when asked to, and was ended; of its servers are left: pid {}",
+                daemon.0,
+                left.join(", ")
+            )));
+        }
+        self.verify_lock_free()
+    }
+
+    /// Ends a daemon that no control session can reach any more. Its server and their clients'
+    /// connections end with it.
+    ///
+    /// # Errors
+    /// [`MpsError::Failed`] where it does not end.
+    pub fn terminate(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<(), MpsError> {
+        match host.hold(daemon.0, daemon.1) {
+            Some(held) => self.signal(&held, daemon.0),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks it to quit, again and again while it is refused.
+    fn quit(&self, held: &Held, patience: Patience) -> Quit {
         let (quit, limit) = match patience {
             Patience::Idle => ("quit\n".to_owned(), QUIT_LIMIT),
             Patience::Force(seconds) => (
@@ -49,51 +124,47 @@ impl Daemon {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It is still waiting for a client: looked at below.
                 Err(RunError::Late { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Quit::Failed(error.into()),
             }
             // A refused session exits 0 without a word: only the process tells.
-            if gone(host, daemon, GONE_LIMIT) {
-                return self.verify_lock_free();
+            if held.ends_within(GONE_LIMIT) {
+                return Quit::Ended;
             }
         }
-        let said = match (said.trim(), patience) {
-            ("", Patience::Force(_)) => String::new(),
-            // Measured: the daemon goes on with a quit whose caller has gone.
-            ("", Patience::Idle) => {
-                ": a client has joined at the last moment; no other is admitted, and the daemon ends \
-                 when that one does"
-                    .to_owned()
-            }
-            (said, _) => format!(": {said}"),
+        let said = match said.trim() {
+            "" => String::new(),
+            said => format!(": {said}"),
         };
-        Err(self.failure(format!(
-            "the control daemon {} has not ended within {} s{said}",
-            daemon.0,
-            limit.as_secs()
-        )))
+        Quit::Refused { said, limit }
     }
 
-    /// Ends a daemon that no control session can reach any more. Its server and their clients'
-    /// connections end with it.
-    ///
-    /// # Errors
-    /// [`MpsError::Failed`] where it does not end.
-    pub fn terminate(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<(), MpsError> {
-        let (pid, started) = daemon;
-        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
-        // Opened first, checked then, signalled last: no other process can come in between.
-        if let Some(Ok(pidfd)) = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty()))
-            && host
-                .process(pid)
-                .is_some_and(|process| process.started == started)
-        {
-            let sent = pidfd_send_signal(&pidfd, Signal::TERM);
-            sent.map_err(|error| self.failure(format!("cannot end process {pid}: {error}")))?;
+    /// Terminates every client, as far as that can be had: those that are left are ended by the quit that follows.
+    fn terminate_clients(&self, host: &Host, daemon: Pid) {
+        let servers: Vec<Pid> = children(host, daemon)
+            .into_iter()
+            .map(|(pid, _)| pid)
+            .collect();
+        let Ok(glance) = self.glance(&servers, ASK_LIMIT, ASK_LIMIT) else {
+            return;
+        };
+        for server in glance.servers {
+            // 0 is one in a pid namespace that cannot be seen from here.
+            for client in server.clients.into_iter().filter(|client| client.0 != 0) {
+                let _ = self.terminate_client(server.pid, client);
+            }
         }
-        if gone(host, daemon, QUIT_LIMIT) {
+    }
+
+    /// SIGTERM, which it does not handle.
+    fn signal(&self, held: &Held, pid: Pid) -> Result<(), MpsError> {
+        let sent = held.signal(Signal::TERM);
+        sent.map_err(|error| self.failure(format!("cannot end process {pid}: {error}")))?;
+        // One that is stopped would receive it only when it goes on.
+        let _ = held.signal(Signal::CONT);
+        if held.ends_within(SIGNAL_LIMIT) {
             return Ok(());
         }
-        Err(self.failure(format!("process {pid} does not end")))
+        Err(self.failure(format!("process {pid} does not end: it was sent SIGTERM")))
     }
 
     fn verify_lock_free(&self) -> Result<(), MpsError> {
@@ -107,24 +178,22 @@ impl Daemon {
     }
 }
 
-/// Waits until a process is gone: by its pidfd, opened before its start time is checked, so that
-/// another process given the same pid is never waited for.
-fn gone(host: &Host, (pid, started): (Pid, StartTime), limit: Duration) -> bool {
-    let alive = || {
-        host.process(pid)
-            .is_some_and(|process| process.started == started)
-    };
-    let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
-    let Some(Ok(pidfd)) = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty())) else {
-        return !alive();
-    };
-    if !alive() {
-        return true;
-    }
-    let Ok(timeout) = Timespec::try_from(limit) else {
-        return false;
-    };
-    let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
-    let ended = poll(&mut watched, Some(&timeout));
-    matches!(ended, Ok(1..)) || !alive()
+/// What came of asking a daemon to quit.
+enum Quit {
+    Ended,
+    /// It goes on; what it said, and for how long it was tried.
+    Refused {
+        said: String,
+        limit: Duration,
+    },
+    Failed(MpsError),
+}
+
+/// A daemon's servers.
+fn children(host: &Host, daemon: Pid) -> Vec<(Pid, StartTime)> {
+    let table = host.processes().unwrap_or_default();
+    table
+        .children(daemon)
+        .map(|child| (child.pid, child.started))
+        .collect()
 }

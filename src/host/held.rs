@@ -1,0 +1,74 @@
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{Host, Pid, StartTime};
+
+/// One certain process: whatever is done to it is never done to another one that is given its pid later.
+#[derive(Debug)]
+pub struct Held {
+    pidfd: OwnedFd,
+}
+
+impl Host {
+    /// Takes hold of the process with that id that started then; `None` where it is gone.
+    pub fn hold(&self, pid: Pid, started: StartTime) -> Option<Held> {
+        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw)?;
+        // Opened first and checked then: no other process can come in between.
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        let process = self.process(pid)?;
+        (process.started == started).then_some(Held { pidfd })
+    }
+}
+
+impl Held {
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, signal)?)
+    }
+
+    /// Waits for its end for at most so long; tells whether it has ended.
+    pub fn ends_within(&self, limit: Duration) -> bool {
+        let Ok(timeout) = Timespec::try_from(limit) else {
+            return false;
+        };
+        let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut watched, Some(&timeout)), Ok(1..))
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_held_by_pid_and_start() {
+        let host = Host::at(Path::new("/"));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid(child.id());
+        let started = host.process(pid).unwrap().started;
+        assert!(
+            host.hold(pid, StartTime(started.0 + 1)).is_none(),
+            "another process"
+        );
+        let held = host.hold(pid, started).unwrap();
+        assert!(!held.has_ended());
+        held.signal(Signal::TERM).unwrap();
+        assert!(held.ends_within(Duration::from_secs(20)));
+        child.wait().unwrap();
+        assert!(host.hold(pid, started).is_none(), "it is gone");
+    }
+}

@@ -1,0 +1,147 @@
+use super::LogLine;
+
+/// What the last lines of the logs say about a daemon or server that does not come up, in words; `None` where they
+/// say nothing that is known.
+pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<String> {
+    let texts = |lines: &[String]| -> Vec<String> {
+        let texts = lines.iter().map(|line| LogLine::parse(line).text);
+        texts.map(|text| text.trim().to_owned()).collect()
+    };
+    let (control, server) = (texts(control), texts(server));
+    if let Some(why) = server.iter().rev().find_map(|text| failed_to_start(text)) {
+        return Some(format!("the MPS server could not start: {why}"));
+    }
+    if let Some((user, error)) = control.iter().rev().find_map(|text| not_permitted(text)) {
+        return Some(format!(
+            "the daemon may not start a server for user {user}: {error} (a daemon that is not root's \
+             serves its own user alone)"
+        ));
+    }
+    // What came before a server that was ready is over.
+    let since = control
+        .iter()
+        .rposition(|text| text.starts_with("NEW SERVER ") && text.ends_with(": Ready"))
+        .map_or(0, |at| at + 1);
+    let ends: Vec<&str> = control[since..]
+        .iter()
+        .filter_map(|text| exit_status(text))
+        .collect();
+    let status = ends.last()?;
+    let times = match ends.len() {
+        1 => String::new(),
+        times => {
+            format!(", {times} times over: with a client waiting, the daemon tries again and again")
+        }
+    };
+    let silence = if server.is_empty() {
+        ", and wrote nothing: its program is not found in the daemon's PATH, or its user may not enter \
+         one of the directories above the pipe directory"
+    } else {
+        ""
+    };
+    Some(format!(
+        "the MPS server ended with status {status}{times}{silence}"
+    ))
+}
+
+/// `Failed to start : no CUDA-capable device is detected`; what follows is CUDA's description.
+fn failed_to_start(text: &str) -> Option<&str> {
+    let why = text
+        .strip_prefix("Failed to start")?
+        .trim_start()
+        .strip_prefix(':')?
+        .trim();
+    (!why.is_empty()).then_some(why)
+}
+
+/// `Failed to start server using uid 0, error: Operation not permitted`
+fn not_permitted(text: &str) -> Option<(&str, &str)> {
+    let (user, error) = text
+        .strip_prefix("Failed to start server using uid ")?
+        .split_once(", error: ")?;
+    Some((user, error))
+}
+
+/// `Server 466 exited with status 1`; `None` where it is 0.
+fn exit_status(text: &str) -> Option<&str> {
+    let (_, status) = text
+        .strip_prefix("Server ")?
+        .split_once(" exited with status ")?;
+    (status != "0").then_some(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(tag: &str, texts: &[&str]) -> Vec<String> {
+        let line = |text| format!("[2026-11-20 17:34:04.858 {tag}   447] {text}");
+        texts.iter().map(line).collect()
+    }
+
+    fn said(control: &[&str], server: &[&str]) -> Option<String> {
+        diagnose(&lines("Control", control), &lines("Server", server))
+    }
+
+    #[test]
+    fn cudas_own_words_come_first() {
+        let why = said(
+            &["Server 5 exited with status 1"],
+            &["Startup", "Failed to start : operation not supported"],
+        );
+        assert_eq!(
+            why.unwrap(),
+            "the MPS server could not start: operation not supported"
+        );
+    }
+
+    #[test]
+    fn a_server_of_another_user_is_not_permitted() {
+        let refused = "Failed to start server using uid 1000, error: Operation not permitted";
+        let why = said(&[refused, "Server 5 exited with status 1"], &[]).unwrap();
+        assert!(
+            why.starts_with(
+                "the daemon may not start a server for user 1000: Operation not permitted"
+            ),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_crash_loop_is_counted_since_the_last_server_that_was_ready() {
+        let twice = [
+            "Server 5 exited with status 9",
+            "NEW SERVER 6: Ready",
+            "Server 6 exited with status 1",
+            "Starting new server 7 for user 0",
+            "Server 7 exited with status 1",
+        ];
+        let why = said(&twice, &["Startup"]).unwrap();
+        assert!(
+            why.starts_with("the MPS server ended with status 1, 2 times over"),
+            "{why}"
+        );
+        assert!(!why.contains("wrote nothing"), "{why}");
+    }
+
+    #[test]
+    fn a_server_that_wrote_nothing_was_not_found_or_may_not_enter() {
+        let why = said(&["Server 5 exited with status 1"], &[]).unwrap();
+        assert!(
+            why.contains("and wrote nothing: its program is not found"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_healthy_log_says_nothing() {
+        assert_eq!(
+            said(
+                &["NEW SERVER 6: Ready", "Server 6 exited with status 0"],
+                &["Startup"]
+            ),
+            None
+        );
+        assert_eq!(said(&[], &[]), None);
+    }
+}
