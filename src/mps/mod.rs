@@ -10,13 +10,15 @@ mod error;
 mod glance;
 mod launch;
 mod liveness;
+mod order;
 mod servers;
 mod session;
+mod settings;
 mod stop;
 
 pub use daemon::{Daemon, MAX_PIPE_DIR, WhoMay};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
-pub use launch::Launched;
+pub use launch::{Launch, Launched};
 pub use liveness::Liveness;
 pub use stop::Patience;

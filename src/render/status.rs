@@ -198,8 +198,8 @@ fn servers(node: &Node, rows: &[Row<'_>]) -> Table {
             server_pids.unwrap_or_else(dash),
             alive.map_or_else(dash, |served| age(since(served))),
             served
-                .and_then(|s| s.record.settings.serve)
-                .map_or_else(dash, |serve| serve.to_string()),
+                .and_then(|s| s.record.settings.serve.as_ref())
+                .map_or_else(dash, ToString::to_string),
             row.uuid().to_owned(),
         ]);
     }
@@ -314,7 +314,7 @@ fn row_json(node: &Node, row: &Row<'_>) -> Value {
         "gpu": row.device.as_ref().map(|device| device.gpu),
         "profile": row.device.as_ref().and_then(|device| device.part.as_ref()).map(|part| &part.title),
         "state": row.state(),
-        "serve": served.and_then(|served| served.record.settings.serve),
+        "serve": served.and_then(|served| served.record.settings.serve.as_ref()),
         "pipe_directory": served.map(|served| served.run_dir.pipe_dir(&served.record.uuid)),
         "daemon_pid": alive.and_then(|served| served.record.daemon).map(|daemon| daemon.pid),
         "servers": servers,
