@@ -2,7 +2,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::MpsError;
+use super::{Liveness, MpsError};
 use crate::environment::MpsPrograms;
 use crate::host::{self, Account, Limits, Pid, Uid};
 
@@ -166,6 +166,17 @@ impl Daemon {
             return Ok(());
         };
         std::fs::rename(&self.log, &aside).map_err(|error| host::in_path(&self.log, &error))
+    }
+
+    /// Removes the pipe directory of a dead daemon that was another user's: the next one could not use it.
+    pub(super) fn remove_what_another_left(&self, who: &WhoMay) -> Result<(), MpsError> {
+        let owner = std::fs::symlink_metadata(&self.pipe).map(|meta| Uid(meta.uid()));
+        match owner {
+            Ok(owner) if owner != who.owner() && self.liveness() == Liveness::Dead => {
+                self.remove_pipe_dir()
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes what daemons leave in the pipe directory, and the directory.

@@ -63,6 +63,7 @@ impl Daemon {
     pub fn launch(&self, host: &Host, shall: &Launch) -> Result<Launched, MpsError> {
         self.check_path()?;
         self.check_readers(shall)?;
+        self.remove_what_another_left(&shall.who)?;
         self.make_directories(&shall.who)?;
         match self.liveness() {
             Liveness::Held(pid) => return self.take_over(host, pid, shall),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root, plain};
+use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain};
 use crate::settings::{ask, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
@@ -134,6 +134,32 @@ fn a_groups_daemon_serves_its_members_at_once() {
     let stop = "serve is \"group:daemon\", not \"user:nobody\"";
     assert!(ran.stdout.contains(stop), "{}", ran.stdout);
     assert!(reaches(&sim, NOBODY) && !reaches(&sim, DAEMON));
+}
+
+/// What a dead daemon of one user has left is no obstacle to another's.
+#[test]
+fn a_dead_daemon_leaves_its_place_to_another_users() {
+    if !is_root("a_dead_daemon_leaves_its_place_to_another_users") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    for serve in ["user:daemon", "group:daemon", "all", "user:nobody"] {
+        let daemon = sim.device("0")["daemon_pid"].clone();
+        let pid = i32::try_from(daemon.as_i64().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        while is_alive(&daemon) {
+            std::thread::yield_now();
+        }
+        let profile = whole(&format!("serve = \"{serve}\""));
+        sim.up(&profile, &["--yes"]).ended(0);
+        let device = sim.device("0");
+        assert_eq!(
+            (&device["state"], &device["serve"]),
+            (&"ready".into(), &serve.into())
+        );
+    }
 }
 
 /// Logs that another user could have put links into are not written through.
