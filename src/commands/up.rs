@@ -68,6 +68,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         drain: Drain::of(args.drain.filter(|_| !args.force)),
     };
     up.check_pipe_dirs()?;
+    accounts::check_ways(&profile, &up.home)?;
     if !args.dry_run {
         pick_up_interrupted(environment, &up.home, ui)?;
     }

@@ -203,6 +203,7 @@ fn a_closed_parent_is_named() {
         assert!(ran.stderr.contains("chmod o+x"), "{}", ran.stderr);
     }
     assert_eq!(sim.happened("daemon start"), 0);
+    assert!(fs::read_dir(&closed).unwrap().next().is_none());
 }
 
 #[test]
