@@ -40,6 +40,9 @@ _mig__mps() {
             mig__mps,plan)
                 cmd="mig__mps__subcmd__plan"
                 ;;
+            mig__mps,set)
+                cmd="mig__mps__subcmd__set"
+                ;;
             mig__mps,status)
                 cmd="mig__mps__subcmd__status"
                 ;;
@@ -70,6 +73,9 @@ _mig__mps() {
             mig__mps__subcmd__help,plan)
                 cmd="mig__mps__subcmd__help__subcmd__plan"
                 ;;
+            mig__mps__subcmd__help,set)
+                cmd="mig__mps__subcmd__help__subcmd__set"
+                ;;
             mig__mps__subcmd__help,status)
                 cmd="mig__mps__subcmd__help__subcmd__status"
                 ;;
@@ -83,7 +89,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list plan up status down check import export completions help"
+            opts="-h -V --help --version list plan up status set down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -165,7 +171,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list plan up status down check import export completions help"
+            opts="list plan up status set down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -290,6 +296,20 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__help__subcmd__set)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__help__subcmd__status)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -386,6 +406,20 @@ _mig__mps() {
             ;;
         mig__subcmd__mps__subcmd__plan)
             opts="-h --json --exit-code --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__set)
+            opts="-h --dry-run --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

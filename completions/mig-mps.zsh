@@ -85,6 +85,15 @@ device\:"The device'\''s UUID"))' \
 '*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
 && ret=0
 ;;
+(set)
+_arguments "${_arguments_options[@]}" : \
+'--dry-run[Show what would be set and change nothing]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':device -- The device\: its name, its UUID, or the unique beginning of that:_default' \
+'*::settings -- What to set\: active-thread-percentage, pinned-memory-limit, client-priority or max-clients:_default' \
+&& ret=0
+;;
 (down)
 _arguments "${_arguments_options[@]}" : \
 '--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
@@ -166,6 +175,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(set)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (down)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -206,6 +219,7 @@ _mig-mps_commands() {
 'plan:Show what \`up\` would do, and whom it would disturb' \
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
+'set:Change settings of a running daemon by hand' \
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
 'import:Turn a configuration of mig-parted into a profile' \
@@ -242,6 +256,7 @@ _mig-mps__subcmd__help_commands() {
 'plan:Show what \`up\` would do, and whom it would disturb' \
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
+'set:Change settings of a running daemon by hand' \
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
 'import:Turn a configuration of mig-parted into a profile' \
@@ -291,6 +306,11 @@ _mig-mps__subcmd__help__subcmd__plan_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help plan commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__help__subcmd__set_commands] )) ||
+_mig-mps__subcmd__help__subcmd__set_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help set commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help__subcmd__status_commands] )) ||
 _mig-mps__subcmd__help__subcmd__status_commands() {
     local commands; commands=()
@@ -315,6 +335,11 @@ _mig-mps__subcmd__list_commands() {
 _mig-mps__subcmd__plan_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps plan commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__set_commands] )) ||
+_mig-mps__subcmd__set_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps set commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__status_commands] )) ||
 _mig-mps__subcmd__status_commands() {

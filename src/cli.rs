@@ -6,10 +6,12 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::apply::ApplyError;
-use crate::commands::{Ends, check, completions, down, export, import, list, plan, status, up};
+use crate::commands::{
+    Ends, check, completions, down, export, import, launch, list, plan, set, status, up,
+};
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
-use crate::host::Phase;
+use crate::host::{LAUNCH, Phase};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -46,6 +48,11 @@ pub enum Command {
     /// Also what computes outside MPS and why, MPS daemons that mig-mps has not started, and what is not as
     /// it should be, with what to do about it. Changes nothing and takes no lock.
     Status(status::StatusArgs),
+    /// Change settings of a running daemon by hand
+    ///
+    /// They are for programs that start afterwards: clients keep what they started with. It is
+    /// recorded, and `plan` shows what differs from the profile; `up` takes it back.
+    Set(set::SetArgs),
     /// End the daemons that `up` started
     ///
     /// Refuses while they have clients, unless it may wait for them or end them.
@@ -95,6 +102,16 @@ pub fn command() -> clap::Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    // Before this process becomes anything that a daemon should not inherit. It is no subcommand of the
+    // others': nobody is to find it in help or completions.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == LAUNCH)
+    {
+        let Err(error) = launch::run(&launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
+        render::error(&format!("{error:#}"), &[]);
+        return ExitCode::FAILURE;
+    }
     let parsed = command()
         .try_get_matches()
         .and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches));
@@ -117,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args, &environment, &ui),
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
+        Command::Set(args) => set::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
         Command::Check(args) => check::run(args, &ui),
         Command::Import(args) => import::run(args, &ui),

@@ -81,6 +81,8 @@ pub struct Environment {
     pub interrupt: Interrupt,
     /// How long one NVML call of a change may take.
     pub call_limit: Duration,
+    /// `mig-mps` itself: what launches daemons of other users.
+    pub launcher: PathBuf,
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
     systemctl: Option<PathBuf>,
@@ -159,6 +161,8 @@ pub struct MpsPrograms {
     pub control: PathBuf,
     /// The daemon's `PATH`: it finds the server program there by name.
     pub path: OsString,
+    /// `mig-mps` itself, which becomes another user before it turns into the control program.
+    pub launcher: PathBuf,
 }
 
 impl Environment {
@@ -180,6 +184,8 @@ impl Environment {
             caller: caller(),
             interrupt: Interrupt::default(),
             call_limit: CALL_LIMIT,
+            // Also where the file has been replaced meanwhile.
+            launcher: PathBuf::from("/proc/self/exe"),
             control: path(CONTROL),
             nvidia_smi: path(NVIDIA_SMI),
             systemctl: path(SYSTEMCTL),
@@ -275,7 +281,11 @@ impl Environment {
             path.push(":");
             path.push(beside);
         }
-        Ok(MpsPrograms { control, path })
+        Ok(MpsPrograms {
+            control,
+            path,
+            launcher: self.launcher.clone(),
+        })
     }
 
     /// What resets a GPU.

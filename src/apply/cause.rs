@@ -5,6 +5,7 @@ use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
 use crate::host::{Holder, Pid, ResetError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
+use crate::profile::MemoryLimit;
 
 /// Why a step failed.
 #[derive(Debug, Error)]
@@ -93,6 +94,30 @@ pub enum Cause {
         "the driver has noted the change: it becomes active with a reset of the GPU, or a reboot"
     )]
     Noted,
+    /// Nobody on this machine is called so.
+    #[error("there is no {what} \"{name}\" on this machine")]
+    Nobody {
+        /// Whether a user or a group.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// The compute mode that was set is not the one that reads back.
+    #[error("the compute mode was set to {shall} and reads back as {is} (NVML's numbers)")]
+    ComputeMode {
+        /// What was set.
+        shall: u32,
+        /// What it is.
+        is: u32,
+    },
+    /// A limit cannot be taken back.
+    #[error(
+        "pinned-memory-limit cannot be taken away while the daemon runs: its clients keep {limit}"
+    )]
+    LimitStays {
+        /// The limit that stays.
+        limit: MemoryLimit,
+    },
     /// A device is not there.
     #[error("the device is not there")]
     NoDevice,
@@ -161,6 +186,13 @@ fn list(offered: &[ComputeInstanceProfile]) -> String {
 }
 
 impl Cause {
+    pub(super) fn nobody(what: &'static str, name: &str) -> Self {
+        Self::Nobody {
+            what,
+            name: name.to_owned(),
+        }
+    }
+
     /// This failure, with what came of cleaning up after it.
     #[must_use]
     pub(super) fn and(self, cleaned_up: Result<(), Self>) -> Self {

@@ -3,11 +3,11 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::{Cause, Shared, lock};
-use crate::host::{Pid, Uid};
-use crate::mps::{Daemon, Launched, Liveness, Patience, WhoMay};
+use crate::host::{Account, Pid, Reader, Uid, group_named};
+use crate::mps::{Daemon, Launch, Launched, Liveness, Patience, WhoMay};
 use crate::node::{DaemonId, DeviceKey, DeviceRecord};
 use crate::plan::Start;
-use crate::profile::{Serve, Server, Settings};
+use crate::profile::{Serve, Server};
 
 /// What tells which directory a daemon serves in.
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
@@ -25,11 +25,9 @@ impl Shared<'_> {
             name: start.name.clone(),
             key,
             uuid: uuid.to_owned(),
-            settings: Settings {
-                serve: Some(start.serve),
-                server: start.server,
-                active_thread_percentage: start.active_thread_percentage,
-            },
+            settings: start.settings.clone(),
+            by_hand: Vec::new(),
+            compute_mode_before: self.mode_before(uuid),
             daemon: None,
             finished: false,
             boot_id: self.site.node.boot_id.clone(),
@@ -61,15 +59,18 @@ impl Shared<'_> {
     fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
         let daemon = self.daemon(record);
         daemon.check_path()?;
+        let shall = self.shall(record)?;
+        let host = &self.site.environment.host;
         self.run_dir.write_record(record)?;
-        let launched = match self.launch(&daemon, record) {
+        let launched = self.hold_mode(record);
+        let launched = match launched.and_then(|()| Ok(daemon.launch(host, &shall)?)) {
             Ok(launched) => launched,
             Err(cause) if daemon.liveness() == Liveness::Dead => {
                 return Err(cause.and(self.clear_away(&daemon, record)));
             }
             Err(cause) => return Err(cause),
         };
-        match self.configure(&daemon, record, launched) {
+        match self.configure(&daemon, &shall, record, launched) {
             Ok(()) => Ok(launched.is_new),
             // Half a daemon helps nobody. Its logs stay for whoever reads the error.
             Err(cause) if launched.is_new => {
@@ -80,19 +81,47 @@ impl Shared<'_> {
         }
     }
 
-    fn launch(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<Launched, Cause> {
-        let who = match serve(record) {
-            Serve::OneAtATime | Serve::All => WhoMay::Everybody,
-            Serve::Own => WhoMay::Owner,
+    /// How a record's daemon is started.
+    fn shall(&self, record: &DeviceRecord) -> Result<Launch, Cause> {
+        let serve = serve(record);
+        let (who, reader) = match &serve {
+            Serve::OneAtATime => (WhoMay::Everybody, self.first_reader()),
+            Serve::All => (WhoMay::Everybody, None),
+            Serve::Own => (WhoMay::Owner, None),
+            Serve::Group(name) => {
+                let group = group_named(name)?.ok_or_else(|| Cause::nobody("group", name))?;
+                let who = format!("the group {name}");
+                (WhoMay::Group(group), Some((who, Reader::Group(group))))
+            }
+            Serve::User(name) => {
+                let account = user(name)?;
+                let reader = Reader::User(account.uid, account.groups()?);
+                (WhoMay::User(account), Some((name.clone(), reader)))
+            }
         };
-        let host = &self.site.environment.host;
-        Ok(daemon.launch(host, &record.uuid, serve(record) == Serve::All, who)?)
+        Ok(Launch {
+            device: record.uuid.clone(),
+            multiuser: serve.is_shared(),
+            who,
+            readers: reader.into_iter().collect(),
+            cpus: record.settings.cpus.clone(),
+            nofile: record.settings.nofile,
+        })
     }
 
-    /// Records the daemon, sets and starts what its record says, and has it read back.
+    /// The user whom an eager server is for: a server that cannot reach its daemon ends without a word. It
+    /// has that user's uid, but root's group and no others (measured).
+    fn first_reader(&self) -> Option<(String, Reader)> {
+        let user = self.site.environment.server_user();
+        let who = crate::host::user_name(user);
+        (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
+    }
+
+    /// Records the daemon, sets and starts what its record says, and has everything read back.
     fn configure(
         &self,
         daemon: &Daemon,
+        shall: &Launch,
         record: &mut DeviceRecord,
         Launched { pid, is_new }: Launched,
     ) -> Result<(), Cause> {
@@ -107,15 +136,17 @@ impl Shared<'_> {
             start_time: process.started,
         });
         self.run_dir.write_record(record)?;
-        let user = match (record.settings.server, serve(record)) {
+        daemon.verify(&process, shall)?;
+        let first = match (record.settings.server, serve(record)) {
             (Server::Lazy, _) => None,
             // One that was found running may serve somebody already.
             _ if !is_new && self.has_server(pid)? => None,
             // The shared server is root's, whoever it is started for.
-            (Server::Eager, Serve::All) => Some(Uid::ROOT),
+            (Server::Eager, Serve::All | Serve::Group(_)) => Some(Uid::ROOT),
+            (Server::Eager, Serve::User(name)) => Some(user(&name)?.uid),
             (Server::Eager, _) => Some(self.site.environment.server_user()),
         };
-        daemon.configure(record.settings.active_thread_percentage, user)?;
+        daemon.configure(&record.settings, first)?;
         record.finished = true;
         Ok(self.run_dir.write_record(record)?)
     }
@@ -189,11 +220,12 @@ impl Shared<'_> {
     }
 
     fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
+        self.give_mode_back(record)?;
         daemon.remove_pipe_dir()?;
         Ok(self.run_dir.remove_record(record)?)
     }
 
-    fn daemon(&self, record: &DeviceRecord) -> Daemon {
+    pub(super) fn daemon(&self, record: &DeviceRecord) -> Daemon {
         Daemon::new(
             self.site.programs.clone(),
             self.run_dir.pipe_dir(&record.uuid),
@@ -204,5 +236,10 @@ impl Shared<'_> {
 
 /// Whose clients a recorded device serves: a record always says.
 fn serve(record: &DeviceRecord) -> Serve {
-    record.settings.serve.unwrap_or(Serve::OneAtATime)
+    let serve = record.settings.serve.clone();
+    serve.unwrap_or(Serve::OneAtATime)
+}
+
+fn user(name: &str) -> Result<Account, Cause> {
+    Account::named(name)?.ok_or_else(|| Cause::nobody("user", name))
 }

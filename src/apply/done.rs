@@ -46,6 +46,13 @@ pub(super) enum Done {
     Started(Box<DeviceRecord>),
     /// A daemon was ended.
     Stopped(Box<DeviceRecord>),
+    /// Settings of a running daemon were changed, or may have been.
+    Set {
+        /// What they were.
+        before: Box<DeviceRecord>,
+        /// What they are.
+        after: Box<DeviceRecord>,
+    },
 }
 
 impl Done {
@@ -53,7 +60,10 @@ impl Done {
     pub(super) fn took_away(&self) -> bool {
         match self {
             Self::MigMode { on, .. } => !on,
-            Self::GpuInstance { .. } | Self::ComputeInstance { .. } | Self::Started(_) => false,
+            Self::GpuInstance { .. }
+            | Self::ComputeInstance { .. }
+            | Self::Started(_)
+            | Self::Set { .. } => false,
             Self::GpuInstanceGone { .. } | Self::ComputeInstanceGone { .. } | Self::Stopped(_) => {
                 true
             }
@@ -89,6 +99,7 @@ impl fmt::Display for Done {
             Self::Started(record) | Self::Stopped(record) => {
                 write!(f, "daemon of {}", record.name)
             }
+            Self::Set { before, .. } => write!(f, "changed settings of {}", before.name),
         }
     }
 }

@@ -157,6 +157,7 @@ impl<'a> GpuRun<'a> {
                 name,
                 placement,
             } => self.destroy_gpu_instance(*profile, name, *placement),
+            Action::Set(set) => self.set(set),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }
@@ -180,7 +181,7 @@ impl<'a> GpuRun<'a> {
         ended
     }
 
-    fn served(&self, uuid: &str) -> Option<&'a Served> {
+    pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
         self.shared
             .site
             .node

@@ -6,6 +6,7 @@
 //! run directory tells the next run of one that was killed.
 
 mod cause;
+mod compute_mode;
 mod daemons;
 mod done;
 mod error;
@@ -17,6 +18,7 @@ mod ledger;
 mod mode;
 mod names;
 mod retry;
+mod set;
 mod standing;
 mod undo;
 

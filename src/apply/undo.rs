@@ -85,6 +85,7 @@ impl GpuRun<'_> {
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
             Done::Started(record) => self.shared.end_daemon(record, Patience::Idle, true),
             Done::Stopped(_) => self.start_again(step),
+            Done::Set { before, after } => self.shared.change_back(before, after),
         }
     }
 

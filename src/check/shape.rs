@@ -1,6 +1,6 @@
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::plan::{Action, GpuPlan, Place, Start};
-use crate::profile::{Percentage, Serve, Server};
+use crate::profile::Settings;
 
 /// What a profile makes of one GPU that is not there.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,12 +20,8 @@ pub struct ShapeDevice {
     pub profile: Option<String>,
     /// Where its GPU instance lies; `None` for a whole GPU.
     pub placement: Option<Placement>,
-    /// Whose clients it would serve.
-    pub serve: Serve,
-    /// When its server would start.
-    pub server: Server,
-    /// The share of its SMs that one client may use.
-    pub active_thread_percentage: Percentage,
+    /// How its daemon would serve.
+    pub settings: Settings,
 }
 
 impl Shape {
@@ -46,9 +42,7 @@ impl Shape {
                 name: start.name.clone(),
                 profile: placement.and_then(|at| title(plan, at, nth)),
                 placement,
-                serve: start.serve,
-                server: start.server,
-                active_thread_percentage: start.active_thread_percentage,
+                settings: start.settings.clone(),
             }
         });
         Self {

@@ -1,13 +1,16 @@
 //! A file per subcommand: its flags, then its story from top to bottom.
 
+mod accounts;
 pub mod check;
 pub mod completions;
 pub mod down;
 mod drain;
 pub mod export;
 pub mod import;
+pub mod launch;
 pub mod list;
 pub mod plan;
+pub mod set;
 pub mod status;
 pub mod up;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{Ends, tell_of_interrupted};
+use super::{Ends, accounts, tell_of_interrupted};
 use crate::environment::Environment;
 use crate::failure::Status;
 use crate::node::{Look, RunDir, observe};
@@ -33,6 +33,7 @@ pub struct PlanArgs {
 /// See [`Status`] for what each ends the program with.
 pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let profile = Profile::load(&args.profile)?;
+    accounts::check(&profile)?;
     let home = RunDir::at(&environment.home()?.run);
     let node = observe(environment, Look::Close)?;
     let plan = plan::up(&node, &profile, &home, environment.caller)?;

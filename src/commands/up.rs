@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, locked, pick_up_interrupted};
+use super::{NotAsWanted, accounts, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -57,6 +57,7 @@ const HINT: &str = "wait for them with --drain SECONDS, or end them with --force
 /// See [`Status`](crate::failure::Status) for what each ends the program with.
 pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let profile = Profile::load(&args.profile)?;
+    accounts::check(&profile)?;
     let up = Up {
         args,
         profile: &profile,
@@ -67,6 +68,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         drain: Drain::of(args.drain.filter(|_| !args.force)),
     };
     up.check_pipe_dirs()?;
+    accounts::check_ways(&profile, &up.home)?;
     if !args.dry_run {
         pick_up_interrupted(environment, &up.home, ui)?;
     }
@@ -259,7 +261,7 @@ impl Up<'_> {
 /// What the MPS default surprises people with, said when daemons are started.
 fn remark(plan: &Plan, ui: &Ui) {
     let one_at_a_time = plan.steps().any(
-        |step| matches!(&step.action, Action::Start(start) if start.serve == Serve::OneAtATime),
+        |step| matches!(&step.action, Action::Start(start) if *start.serve() == Serve::OneAtATime),
     );
     if one_at_a_time {
         ui.note(

@@ -13,6 +13,9 @@ pub struct Harm {
     pub daemons: u32,
     /// Compute instances destroyed, those of destroyed GPU instances included.
     pub compute_instances: u32,
+    /// Settings changed under clients, which disturbs nobody: it only decides between what is equal otherwise,
+    /// so that a node that is as wanted stays so.
+    pub changes: u32,
 }
 
 impl Harm {
@@ -22,6 +25,7 @@ impl Harm {
         gpu_instances: 0,
         daemons: 0,
         compute_instances: 0,
+        changes: 0,
     };
 }
 
@@ -34,6 +38,7 @@ impl Add for Harm {
             gpu_instances: self.gpu_instances + other.gpu_instances,
             daemons: self.daemons + other.daemons,
             compute_instances: self.compute_instances + other.compute_instances,
+            changes: self.changes + other.changes,
         }
     }
 }

@@ -1,4 +1,4 @@
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -38,6 +38,50 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
             }
             Err(error) => Err(error),
         }
+    };
+    make().map_err(|error| in_path(path, &error))
+}
+
+/// Makes a directory that is `owner`'s with exactly these permissions, and `group`'s where one is given, and
+/// its parents with 0755. One that is there already must be that owner's, and closed to others' writing.
+///
+/// Only root makes directories for others. It goes by the open directory and follows no link: whoever owns
+/// it may change what lies in it at any moment.
+///
+/// # Errors
+/// The system's, or `PermissionDenied` where the directory is somebody else's; with its path.
+pub fn make_dir_of(path: &Path, mode: u32, owner: Uid, group: Option<u32>) -> io::Result<()> {
+    let make = || {
+        if let Some(parent) = path.parent() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(parent)?;
+        }
+        let is_new = match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(error),
+        };
+        let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)?;
+        let meta = directory.metadata()?;
+        let refuse = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if is_new && Uid(meta.uid()) != owner {
+            std::os::unix::fs::fchown(&directory, Some(owner.0), None)?;
+        } else if Uid(meta.uid()) != owner {
+            return refuse(format!("it belongs to {}", user_name(Uid(meta.uid()))));
+        } else if !is_new && meta.mode() & 0o022 != 0 {
+            return refuse("others can write to it".to_owned());
+        }
+        if group.is_some_and(|group| group != meta.gid()) {
+            std::os::unix::fs::fchown(&directory, None, group)?;
+        }
+        // The umask may have taken bits away, and who may enter may have changed.
+        directory.set_permissions(fs::Permissions::from_mode(mode))
     };
     make().map_err(|error| in_path(path, &error))
 }
@@ -145,8 +189,19 @@ pub fn tail(path: &Path, from: u64, lines: usize) -> Vec<String> {
 /// The last `most` bytes of a log file behind its first `from`; nothing where there is no file.
 pub fn end_of(path: &Path, from: u64, most: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
+        // A user's log directory may hold anything.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Ok(Vec::new());
+        }
+        let length = meta.len();
+        // A log that is shorter now has been begun anew.
+        let from = if from > length { 0 } else { from };
         file.seek(SeekFrom::Start(
             from.max(length.saturating_sub(most)).min(length),
         ))?;

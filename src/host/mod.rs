@@ -8,11 +8,13 @@ mod files;
 mod held;
 mod holders;
 mod interrupt;
+mod limits;
 mod lock;
 mod nvidia_smi;
 mod process;
 #[cfg(test)]
 mod programs;
+mod reach;
 mod units;
 mod user;
 
@@ -22,16 +24,19 @@ use std::path::{Path, PathBuf};
 use child::plain_command;
 pub use child::{Output, RunError, run};
 pub use files::{
-    end_of, in_path, make_dir, read_json, remove_if_there, tail, write_json, write_private_json,
+    end_of, in_path, make_dir, make_dir_of, read_json, remove_if_there, tail, write_json,
+    write_private_json,
 };
 pub use held::Held;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
+pub use limits::{LAUNCH, Limits, LimitsError, open_files};
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
+pub use reach::Reader;
 pub use units::{Unit, Units, UnitsError};
-pub use user::{Uid, caller, user_name};
+pub use user::{Account, Uid, caller, group_named, names_in, user_name};
 
 /// The machine below one root directory.
 #[derive(Clone, Debug)]

@@ -140,6 +140,24 @@ impl Process {
         Some((meta.dev(), meta.ino()))
     }
 
+    /// How many files it may have open; `None` where that is hidden.
+    pub fn open_files(&self) -> Option<u64> {
+        let limits = fs::read_to_string(self.directory.join("limits")).ok()?;
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"))?;
+        line.split_whitespace().next()?.parse().ok()
+    }
+
+    /// The CPUs it may run on, as the kernel writes them: `0-7,16`; `None` where that is hidden.
+    pub fn cpus(&self) -> Option<String> {
+        let status = fs::read_to_string(self.directory.join("status")).ok()?;
+        let cpus = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some(cpus.trim().to_owned())
+    }
+
     /// For how long it has been running.
     pub fn age(&self) -> Option<std::time::Duration> {
         let uptime = fs::read_to_string(self.directory.parent()?.join("uptime")).ok()?;

@@ -1,5 +1,9 @@
+use std::ffi::CString;
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use nix::unistd::Gid;
 use serde::{Deserialize, Serialize};
 
 /// A user's number.
@@ -21,6 +25,61 @@ impl fmt::Display for Uid {
 /// Who runs this program (its effective uid).
 pub fn caller() -> Uid {
     Uid(rustix::process::geteuid().as_raw())
+}
+
+/// A user who exists on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The user's number.
+    pub uid: Uid,
+    /// The number of the user's own group.
+    pub gid: u32,
+    /// The user's name.
+    pub name: String,
+    /// The user's home directory.
+    pub home: PathBuf,
+}
+
+impl Account {
+    /// The user with that name; `None` where the system knows none.
+    ///
+    /// # Errors
+    /// Where the system cannot tell, as when a directory service does not answer.
+    pub fn named(name: &str) -> io::Result<Option<Self>> {
+        Ok(nix::unistd::User::from_name(name)?.map(|user| Self {
+            uid: Uid(user.uid.as_raw()),
+            gid: user.gid.as_raw(),
+            name: user.name,
+            home: user.dir,
+        }))
+    }
+
+    /// The groups that the user's processes are in.
+    ///
+    /// # Errors
+    /// Where the system cannot tell.
+    pub fn groups(&self) -> io::Result<Vec<u32>> {
+        let name = CString::new(self.name.as_str())?;
+        let groups = nix::unistd::getgrouplist(&name, Gid::from_raw(self.gid))?;
+        Ok(groups.into_iter().map(Gid::as_raw).collect())
+    }
+}
+
+/// The names that stand in a file like `/etc/passwd`: those that somebody may have meant. A directory
+/// service's are not among them.
+pub fn names_in(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.split_once(':'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The number of the group with that name; `None` where the system knows none.
+///
+/// # Errors
+/// Where the system cannot tell.
+pub fn group_named(name: &str) -> io::Result<Option<u32>> {
+    let group = nix::unistd::Group::from_name(name)?;
+    Ok(group.map(|group| group.gid.as_raw()))
 }
 
 /// A user's name; the number where the system knows none.

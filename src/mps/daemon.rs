@@ -1,10 +1,11 @@
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::log::diagnose;
-use super::{Kind, LogFile, LogLine, MpsError};
+use super::{Kind, Liveness, LogFile, LogLine, MpsError};
 use crate::environment::MpsPrograms;
-use crate::host::{self, Pid};
+use crate::host::{self, Account, Limits, Pid, Uid};
 
 /// How long a pipe directory's path may be, in bytes. Measured on drivers 550 to 595: 87 work, and
 /// with 88 the daemon exits 1 without a word, because `control_privileged` no longer fits into a
@@ -23,20 +24,41 @@ pub(super) const PIPE_FILES: [&str; 5] = [
 /// The one whose lock says whether a daemon lives.
 pub(super) const LOCK_FILE: &str = PIPE_FILES[2];
 
-/// Who may reach a daemon, by the permissions of its directories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who may reach a daemon, by its directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhoMay {
     /// Every user of the machine.
     Everybody,
-    /// The user who runs it.
+    /// The user who runs `mig-mps`.
     Owner,
+    /// The members of a group with that number.
+    Group(u32),
+    /// Another user, whose daemon it is.
+    User(Account),
 }
 
 impl WhoMay {
-    fn mode(self) -> u32 {
+    fn mode(&self) -> u32 {
         match self {
             Self::Everybody => 0o755,
-            Self::Owner => 0o700,
+            Self::Group(_) => 0o750,
+            Self::Owner | Self::User(_) => 0o700,
+        }
+    }
+
+    /// Whom the daemon runs as, and its directories belong to.
+    pub(super) fn owner(&self) -> Uid {
+        match self {
+            Self::User(account) => account.uid,
+            _ => host::caller(),
+        }
+    }
+
+    fn group(&self) -> Option<u32> {
+        match self {
+            Self::Group(group) => Some(*group),
+            Self::User(account) => Some(account.gid),
+            Self::Everybody | Self::Owner => None,
         }
     }
 }
@@ -55,7 +77,7 @@ impl Daemon {
     /// The daemon with these directories.
     pub fn new(programs: MpsPrograms, pipe: PathBuf, log: PathBuf) -> Self {
         let marks = LogFile::ALL.map(|file| {
-            let meta = std::fs::metadata(log.join(file.name()));
+            let meta = std::fs::symlink_metadata(log.join(file.name()));
             meta.map_or(0, |meta| meta.len())
         });
         Self {
@@ -71,10 +93,34 @@ impl Daemon {
         &self.pipe
     }
 
+    /// The control program for a session, run as whoever the pipe directory belongs to: root does not
+    /// connect to what lies in a user's directory.
+    pub(super) fn control(&self) -> Command {
+        self.control_within(&self.limits_of_owner())
+    }
+
+    /// What it takes to be the owner of the pipe directory. The directory above it is ours, so nobody else has
+    /// put it there.
+    pub(super) fn limits_of_owner(&self) -> Limits {
+        let owner = std::fs::symlink_metadata(&self.pipe);
+        let owner = owner.map(|meta| (meta.uid(), meta.gid())).ok();
+        let may_change = host::caller() == Uid::ROOT;
+        Limits {
+            user: owner.filter(|(uid, _)| may_change && Uid(*uid) != Uid::ROOT),
+            ..Limits::default()
+        }
+    }
+
     /// The control program with the clean environment every call of it gets: nothing of the
     /// caller's `CUDA_*` may reach a daemon, since its servers inherit it.
-    pub(super) fn control(&self) -> Command {
-        let mut command = Command::new(&self.programs.control);
+    pub(super) fn control_within(&self, limits: &Limits) -> Command {
+        let mut command = if *limits == Limits::default() {
+            Command::new(&self.programs.control)
+        } else {
+            let mut command = Command::new(&self.programs.launcher);
+            command.args(limits.words()).arg(&self.programs.control);
+            command
+        };
         command
             .env_clear()
             .env("PATH", &self.programs.path)
@@ -91,11 +137,46 @@ impl Daemon {
     }
 
     /// Makes the pipe and log directories.
-    pub(super) fn make_directories(&self, who: WhoMay) -> Result<(), MpsError> {
-        for directory in [&self.pipe, &self.log] {
-            host::make_dir(directory, who.mode()).map_err(MpsError::Directory)?;
+    pub(super) fn make_directories(&self, who: &WhoMay) -> Result<(), MpsError> {
+        let make = || {
+            self.put_logs_aside(who.owner())?;
+            for directory in [&self.pipe, &self.log] {
+                host::make_dir_of(directory, who.mode(), who.owner(), who.group())?;
+            }
+            Ok(())
+        };
+        make().map_err(MpsError::Directory)
+    }
+
+    /// Moves logs that were written as another user out of the way: that user may have put links into the
+    /// directory, for the next daemon to write through.
+    fn put_logs_aside(&self, owner: Uid) -> std::io::Result<()> {
+        let Ok(meta) = std::fs::symlink_metadata(&self.log) else {
+            return Ok(());
+        };
+        if Uid(meta.uid()) == owner || host::caller() != Uid::ROOT {
+            return Ok(());
         }
-        Ok(())
+        let name = self.log.file_name().unwrap_or_default().to_string_lossy();
+        let aside = (1..=u16::MAX)
+            .map(|number| format!("{name}.of-{}.{number}", meta.uid()))
+            .map(|name| self.log.with_file_name(name))
+            .find(|aside| aside.symlink_metadata().is_err());
+        let Some(aside) = aside else {
+            return Ok(());
+        };
+        std::fs::rename(&self.log, &aside).map_err(|error| host::in_path(&self.log, &error))
+    }
+
+    /// Removes the pipe directory of a dead daemon that was another user's: the next one could not use it.
+    pub(super) fn remove_what_another_left(&self, who: &WhoMay) -> Result<(), MpsError> {
+        let owner = std::fs::symlink_metadata(&self.pipe).map(|meta| Uid(meta.uid()));
+        match owner {
+            Ok(owner) if owner != who.owner() && self.liveness() == Liveness::Dead => {
+                self.remove_pipe_dir()
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes what daemons leave in the pipe directory, and the directory.

@@ -20,6 +20,16 @@ pub enum MpsError {
     /// A directory could not be made or removed.
     #[error("{0}")]
     Directory(io::Error),
+    /// Somebody who shall use the daemon could not reach its directory.
+    #[error("{who} may not enter {}, which leads to {}", closed.display(), path.display())]
+    KeptOut {
+        /// Who.
+        who: String,
+        /// The directory that keeps them out.
+        closed: PathBuf,
+        /// Where they want to.
+        path: PathBuf,
+    },
     /// No daemon answers in the directory.
     #[error("no control daemon runs in {}", .0.display())]
     NoDaemon(PathBuf),
@@ -59,6 +69,10 @@ impl MpsError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),
+            Self::KeptOut { closed, .. } => Some(format!(
+                "let them through with chmod o+x {}, or set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to other directories",
+                closed.display()
+            )),
             Self::Busy { .. } => Some(
                 "close the other nvidia-cuda-mps-control session (a forgotten interactive one?) and try again"
                     .to_owned(),

@@ -1,7 +1,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Daemon, Liveness, MAX_PIPE_DIR, MpsError, WhoMay};
-use crate::host::{Host, Output, Pid, run};
+use crate::host::{Host, Limits, Output, Pid, Process, Reader, open_files, run};
+use crate::profile::{Cpus, NOFILE};
 
 /// How long `nvidia-cuda-mps-control -d` may take: it initialises CUDA first (0.1 s on an idle H200,
 /// seconds on a node whose driver is not persistent).
@@ -13,6 +14,23 @@ const MULTIUSER: &str = "-multiuser-server";
 /// How long the lock may stay unheld after the launcher said it was done.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How a daemon shall be started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The UUID of its device.
+    pub device: String,
+    /// Whether one server of root's serves every user at once.
+    pub multiuser: bool,
+    /// Who may reach it.
+    pub who: WhoMay,
+    /// Who must get through the directories above its own, with a word for them.
+    pub readers: Vec<(String, Reader)>,
+    /// The CPUs it runs on.
+    pub cpus: Option<Cpus>,
+    /// How many files it may have open; by default [`NOFILE`], or as many as the system allows.
+    pub nofile: Option<u64>,
+}
 
 /// A daemon that runs.
 #[derive(Clone, Copy, Debug)]
@@ -42,17 +60,13 @@ impl Daemon {
     ///
     /// # Errors
     /// [`MpsError`], with the launcher's exit status in words.
-    pub fn launch(
-        &self,
-        host: &Host,
-        device: &str,
-        multiuser: bool,
-        who: WhoMay,
-    ) -> Result<Launched, MpsError> {
+    pub fn launch(&self, host: &Host, shall: &Launch) -> Result<Launched, MpsError> {
         self.check_path()?;
-        self.make_directories(who)?;
+        self.check_readers(shall)?;
+        self.remove_what_another_left(&shall.who)?;
+        self.make_directories(&shall.who)?;
         match self.liveness() {
-            Liveness::Held(pid) => return self.take_over(host, pid, device, multiuser),
+            Liveness::Held(pid) => return self.take_over(host, pid, shall),
             Liveness::HeldUnseen | Liveness::Hidden => {
                 return Err(self.failure(format!(
                     "another process holds the lock in {} and cannot be seen from here",
@@ -62,9 +76,12 @@ impl Daemon {
             Liveness::Dead => {}
         }
         self.remove_leftovers().map_err(MpsError::Directory)?;
-        let mut command = self.control();
-        command.arg("-d").env("CUDA_VISIBLE_DEVICES", device);
-        if multiuser {
+        let mut command = self.control_within(&self.limits(shall));
+        command.arg("-d").env("CUDA_VISIBLE_DEVICES", &shall.device);
+        if let WhoMay::User(account) = &shall.who {
+            command.env("HOME", &account.home);
+        }
+        if shall.multiuser {
             command.arg(MULTIUSER);
         }
         let output = run(&mut command, "", LAUNCH_LIMIT)?;
@@ -75,26 +92,93 @@ impl Daemon {
             match self.liveness() {
                 Liveness::Held(pid) => return Ok(Launched { pid, is_new: true }),
                 _ if !output.status.success() || begun.elapsed() > LOCK_LIMIT => {
-                    return Err(self.failure(in_words(&output, device)));
+                    return Err(self.failure(in_words(&output, &shall.device)));
                 }
                 _ => std::thread::sleep(PAUSE),
             }
         }
     }
 
-    fn take_over(
-        &self,
-        host: &Host,
-        pid: Pid,
-        device: &str,
-        multiuser: bool,
-    ) -> Result<Launched, MpsError> {
+    /// Refuses directories that somebody who must get through them may not enter: CUDA goes on without MPS
+    /// then, and says nothing.
+    fn check_readers(&self, shall: &Launch) -> Result<(), MpsError> {
+        // A user's daemon writes its own logs.
+        let logs = matches!(shall.who, WhoMay::User(_)).then_some(&self.log);
+        for path in [&self.pipe].into_iter().chain(logs) {
+            for (who, reader) in &shall.readers {
+                if let Some(closed) = reader.is_kept_out_of(path) {
+                    return Err(MpsError::KeptOut {
+                        who: who.clone(),
+                        closed,
+                        path: path.clone(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As whom and within which limits it shall run; what it has anyway is not asked for.
+    fn limits(&self, shall: &Launch) -> Limits {
+        let files = shall.nofile.unwrap_or(NOFILE);
+        let (now, _) = open_files();
+        let is_other = now != Some(files);
+        Limits {
+            groups_of: match &shall.who {
+                WhoMay::User(account) => Some(account.name.clone()),
+                _ => None,
+            },
+            cpus: shall.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+            files: is_other.then_some(files),
+            or_fewer: is_other && shall.nofile.is_none(),
+            ..self.limits_of_owner()
+        }
+    }
+
+    /// Reads back as whom and within which limits it runs.
+    ///
+    /// # Errors
+    /// [`MpsError::Failed`] with what is otherwise.
+    pub fn verify(&self, process: &Process, shall: &Launch) -> Result<(), MpsError> {
+        let said = |value: Option<String>| value.unwrap_or_else(|| "hidden".to_owned());
+        let differs = |key: &str, shall: String, is: Option<String>| {
+            (is.as_deref() != Some(shall.as_str())).then(|| (key.to_owned(), shall, said(is)))
+        };
+        let owner = process.owner();
+        let files = process.open_files();
+        let difference = differs(
+            "its user",
+            shall.who.owner().to_string(),
+            owner.map(|uid| uid.to_string()),
+        )
+        .or_else(|| {
+            let cpus = process.cpus();
+            differs("cpus", shall.cpus.as_ref()?.to_string(), cpus)
+        })
+        .or_else(|| {
+            differs(
+                "nofile",
+                shall.nofile?.to_string(),
+                files.map(|files| files.to_string()),
+            )
+        });
+        match difference {
+            None => Ok(()),
+            Some((key, shall, is)) => {
+                Err(self.failure(format!("{key} was set to {shall} and reads back as {is}")))
+            }
+        }
+    }
+
+    fn take_over(&self, host: &Host, pid: Pid, shall: &Launch) -> Result<Launched, MpsError> {
         let process = host.process(pid);
         let serves = process
             .as_ref()
             .and_then(|process| process.environment("CUDA_VISIBLE_DEVICES"));
-        let is_multiuser = process.is_some_and(|process| process.command().contains(MULTIUSER));
-        if serves.as_deref() == Some(device) && is_multiuser == multiuser {
+        let is_multiuser = process
+            .as_ref()
+            .is_some_and(|process| process.command().contains(MULTIUSER));
+        if serves.as_deref() == Some(shall.device.as_str()) && is_multiuser == shall.multiuser {
             return Ok(Launched { pid, is_new: false });
         }
         Err(self.failure(format!(

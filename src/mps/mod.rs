@@ -11,16 +11,18 @@ mod glance;
 mod launch;
 mod liveness;
 mod log;
+mod order;
 mod pending;
 mod servers;
 mod session;
+mod settings;
 mod stop;
 mod terminate;
 
 pub use daemon::{Daemon, MAX_PIPE_DIR, WhoMay};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
-pub use launch::Launched;
+pub use launch::{Launch, Launched};
 pub use liveness::Liveness;
 pub use log::{
     Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, Woken, merge, rotate_logs,

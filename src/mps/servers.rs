@@ -1,9 +1,10 @@
 use std::time::{Duration, Instant};
 
 use super::daemon::parse_pid;
+use super::order::{Order, compare};
 use super::{Daemon, MpsError, ServerState};
 use crate::host::{Pid, Uid};
-use crate::profile::Percentage;
+use crate::profile::Settings;
 
 /// How long a server may take to become ready (0.15 to 0.3 s on an H200). The daemon is
 /// single-threaded and answers nothing meanwhile.
@@ -14,41 +15,36 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Daemon {
-    /// Sets the default active thread percentage, reads it back, and starts a server for `user`
-    /// where one is asked for; returns the server once it is ACTIVE.
+    /// Sets what its servers shall have, reads it back, and starts a server for `user` where one is asked
+    /// for; returns the server once it is ACTIVE.
     ///
     /// # Errors
     /// [`MpsError`] with the last log lines.
     pub fn configure(
         &self,
-        percentage: Percentage,
+        settings: &Settings,
         user: Option<Uid>,
     ) -> Result<Option<Pid>, MpsError> {
-        let set = format!("set_default_active_thread_percentage {percentage}");
+        let orders = Order::defaults(settings, None);
         let start = user.map(|user| format!("start_server -uid {user}"));
-        let mut commands = vec![set.as_str()];
-        if let Some(start) = &start {
-            commands.extend([start.as_str(), "get_server_list"]);
-        }
+        let mut commands: Vec<&str> = orders.iter().map(Order::command).collect();
+        commands.extend(start.as_deref());
+        commands.push("get_server_list");
         let answer = self.session(&commands, PATIENCE, READY_LIMIT)?;
+        let strange = || MpsError::Strange {
+            asked: commands.join("\n"),
+            answer: answer.lines.join("\n"),
+        };
         // A value that is refused is answered with the one that stays, at exit status 0.
-        if percentage.differs_from(answer.percentage) {
-            return Err(self.failure(format!(
-                "active-thread-percentage was set to {percentage} and reads back as {}",
-                answer.percentage
-            )));
-        }
+        let rest = self.judged(compare(&orders, &answer.lines), strange)?;
+        // What follows is the server list, or a refusal.
+        let servers: Option<Vec<Pid>> = rest.into_iter().map(parse_pid).collect();
+        let servers = servers.ok_or_else(strange)?;
         if user.is_none() {
+            // One that was running before has its own settings.
+            self.set_servers(servers, settings)?;
             return Ok(None);
         }
-        // The first line echoes the percentage; what follows is the server list, or a refusal.
-        let servers: Option<Vec<Pid>> = answer.lines.iter().skip(1).map(|l| parse_pid(l)).collect();
-        let Some(servers) = servers else {
-            return Err(MpsError::Strange {
-                asked: commands.join("\n"),
-                answer: answer.lines.join("\n"),
-            });
-        };
         self.await_active(servers.first().copied()).map(Some)
     }
 

@@ -18,6 +18,13 @@ pub struct DeviceRecord {
     pub uuid: String,
     /// How its daemon serves; `serve` is always said.
     pub settings: Settings,
+    /// The keys of them that `mig-mps set` has set, which no profile says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_hand: Vec<String>,
+    /// The compute mode that the GPU had before this daemon was given another, by NVML's number; the
+    /// daemon's end gives it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute_mode_before: Option<u32>,
     /// The control daemon; `None` until it has been seen to hold its lock.
     pub daemon: Option<DaemonId>,
     /// Whether everything was set, started and read back. An interrupted start leaves it false.

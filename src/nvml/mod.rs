@@ -7,6 +7,7 @@
 //! panic on a symbol an older driver lacks.
 
 mod compute_instances;
+mod compute_mode;
 mod error;
 mod gpu;
 mod gpu_instances;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml as Library;
 
 pub use compute_instances::ComputeInstanceReading;
+pub use compute_mode::EXCLUSIVE_PROCESS;
 pub use error::{Code, NvmlError};
 pub use gpu::{GpuReading, Memory};
 pub use gpu_instances::GpuInstanceReading;

@@ -1,9 +1,9 @@
 use std::fmt;
 
-use super::{ClientOf, Obstacle, Refusal};
+use super::{Change, ClientOf, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::mps::Patience;
-use crate::profile::{Percentage, Serve, Server};
+use crate::profile::{Serve, Settings};
 
 /// What must happen, GPU by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,6 +88,8 @@ pub enum Action {
     },
     /// Start a daemon for a device, and its server if it shall be eager.
     Start(Start),
+    /// Change settings of a daemon that goes on running.
+    Set(Set),
 }
 
 /// A daemon to be ended.
@@ -114,12 +116,15 @@ pub struct Start {
     pub name: String,
     /// Which device of the GPU.
     pub place: Place,
+    /// How it shall serve; `serve` is always said.
+    pub settings: Settings,
+}
+
+impl Start {
     /// Whose clients it serves.
-    pub serve: Serve,
-    /// When its server starts.
-    pub server: Server,
-    /// The share of SMs one client may use.
-    pub active_thread_percentage: Percentage,
+    pub fn serve(&self) -> &Serve {
+        self.settings.serve.as_ref().unwrap_or(&Serve::OneAtATime)
+    }
 }
 
 /// Which device of a GPU is meant, before it has a UUID.
@@ -165,6 +170,15 @@ impl Plan {
     /// Everybody who loses a device.
     pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
         self.stops().flat_map(|stop| &stop.clients)
+    }
+
+    /// Everybody who keeps the settings that are changed for others.
+    pub fn keep(&self) -> impl Iterator<Item = &ClientOf> {
+        let sets = self.steps().filter_map(|step| match &step.action {
+            Action::Set(set) => Some(set),
+            _ => None,
+        });
+        sets.flat_map(|set| &set.keep)
     }
 
     /// Whether the plan may be carried out: nothing is in its way, and nobody is disturbed who was
@@ -316,6 +330,11 @@ impl fmt::Display for Action {
                 }
             },
             Self::Start(start) => write!(f, "start the daemon of {}", start.name),
+            Self::Set(set) => {
+                let to = |change: &Change| format!("{} to {}", change.key, change.shall);
+                let changes: Vec<String> = set.changes.iter().map(to).collect();
+                write!(f, "set {} of {}", changes.join(", "), set.name)
+            }
         }
     }
 }

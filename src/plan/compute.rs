@@ -33,19 +33,18 @@ pub(super) fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
 /// The least harmful way to the compute instances wanted: their slices, or the one with all the
 /// SMs, `full`, where `wanted` is empty.
 ///
-/// `differs(part, nth)` tells whether the daemon of a standing one that becomes the nth must be
-/// restarted.
+/// `staying(part, nth)` tells what happens to the daemon of a standing one that becomes the nth.
 pub(super) fn layout(
     standing: &Standing<'_>,
     wanted: &[u32],
     full: u32,
-    differs: &dyn Fn(usize, usize) -> bool,
+    staying: &dyn Fn(usize, usize) -> Harm,
 ) -> ComputeLayout {
     let count = standing.parts.len();
     let subsets = 0_u32..1 << count.min(16);
     let layouts = subsets.filter_map(|subset| {
         let kept: Vec<usize> = (0..count).filter(|nth| subset & 1 << nth != 0).collect();
-        keeping(standing, &kept, wanted, full, differs)
+        keeping(standing, &kept, wanted, full, staying)
     });
     // Destroying all of them is always possible.
     layouts.min_by_key(|layout| layout.harm).unwrap_or_default()
@@ -56,7 +55,7 @@ fn keeping(
     kept: &[usize],
     wanted: &[u32],
     full: u32,
-    differs: &dyn Fn(usize, usize) -> bool,
+    staying: &dyn Fn(usize, usize) -> Harm,
 ) -> Option<ComputeLayout> {
     let parts = &standing.parts;
     let created = if wanted.is_empty() {
@@ -99,16 +98,12 @@ fn keeping(
         .filter(|nth| !kept.iter().any(|(kept, _)| kept == nth))
         .collect();
     let gone: Harm = destroyed.iter().map(|&nth| parts[nth].harm).sum();
-    let restarted: Harm = kept
-        .iter()
-        .filter(|&&(part, nth)| differs(part, nth))
-        .map(|&(part, _)| parts[part].restart)
-        .sum();
+    let changed: Harm = kept.iter().map(|&(part, nth)| staying(part, nth)).sum();
     Some(ComputeLayout {
         kept,
         destroyed,
         created,
-        harm: gone + restarted,
+        harm: gone + changed,
     })
 }
 

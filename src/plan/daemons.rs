@@ -2,15 +2,16 @@
 
 use super::slot::{Slot, Terms};
 use super::standing::{concerns_us, is_unknowable};
-use super::{Action, ClientOf, Obstacle, Place, Start, Step, Stop};
+use super::{Action, ClientOf, Obstacle, Place, Set, Start, Step, Stop, change};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, RunDir, Served};
-use crate::profile::NameTemplate;
+use crate::profile::{NameTemplate, Settings};
 
 /// What must happen to the daemons of one GPU.
 #[derive(Default)]
 pub(super) struct Daemons {
     pub(super) stops: Vec<Step>,
+    pub(super) sets: Vec<Step>,
     /// From left to right.
     pub(super) starts: Vec<(Place, Step)>,
     pub(super) obstacles: Vec<Obstacle>,
@@ -50,28 +51,52 @@ impl Daemons {
                 self.obstacles.push(elsewhere(served));
                 return;
             }
-            Some(served) => match reason(served, slot) {
-                Some(because) => {
-                    if served.is_alive() && !is_unfinished_only(served, slot) {
-                        self.stop(home, served, because.clone());
-                    }
-                    because
+            Some(served) => {
+                let Some(because) = reason(served, slot) else {
+                    self.set(slot, served);
+                    return;
+                };
+                if served.is_alive() && !is_unfinished_only(served, slot) {
+                    self.stop(home, served, because.clone());
                 }
-                None => return,
-            },
+                because
+            }
         };
         let start = Start {
             name: slot.name.clone(),
             place: slot.place,
-            serve: slot.serve,
-            server: slot.settings.server,
-            active_thread_percentage: slot.settings.active_thread_percentage,
+            settings: settings(slot),
         };
         let step = Step {
             action: Action::Start(start),
             because,
         };
         self.starts.push((slot.place, step));
+    }
+
+    /// Changes what can be changed while the daemon runs.
+    fn set(&mut self, slot: &Slot<'_>, served: &Served) {
+        let changes = terms(slot).changes(served);
+        if changes.is_empty() {
+            return;
+        }
+        let because = change::in_words(&changes);
+        let set = Set {
+            name: served.record.name.clone(),
+            uuid: served.record.uuid.clone(),
+            settings: Settings {
+                // That of a server that is there does not change.
+                server: served.record.settings.server,
+                ..settings(slot)
+            },
+            changes,
+            by_hand: Vec::new(),
+            keep: ClientOf::all(served),
+        };
+        self.sets.push(Step {
+            action: Action::Set(set),
+            because,
+        });
     }
 
     fn stop(&mut self, home: &RunDir, served: &Served, because: String) {
@@ -121,18 +146,29 @@ fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
 }
 
 fn difference(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    let terms = Terms {
+    terms(slot).difference(served)
+}
+
+fn terms<'a>(slot: &'a Slot<'_>) -> Terms<'a> {
+    Terms {
         gpu: slot.gpu,
         // The name was given: another one of the same template will not do.
         template: NameTemplate(&slot.name),
-        serve: slot.serve,
+        serve: slot.serve.clone(),
         settings: slot.settings,
-    };
-    terms.difference(served)
+    }
+}
+
+/// A slot's settings, with whose clients it serves.
+fn settings(slot: &Slot<'_>) -> Settings {
+    Settings {
+        serve: Some(slot.serve.clone()),
+        ..slot.settings.clone()
+    }
 }
 
 /// A device served from another run directory is not ours to change.
-fn elsewhere(served: &Served) -> Obstacle {
+pub(super) fn elsewhere(served: &Served) -> Obstacle {
     Obstacle {
         what: format!(
             "device {} is served by a daemon of {}",

@@ -77,7 +77,7 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
 }
 
 /// The plan of one GPU, made when it is first needed. A record may name a GPU that is gone.
-fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan {
+pub(super) fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan {
     let position = plan.gpus.iter().position(|gpu| gpu.uuid == uuid);
     let position = position.unwrap_or_else(|| {
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == uuid);

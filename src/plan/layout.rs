@@ -5,7 +5,7 @@ use super::slot::{self, Slot, Terms};
 use super::standing::Standing;
 use super::{Action, Obstacle, Place, Refusal, Step, infeasible};
 use crate::geometry::{
-    self, ComputeChoice, GpuInstanceProfile, Placement, Request, Segment, SliceMap,
+    self, ComputeChoice, GpuInstanceProfile, Harm, Placement, Request, Segment, SliceMap,
 };
 use crate::host::Uid;
 use crate::node::{Created, Gpu, Node, RunDir};
@@ -115,13 +115,20 @@ impl<'a> Wish<'a> {
     ) -> ComputeLayout {
         let wanted = self.slices(entry);
         let of = wanted.len().max(1);
-        let differs = |part: usize, nth: usize| {
+        let staying = |part: usize, nth: usize| {
             let template = self.template(entry, standing.placement(), nth, of);
             let terms = self.terms(entry, &template);
-            let served = standing.parts[part].served;
-            served.is_some_and(|served| terms.difference(served).is_some())
+            let part = &standing.parts[part];
+            match part.served {
+                Some(served) if terms.difference(served).is_some() => part.restart,
+                Some(served) if !terms.changes(served).is_empty() => Harm {
+                    changes: 1,
+                    ..Harm::NONE
+                },
+                _ => Harm::NONE,
+            }
         };
-        compute::layout(standing, &wanted, offer.multiprocessors, &differs)
+        compute::layout(standing, &wanted, offer.multiprocessors, &staying)
     }
 
     fn slices(&self, entry: usize) -> Vec<u32> {

@@ -1,6 +1,7 @@
 //! Pure: a node and what is wanted of it become ordered actions, each with its reason. No I/O.
 
 mod action;
+mod change;
 mod compute;
 mod daemons;
 mod down;
@@ -8,11 +9,14 @@ mod infeasible;
 mod layout;
 mod mode;
 mod refusal;
+mod set;
 mod slot;
 mod standing;
 mod up;
 
 pub use action::{Action, GpuPlan, Place, Plan, Start, Step, Stop};
+pub use change::{Change, Set};
 pub use down::{Down, down};
 pub use refusal::{Because, ClientOf, Obstacle, Refusal};
+pub use set::set;
 pub use up::up;

@@ -1,6 +1,7 @@
 //! The devices a profile wants, before and after they have names.
 
 use super::Place;
+use super::change::{self, Change};
 use crate::geometry::Placement;
 use crate::host::Uid;
 use crate::node::{Gpu, Served};
@@ -32,7 +33,6 @@ impl Slot<'_> {
 }
 
 /// What a daemon is called and does that serves a device of some entry.
-#[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub(super) gpu: u32,
     pub(super) template: NameTemplate<'a>,
@@ -49,27 +49,25 @@ impl Terms<'_> {
             let wanted = self.template.fill(self.gpu, 0);
             return Some(format!("it is called {}, not {wanted}", record.name));
         }
-        if has.serve != Some(self.serve) {
-            let is = has.serve.map_or_else(|| "?".to_owned(), |s| s.to_string());
+        if has.serve.as_ref() != Some(&self.serve) {
+            let is = has
+                .serve
+                .as_ref()
+                .map_or_else(|| "?".to_owned(), ToString::to_string);
             return Some(format!("serve is \"{is}\", not \"{}\"", self.serve));
         }
-        let (is, shall) = (
-            has.active_thread_percentage,
-            self.settings.active_thread_percentage,
-        );
-        if is != shall {
-            return Some(format!("active-thread-percentage is {is}, not {shall}"));
-        }
-        let answered = served.percentage;
-        answered
-            .filter(|answered| shall.differs_from(*answered))
-            .map(|answered| format!("active-thread-percentage answers {answered}, not {shall}"))
+        change::needs_restart(record, self.settings)
+    }
+
+    /// What of it is not as it should be and can be changed while it runs.
+    pub(super) fn changes(&self, served: &Served) -> Vec<Change> {
+        change::changes(&served.record, self.settings, served.percentage)
     }
 }
 
 /// Whose clients a device serves where the profile does not say.
 pub(super) fn serve(settings: &Settings, caller: Uid) -> Serve {
-    settings.serve.unwrap_or(if caller == Uid::ROOT {
+    settings.serve.clone().unwrap_or(if caller == Uid::ROOT {
         Serve::OneAtATime
     } else {
         Serve::Own

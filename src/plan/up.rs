@@ -60,16 +60,19 @@ impl<'a> Planner<'a> {
     /// other way round, after it has started.
     fn check_serves(&self) -> Result<(), Refusal> {
         let root = self.caller == Uid::ROOT;
-        for &(serve, span) in &self.profile.serves {
-            if (serve == Serve::Own) == root {
+        for (serve, span) in &self.profile.serves {
+            if (*serve == Serve::Own) == root {
                 let (who, may) = if root {
-                    ("root", "\"one-at-a-time\" or \"all\"")
+                    (
+                        "root",
+                        "\"one-at-a-time\", \"all\", \"group:NAME\" or \"user:NAME\"",
+                    )
                 } else {
                     ("a plain user", "\"self\"")
                 };
                 let error = self
                     .profile
-                    .error(span, format!("{who} cannot serve \"{serve}\""));
+                    .error(*span, format!("{who} cannot serve \"{serve}\""));
                 let hint = format!("for {who} it is {may}, or leave serve out");
                 return Err(error.with_hint(hint).into());
             }
@@ -336,6 +339,8 @@ impl Draft<'_> {
                 .filter(|(place, _)| place.is_in(build.placement));
             steps.extend(its.map(|(_, step)| step.clone()));
         }
+        // Last: what fails before them leaves nothing of theirs to undo.
+        steps.extend(daemons.sets);
         GpuPlan {
             index: gpu.index,
             uuid: gpu.uuid.clone(),

@@ -230,7 +230,7 @@ pub(super) fn quoted(words: &[&str]) -> String {
 }
 
 /// The word of `known` that `word` was probably meant to be.
-pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))

@@ -3,10 +3,15 @@
 //! The file's form is TOML; here it has become types. Everything that can be wrong with a
 //! profile by itself is found on loading, and every error points at file, line and column.
 
+mod assignment;
+mod cpus;
 mod diagnostic;
+mod memory_limit;
+mod mps;
 mod name;
 mod schema;
 mod selector;
+mod serve;
 mod settings;
 
 use std::path::Path;
@@ -14,10 +19,14 @@ use std::sync::Arc;
 
 use crate::geometry::{ComputeName, ProfileName};
 
-pub use diagnostic::{ProfileError, Source, Span};
+pub use assignment::Assignment;
+pub use cpus::Cpus;
+pub use diagnostic::{ProfileError, Source, Span, nearest};
+pub use memory_limit::MemoryLimit;
 pub use name::{NameTemplate, Names, is_device_name};
 pub use selector::Selector;
-pub use settings::{Percentage, Serve, Server, Settings};
+pub use serve::{NotServe, Serve};
+pub use settings::{ClientPriority, ComputeMode, NOFILE, Percentage, Server, Settings};
 
 /// A profile file, checked.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use regex::Regex;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::diagnostic::{nearest, quoted};
+use super::mps::{Inherited, Mps};
 use super::selector::PciAddress;
 use super::{
-    Block, Part, Percentage, Profile, ProfileError, Selector, Serve, Server, Settings, Source,
-    Span, Want, WholeGpu, is_device_name,
+    Block, Part, Profile, ProfileError, Selector, Serve, Source, Span, Want, WholeGpu,
+    is_device_name,
 };
 use crate::geometry::{ComputeName, ProfileName};
 
@@ -55,14 +55,6 @@ struct Device {
     mps: Option<Mps>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Mps {
-    serve: Option<Spanned<String>>,
-    server: Option<Spanned<String>>,
-    active_thread_percentage: Option<Spanned<f64>>,
-}
-
 /// Reads and checks a profile's text.
 pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
     let file: File = toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
@@ -70,7 +62,7 @@ pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
         source,
         serves: RefCell::default(),
     };
-    let defaults = check.settings(&Settings::default(), file.mps.as_ref())?;
+    let defaults = check.settings(&Inherited::default(), file.mps.as_ref())?;
     if file.gpu.is_empty() {
         let message = "the profile selects no GPU: it has no [[gpu]] block";
         return Err(source.error(Span::default(), message));
@@ -96,17 +88,26 @@ pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
     })
 }
 
-struct Check<'a> {
+/// What a profile is checked with.
+pub(super) struct Check<'a> {
     source: &'a Arc<Source>,
-    serves: RefCell<Vec<(Serve, Span)>>,
+    pub(super) serves: RefCell<Vec<(Serve, Span)>>,
 }
 
 impl Check<'_> {
-    fn error(&self, span: std::ops::Range<usize>, message: impl Into<String>) -> ProfileError {
+    pub(super) fn error(
+        &self,
+        span: std::ops::Range<usize>,
+        message: impl Into<String>,
+    ) -> ProfileError {
         self.source.error(span.into(), message)
     }
 
-    fn block(&self, defaults: &Settings, gpu: Gpu) -> Result<Block, ProfileError> {
+    pub(super) fn at(&self, span: Span, message: impl Into<String>) -> ProfileError {
+        self.source.error(span, message)
+    }
+
+    fn block(&self, defaults: &Inherited, gpu: Gpu) -> Result<Block, ProfileError> {
         let span: Span = gpu.select.span().into();
         let select = self.selector(gpu.select)?;
         let settings = self.settings(defaults, gpu.mps.as_ref())?;
@@ -119,7 +120,7 @@ impl Check<'_> {
             }
             (true, None) => Want::Whole(WholeGpu {
                 name: self.name(gpu.name)?,
-                settings,
+                settings: settings.settings,
             }),
             (false, Some(devices)) => {
                 if let Some(name) = gpu.name {
@@ -205,7 +206,7 @@ impl Check<'_> {
         }
     }
 
-    fn part(&self, defaults: &Settings, device: Device) -> Result<Part, ProfileError> {
+    fn part(&self, defaults: &Inherited, device: Device) -> Result<Part, ProfileError> {
         let span = device.profile.span();
         let profile: ProfileName = device
             .profile
@@ -261,7 +262,7 @@ impl Check<'_> {
             at: device.at,
             count,
             compute,
-            settings: self.settings(defaults, device.mps.as_ref())?,
+            settings: self.settings(defaults, device.mps.as_ref())?.in_mig(self)?,
         })
     }
 
@@ -276,52 +277,6 @@ impl Check<'_> {
             return Err(self.error(span, message));
         }
         Ok(Some((name, span.into())))
-    }
-
-    fn settings(&self, defaults: &Settings, mps: Option<&Mps>) -> Result<Settings, ProfileError> {
-        let mut settings = defaults.clone();
-        let Some(mps) = mps else { return Ok(settings) };
-        if let Some(serve) = &mps.serve {
-            let word = serve.get_ref();
-            if word.starts_with("user:") || word.starts_with("group:") {
-                let message = format!("serve = \"{word}\" is not supported yet by this version");
-                return Err(self
-                    .error(serve.span(), message)
-                    .with_hint("use \"one-at-a-time\", \"all\" or \"self\""));
-            }
-            let parsed = word
-                .parse()
-                .map_err(|()| self.unknown_word(serve, "serve", &Serve::WORDS))?;
-            self.serves.borrow_mut().push((parsed, serve.span().into()));
-            settings.serve = Some(parsed);
-        }
-        if let Some(server) = &mps.server {
-            settings.server = match server.get_ref().as_str() {
-                "eager" => Server::Eager,
-                "lazy" => Server::Lazy,
-                _ => return Err(self.unknown_word(server, "server", &["eager", "lazy"])),
-            };
-        }
-        if let Some(percentage) = &mps.active_thread_percentage {
-            settings.active_thread_percentage =
-                Percentage::new(*percentage.get_ref()).ok_or_else(|| {
-                    let message = "active-thread-percentage must be from 0.1 to 100";
-                    self.error(percentage.span(), message)
-                })?;
-        }
-        Ok(settings)
-    }
-
-    fn unknown_word(&self, word: &Spanned<String>, key: &str, known: &[&str]) -> ProfileError {
-        let written = word.get_ref();
-        let error = self.error(
-            word.span(),
-            format!("{key} = \"{written}\" is not one of {}", quoted(known)),
-        );
-        match nearest(written, known.iter().copied()) {
-            Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
-            None => error,
-        }
     }
 }
 

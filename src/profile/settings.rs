@@ -1,11 +1,12 @@
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Cpus, MemoryLimit, Serve};
+
 /// How a device's daemon shall serve. `None` is the default of whoever applies the profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", default)]
 pub struct Settings {
     /// Whose clients the device serves; by default `one-at-a-time` for root, `self` for others.
     pub serve: Option<Serve>,
@@ -13,7 +14,30 @@ pub struct Settings {
     pub server: Server,
     /// The share of the device's SMs that one client may use.
     pub active_thread_percentage: Percentage,
+    /// How much device memory each client may allocate; no limit by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_memory_limit: Option<MemoryLimit>,
+    /// What the clients' work counts for beside that of other programs: a hint to the GPU.
+    pub client_priority: ClientPriority,
+    /// The CPUs that the daemon and its server run on; by default those of whoever starts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+    /// The compute mode that a whole GPU has while its daemon runs; by default it is left as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_mode: Option<ComputeMode>,
+    /// How many clients the device is meant for: what `status` counts them against. MPS has no such
+    /// limit to set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_clients: Option<u32>,
+    /// How many files the daemon and its server may have open each; by default [`NOFILE`], or as many
+    /// as the system lets the caller have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nofile: Option<u64>,
 }
+
+/// How many open files a daemon gets by default. A server with many clients needs 16384 and more (facts of
+/// the k8s device plugin and NVIDIA's own service files).
+pub const NOFILE: u64 = 65536;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -21,48 +45,61 @@ impl Default for Settings {
             serve: None,
             server: Server::Eager,
             active_thread_percentage: Percentage::FULL,
+            pinned_memory_limit: None,
+            client_priority: ClientPriority::Normal,
+            cpus: None,
+            compute_mode: None,
+            max_clients: None,
+            nofile: None,
         }
     }
 }
 
-/// Whose clients a device serves (DESIGN 5).
+/// What clients' work counts for (MPS guide, client priority levels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Serve {
-    /// Any user, one user at a time: the MPS default. A second user's program waits in `cuInit`.
-    OneAtATime,
-    /// Every user at once through one shared server (`-multiuser-server`): one fault domain.
-    All,
-    /// The user who runs the daemon, alone.
-    #[serde(rename = "self")]
-    Own,
+pub enum ClientPriority {
+    /// As much as anybody's.
+    Normal,
+    /// Less.
+    BelowNormal,
 }
 
-impl Serve {
+impl ClientPriority {
     /// Every value, as it is written.
-    pub const WORDS: [&str; 3] = ["one-at-a-time", "all", "self"];
-}
+    pub const WORDS: [&str; 2] = ["normal", "below-normal"];
 
-impl fmt::Display for Serve {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OneAtATime => "one-at-a-time",
-            Self::All => "all",
-            Self::Own => "self",
-        })
+    /// The number that the control program has for it.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Normal => 0,
+            Self::BelowNormal => 1,
+        }
     }
 }
 
-impl FromStr for Serve {
-    type Err = ();
+impl fmt::Display for ClientPriority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS[usize::from(self.number())])
+    }
+}
 
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "one-at-a-time" => Ok(Self::OneAtATime),
-            "all" => Ok(Self::All),
-            "self" => Ok(Self::Own),
-            _ => Err(()),
-        }
+/// A compute mode that is set for a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeMode {
+    /// One process may compute on the GPU: the MPS server. A program outside MPS gets CUDA error 46.
+    ExclusiveProcess,
+}
+
+impl ComputeMode {
+    /// Every value, as it is written.
+    pub const WORDS: [&str; 1] = ["exclusive-process"];
+}
+
+impl fmt::Display for ComputeMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS[0])
     }
 }
 

@@ -97,9 +97,13 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
             device
                 .placement
                 .map_or_else(|| "-".to_owned(), |at| at.to_string()),
-            device.serve.to_string(),
-            device.server.to_string(),
-            format!("{}%", device.active_thread_percentage),
+            device
+                .settings
+                .serve
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
+            device.settings.server.to_string(),
+            format!("{}%", device.settings.active_thread_percentage),
             some(&names),
         ]);
     }
@@ -218,9 +222,9 @@ fn devices_json(shape: &Shape) -> Vec<Value> {
             "name": device.name,
             "profile": device.profile,
             "placement": device.placement,
-            "serve": device.serve,
-            "server": device.server,
-            "active_thread_percentage": device.active_thread_percentage,
+            "serve": device.settings.serve,
+            "server": device.settings.server,
+            "active_thread_percentage": device.settings.active_thread_percentage,
         })
     };
     shape.devices.iter().map(device).collect()

@@ -66,6 +66,11 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
                 stop.patience = Patience::Idle;
                 stop.unasked = None;
             }
+            Action::Set(set) => {
+                set.name.clear();
+                set.uuid.clear();
+                set.keep.clear();
+            }
             _ => {}
         }
     }
@@ -119,6 +124,10 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     ));
     lines.extend(daemons(group, "+ start", |action| match action {
         Action::Start(start) => Some(&start.name),
+        _ => None,
+    }));
+    lines.extend(daemons(group, "~ set", |action| match action {
+        Action::Set(set) => Some(&set.name),
         _ => None,
     }));
     if group[0].to_be_continued {
@@ -252,6 +261,22 @@ pub(super) fn consequences(plan: &Plan) -> String {
         );
     }
     for client in clients {
+        let _ = writeln!(out, "  {client}");
+    }
+    let kept: Vec<_> = plan.keep().collect();
+    if !kept.is_empty() {
+        let (s, their) = if kept.len() == 1 {
+            ("s", "it")
+        } else {
+            ("", "they")
+        };
+        let _ = writeln!(
+            out,
+            "\n{} keep{s} what {their} started with: the settings are for programs that start afterwards:",
+            count(kept.len(), "client")
+        );
+    }
+    for client in kept {
         let _ = writeln!(out, "  {client}");
     }
     let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::json::VERSION;
 use crate::geometry::{ComputeChoice, SliceMap};
-use crate::plan::{Action, GpuPlan, Obstacle, Plan, Step};
+use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Step};
 
 /// What `up` came to. `changed` comes last.
 #[derive(Serialize)]
@@ -43,14 +43,18 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
         "disturbs": clients
-            .map(|client| json!({
-                "device": client.device,
-                "pid": Some(client.pid.0).filter(|&pid| pid != 0),
-                "user": client.user,
-                "command": client.command,
-            }))
+            .map(client)
             .collect::<Vec<_>>(),
         "obstacles": gpu.obstacles.iter().chain(unasked).map(obstacle).collect::<Vec<_>>(),
+    })
+}
+
+fn client(client: &ClientOf) -> Value {
+    json!({
+        "device": client.device,
+        "pid": Some(client.pid.0).filter(|&pid| pid != 0),
+        "user": client.user,
+        "command": client.command,
     })
 }
 
@@ -104,7 +108,19 @@ fn step(step: &Step) -> Value {
         ),
         Action::Start(start) => (
             "start-daemon",
-            json!({ "device": start.name, "serve": start.serve }),
+            json!({ "device": start.name, "serve": start.serve() }),
+        ),
+        Action::Set(set) => (
+            "set",
+            json!({
+                "device": set.name,
+                "changes": set.changes.iter().map(|change| json!({
+                    "key": change.key,
+                    "is": change.is,
+                    "shall": change.shall,
+                })).collect::<Vec<_>>(),
+                "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
+            }),
         ),
     };
     fields["action"] = action.into();

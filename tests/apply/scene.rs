@@ -41,7 +41,9 @@ impl Progress for Silent {
 }
 
 impl Hand {
-    pub(crate) fn new(environment: Environment) -> Self {
+    pub(crate) fn new(mut environment: Environment) -> Self {
+        // This process is no mig-mps: it cannot launch daemons.
+        environment.launcher = env!("CARGO_BIN_EXE_mig-mps").into();
         let home = environment.home().unwrap();
         RunDir::at(&home.run).make().unwrap();
         fs::create_dir_all(&home.log).unwrap();

@@ -134,7 +134,7 @@ fn settings_out_of_range() {
       |                                                        ^
     "#);
     assert_snapshot!(mistake(&devices(r#"{ profile = "1g", mps = { serve = "everybody" } }"#)), @r#"
-    error: profile.toml:4:37: serve = "everybody" is not one of "one-at-a-time", "all", "self"
+    error: profile.toml:4:37: serve = "everybody" is not one of "one-at-a-time", "all", "group:NAME", "user:NAME", "self"
       |
     4 |   { profile = "1g", mps = { serve = "everybody" } },
       |                                     ^^^^^^^^^^^
@@ -150,7 +150,7 @@ fn whom_root_cannot_serve() {
     error: profile.toml:4:37: root cannot serve "self"
       |
     4 |   { profile = "1g", mps = { serve = "self" } },
-      |                                     ^^^^^^ for root it is "one-at-a-time" or "all", or leave serve out
+      |                                     ^^^^^^ for root it is "one-at-a-time", "all", "group:NAME" or "user:NAME", or leave serve out
     "#);
 }
 

@@ -74,7 +74,7 @@ fn what_ran_before_a_failed_up_runs_after_it() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let before = sim.status();
-    let half = format!("{SMALL}\n[mps]\nactive-thread-percentage = 50\n");
+    let half = format!("{SMALL}\n[mps]\nnofile = 4096\nactive-thread-percentage = 50\n");
     let profile = sim.profile(&half);
     let control = fails_after(&sim, 1);
     // One of two daemons is started with the new setting; then both get the old one back.

@@ -123,7 +123,7 @@ fn a8_a_setting_changed_by_hand_is_drift() {
     let ran = sim.up(SMALL, &["--yes"]).ended(0);
     assert!(
         ran.stdout
-            .contains("active-thread-percentage answers 10, not 100"),
+            .contains("active-thread-percentage is 10 in the daemon, not 100"),
         "{}",
         ran.stdout
     );

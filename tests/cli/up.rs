@@ -431,7 +431,7 @@ fn a_dead_daemon_is_started_again() {
 fn changed_settings_restart_an_idle_daemon_and_leave_one_with_clients_alone() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let half = format!("{SMALL}\n[mps]\nactive-thread-percentage = 50\n");
+    let half = format!("{SMALL}\n[mps]\nnofile = 4096\nactive-thread-percentage = 50\n");
     let app = sim.client("0.2");
     let before = sim.status();
     let ran = sim.up(&half, &["--yes"]).ended(4);

@@ -159,6 +159,12 @@ impl Scene {
                 self.create_compute(gpu, *instance, *compute);
             }
             Action::Start(start) => self.start(gpu, start),
+            Action::Set(set) => {
+                let mut served = self.node.served.iter_mut();
+                let of_it = |served: &&mut Served| served.record.uuid == set.uuid;
+                let served = served.find(of_it).expect("it is served");
+                served.record.settings = set.settings.clone();
+            }
         }
     }
 
@@ -250,11 +256,7 @@ impl Scene {
                 .nth(nth),
         };
         let device = device.unwrap_or_else(|| panic!("no device for {start:?}"));
-        let settings = Settings {
-            serve: Some(start.serve),
-            server: start.server,
-            active_thread_percentage: start.active_thread_percentage,
-        };
+        let settings = start.settings.clone();
         self.record(&device, &start.name, settings);
     }
 
@@ -270,6 +272,8 @@ impl Scene {
                 key,
                 uuid: device.uuid.clone(),
                 settings,
+                by_hand: Vec::new(),
+                compute_mode_before: None,
                 daemon: Some(DaemonId {
                     pid: Pid(1),
                     start_time: StartTime(1),

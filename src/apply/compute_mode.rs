@@ -1,0 +1,68 @@
+//! The compute mode of a whole GPU, which a daemon may need and its end gives back.
+
+use super::{Cause, Shared};
+use crate::node::DeviceRecord;
+use crate::nvml::EXCLUSIVE_PROCESS;
+
+impl Shared<'_> {
+    /// The compute mode that an earlier daemon of this boot found on a device, if it changed it.
+    pub(super) fn mode_before(&self, uuid: &str) -> Option<u32> {
+        let mut served = self.site.node.served.iter();
+        let earlier = served.find(|served| {
+            let record = &served.record;
+            record.uuid == uuid
+                && record.boot_id == self.site.node.boot_id
+                && served.run_dir == self.run_dir
+        });
+        earlier?.record.compute_mode_before
+    }
+
+    /// Gives the GPU the compute mode that its daemon shall have, and remembers the one it had: before
+    /// it is changed, so that a run that is killed here leaves it known.
+    pub(super) fn hold_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
+        if record.settings.compute_mode.is_none() {
+            self.give_mode_back(record)?;
+            record.compute_mode_before = None;
+            return Ok(());
+        }
+        let gpu = record.key.gpu.clone();
+        let is = self.nvml.supervise(move |nvml| nvml.compute_mode(&gpu))?;
+        if is == EXCLUSIVE_PROCESS {
+            return Ok(());
+        }
+        record.compute_mode_before = Some(is);
+        self.run_dir.write_record(record)?;
+        self.set_mode(record, EXCLUSIVE_PROCESS)
+    }
+
+    /// Gives back the compute mode that was there before a daemon; what somebody else has set since then
+    /// stays.
+    pub(super) fn give_mode_back(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        let is_of_this_boot = record.boot_id == self.site.node.boot_id;
+        let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
+            return Ok(());
+        };
+        let is_there = |gpu: &crate::node::Gpu| gpu.uuid == record.key.gpu;
+        if !self.site.node.gpus.iter().any(is_there) {
+            return Ok(());
+        }
+        let gpu = record.key.gpu.clone();
+        let is = self.nvml.supervise(move |nvml| nvml.compute_mode(&gpu))?;
+        if is != EXCLUSIVE_PROCESS {
+            return Ok(());
+        }
+        self.set_mode(record, before)
+    }
+
+    fn set_mode(&self, record: &DeviceRecord, shall: u32) -> Result<(), Cause> {
+        let gpu = record.key.gpu.clone();
+        let is = self
+            .nvml
+            .supervise(move |nvml| nvml.set_compute_mode(&gpu, shall))?;
+        if is == shall {
+            Ok(())
+        } else {
+            Err(Cause::ComputeMode { shall, is })
+        }
+    }
+}

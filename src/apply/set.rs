@@ -1,0 +1,62 @@
+//! Settings of daemons that go on running.
+
+use super::done::Done;
+use super::gpu::GpuRun;
+use super::{Cause, Shared};
+use crate::node::DeviceRecord;
+use crate::plan::Set;
+use crate::profile::Settings;
+
+impl GpuRun<'_> {
+    /// Changes settings. What was begun is remembered: a change that fails half-way is undone too.
+    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
+        let before = &self.served(&set.uuid).ok_or(Cause::NoDevice)?.record;
+        let after = DeviceRecord {
+            settings: set.settings.clone(),
+            by_hand: set.by_hand.clone(),
+            ..before.clone()
+        };
+        self.history.did(Done::Set {
+            before: Box::new(before.clone()),
+            after: Box::new(after.clone()),
+        });
+        self.shared.change(&after, &before.settings)
+    }
+}
+
+impl Shared<'_> {
+    /// Brings a running daemon to what a record says. Until that has been read back the record is
+    /// unfinished: a run that is killed here is gone on with.
+    fn change(&self, shall: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        let unfinished = DeviceRecord {
+            finished: false,
+            ..shall.clone()
+        };
+        self.run_dir.write_record(&unfinished)?;
+        self.daemon(shall).set(&shall.settings, was)?;
+        Ok(self.run_dir.write_record(shall)?)
+    }
+
+    /// Takes a change back. A limit where there was none stays, and the record says so: the next `up`
+    /// sees it.
+    pub(super) fn change_back(
+        &self,
+        before: &DeviceRecord,
+        after: &DeviceRecord,
+    ) -> Result<(), Cause> {
+        let limit = after.settings.pinned_memory_limit;
+        let stays = limit.filter(|_| before.settings.pinned_memory_limit.is_none());
+        let Some(limit) = stays else {
+            return self.change(before, &after.settings);
+        };
+        let nearly = DeviceRecord {
+            settings: Settings {
+                pinned_memory_limit: Some(limit),
+                ..before.settings.clone()
+            },
+            ..before.clone()
+        };
+        self.change(&nearly, &after.settings)?;
+        Err(Cause::LimitStays { limit })
+    }
+}

@@ -1,0 +1,92 @@
+//! Whom a profile names must be there before anything is touched. Not on loading: the file may be for
+//! another machine.
+
+use std::io;
+use std::path::Path;
+
+use crate::environment::Home;
+use crate::host::{Account, Reader, group_named, names_in};
+use crate::mps::MpsError;
+use crate::node::RunDir;
+use crate::profile::{Profile, ProfileError, Serve, nearest};
+
+/// Refuses a profile that serves a user or a group whom this machine does not know.
+///
+/// # Errors
+/// A [`ProfileError`] with the place where it is said.
+pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
+    for (serve, span) in &profile.serves {
+        let (what, name, found, list) = match serve {
+            Serve::User(name) => {
+                let found = Account::named(name).map(|account| account.is_some());
+                ("user", name, found, "/etc/passwd")
+            }
+            Serve::Group(name) => {
+                let found = group_named(name).map(|group| group.is_some());
+                ("group", name, found, "/etc/group")
+            }
+            _ => continue,
+        };
+        if matches!(found, Ok(true)) {
+            continue;
+        }
+        let error = profile.error(*span, said(what, name, &found));
+        let names = names_in(list.as_ref());
+        return Err(match nearest(name, names.iter().map(String::as_str)) {
+            Some(near) => error.with_hint(format!("did you mean \"{what}:{near}\"?")),
+            None => error,
+        });
+    }
+    Ok(())
+}
+
+/// Refuses run and log directories that whom the profile serves could not reach.
+///
+/// # Errors
+/// [`MpsError::KeptOut`] with the directory that is closed.
+pub(super) fn check_ways(profile: &Profile, home: &Home) -> anyhow::Result<()> {
+    // What is not there yet is made so that everybody may enter.
+    let pipe = RunDir::at(&home.run).pipe_dir("a-device");
+    let log = home.log.join("a-device/control.log");
+    for (serve, _) in &profile.serves {
+        let (who, reader, paths) = match serve {
+            Serve::User(name) => {
+                let Some(account) = Account::named(name)? else {
+                    continue;
+                };
+                let reader = Reader::User(account.uid, account.groups()?);
+                (name.clone(), reader, vec![&pipe, &log])
+            }
+            Serve::Group(name) => {
+                let Some(group) = group_named(name)? else {
+                    continue;
+                };
+                (
+                    format!("the group {name}"),
+                    Reader::Group(group),
+                    vec![&pipe],
+                )
+            }
+            _ => continue,
+        };
+        for path in paths {
+            if let Some(closed) = reader.is_kept_out_of(path) {
+                let path = path.parent().and_then(Path::parent).unwrap_or(path);
+                return Err(MpsError::KeptOut {
+                    who,
+                    closed,
+                    path: path.to_owned(),
+                }
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn said(what: &str, name: &str, found: &io::Result<bool>) -> String {
+    match found {
+        Err(error) => format!("whether there is a {what} \"{name}\" cannot be found out: {error}"),
+        Ok(_) => format!("there is no {what} \"{name}\" on this machine"),
+    }
+}

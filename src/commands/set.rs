@@ -1,0 +1,73 @@
+//! `mig-mps set`
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{locked, pick_up_interrupted};
+use crate::apply::{self, Allowed, OnFailure, Site};
+use crate::environment::Environment;
+use crate::node::{Look, Node, RunDir, observe};
+use crate::plan::{self, Plan};
+use crate::profile::Assignment;
+use crate::render::Ui;
+
+/// The flags of `set`.
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    /// The device: its name, its UUID, or the unique beginning of that
+    device: String,
+    /// What to set: active-thread-percentage, pinned-memory-limit, client-priority or max-clients
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    settings: Vec<Assignment>,
+    /// Show what would be set and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Changes settings of a running daemon by hand.
+///
+/// # Errors
+/// See [`Status`](crate::failure::Status) for what each ends the program with.
+pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+    let home = environment.home()?;
+    let programs = environment.mps_programs()?;
+    let plan = || -> Result<(Node, Vec<String>, Plan)> {
+        let node = observe(environment, Look::Close)?;
+        let names = node.resolve(std::slice::from_ref(&args.device))?;
+        let run_dir = RunDir::at(&home.run);
+        let plan = plan::set(&node, &run_dir, &names[0], &args.settings)?;
+        Ok((node, names, plan))
+    };
+    if args.dry_run {
+        let (_, _, plan) = plan()?;
+        return show(&plan, ui);
+    }
+    // Who may not change anything here is told so by the plan.
+    plan()?;
+    pick_up_interrupted(environment, &home, ui)?;
+    let _lock = locked(environment, &home)?;
+    let (node, names, plan) = plan()?;
+    show(&plan, ui)?;
+    if plan.is_empty() {
+        return Ok(());
+    }
+    let site = Site {
+        environment,
+        home: &home,
+        programs: &programs,
+        node: &node,
+        allowed: Allowed::default(),
+    };
+    apply::run(&plan, &site, &ui.progress(&plan), OnFailure::RollBack)?;
+    let after = observe(environment, Look::Close)?;
+    ui.status(&after, &names, &[])
+}
+
+fn show(plan: &Plan, ui: &Ui) -> Result<()> {
+    if plan.is_empty() {
+        ui.note("Nothing to do: it is set so.");
+        return Ok(());
+    }
+    ui.plan(plan)?;
+    ui.consequences(plan)
+}

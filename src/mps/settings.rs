@@ -1,0 +1,81 @@
+//! A daemon's defaults and a running server's own settings: set, read back and compared.
+
+use std::time::Duration;
+
+use super::daemon::parse_pid;
+use super::order::{Order, Unlike, compare};
+use super::{Daemon, MpsError};
+use crate::host::Pid;
+use crate::profile::Settings;
+
+/// For how long a daemon may be kept busy by somebody else's session.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often servers are looked for that come and go while they are told.
+const ROUNDS: usize = 5;
+
+impl Daemon {
+    /// Changes the settings of a running daemon and of its servers: for clients that come later. Every
+    /// value is read back.
+    ///
+    /// # Errors
+    /// [`MpsError`]; some of them may have been set.
+    pub fn set(&self, shall: &Settings, was: &Settings) -> Result<(), MpsError> {
+        let orders = Order::defaults(shall, Some(was));
+        let servers = self.give(&orders, true)?;
+        self.set_servers(servers, shall)
+    }
+
+    /// Tells running servers. One that starts afterwards has the daemon's defaults.
+    pub(super) fn set_servers(&self, servers: Vec<Pid>, shall: &Settings) -> Result<(), MpsError> {
+        let mut servers = servers;
+        for _ in 0..ROUNDS {
+            let orders: Vec<Order> = servers
+                .iter()
+                .flat_map(|&server| Order::of_server(server, shall))
+                .collect();
+            if orders.is_empty() {
+                return Ok(());
+            }
+            match self.give(&orders, false) {
+                // One that goes meanwhile needs nothing, and another one may have come.
+                Err(MpsError::Strange { answer, .. }) if answer.contains("not found") => {
+                    servers = self.give(&[], true)?;
+                }
+                other => return other.map(drop),
+            }
+        }
+        Err(self.failure("its servers come and go: they cannot be told their settings"))
+    }
+
+    /// Gives orders in one session, and asks for the servers behind them.
+    fn give(&self, orders: &[Order], list: bool) -> Result<Vec<Pid>, MpsError> {
+        let mut commands: Vec<&str> = orders.iter().map(Order::command).collect();
+        if list {
+            commands.push("get_server_list");
+        }
+        let answer = self.session(&commands, PATIENCE, ANSWER_LIMIT)?;
+        let strange = || MpsError::Strange {
+            asked: commands.join("\n"),
+            answer: answer.lines.join("\n"),
+        };
+        let rest = self.judged(compare(orders, &answer.lines), strange)?;
+        rest.into_iter()
+            .map(parse_pid)
+            .collect::<Option<_>>()
+            .ok_or_else(strange)
+    }
+
+    /// The comparison, as an error about this daemon.
+    pub(super) fn judged<T>(
+        &self,
+        compared: Result<T, Unlike>,
+        strange: impl FnOnce() -> MpsError,
+    ) -> Result<T, MpsError> {
+        compared.map_err(|unlike| match unlike {
+            Unlike::Differs(what) => self.failure(what),
+            Unlike::Strange => strange(),
+        })
+    }
+}

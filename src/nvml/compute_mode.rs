@@ -1,0 +1,40 @@
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+
+use super::gpu::handle;
+use super::{NvmlError, Session};
+
+/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: one process may have a context on the GPU.
+pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+
+impl Session {
+    /// Reads a GPU's compute mode, by NVML's number.
+    ///
+    /// # Errors
+    /// [`NvmlError`]; not supported in MIG mode.
+    pub fn compute_mode(&self, gpu: &str) -> Result<u32, NvmlError> {
+        let device = self.device(gpu)?;
+        let mut mode: c_uint = 0;
+        let symbol = &self.symbols().nvmlDeviceGetComputeMode;
+        self.call("nvmlDeviceGetComputeMode", gpu, symbol, |function| {
+            // SAFETY: the handle came from this library and `mode` outlives the call.
+            unsafe { function(handle(&device), &raw mut mode) }
+        })?;
+        Ok(mode)
+    }
+
+    /// Sets a GPU's compute mode and reads it back.
+    ///
+    /// # Errors
+    /// [`NvmlError`]; only root may.
+    pub fn set_compute_mode(&self, gpu: &str, mode: u32) -> Result<u32, NvmlError> {
+        let device = self.device(gpu)?;
+        let symbol = &self.symbols().nvmlDeviceSetComputeMode;
+        self.call("nvmlDeviceSetComputeMode", gpu, symbol, |function| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), mode) }
+        })?;
+        self.compute_mode(gpu)
+    }
+}

@@ -1,0 +1,142 @@
+use std::fmt;
+
+use super::ClientOf;
+use crate::node::DeviceRecord;
+use crate::profile::{Assignment, Settings};
+
+const KEYS: [&str; 4] = Assignment::KEYS;
+
+/// Settings of a daemon that are changed while it runs. Nobody is disturbed: programs that start
+/// afterwards get the new ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Set {
+    /// Its device's name.
+    pub name: String,
+    /// The UUID its directory is called by.
+    pub uuid: String,
+    /// What the daemon's settings are then, all of them.
+    pub settings: Settings,
+    /// What of them is new.
+    pub changes: Vec<Change>,
+    /// The keys whose values come from `mig-mps set` and not from a profile.
+    pub by_hand: Vec<String>,
+    /// Its clients: they keep what they started with.
+    pub keep: Vec<ClientOf>,
+}
+
+/// One setting that is to be another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its key in a profile.
+    pub key: &'static str,
+    /// What it is, in words.
+    pub is: String,
+    /// What it shall be.
+    pub shall: String,
+}
+
+/// Why a setting cannot be changed while its daemon runs.
+const NOT_TAKEN_AWAY: &str =
+    "which cannot be taken away while the daemon runs: MPS has no command for it";
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, not {}", self.key, self.is, self.shall)
+    }
+}
+
+/// Several changes, as one reason.
+pub(super) fn in_words(changes: &[Change]) -> String {
+    let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
+    changes.join("; ")
+}
+
+/// What of a daemon's settings is not as it shall be and can be changed while it runs.
+/// `answered` is the percentage as the daemon itself says it.
+pub(super) fn changes(
+    record: &DeviceRecord,
+    shall: &Settings,
+    answered: Option<f64>,
+) -> Vec<Change> {
+    let has = &record.settings;
+    let said = |value: String, key: &str| {
+        if record.by_hand.iter().any(|other| other == key) {
+            format!("{value} (set by hand)")
+        } else {
+            value
+        }
+    };
+    let mut changes = Vec::new();
+    let mut add = |key: &'static str, is: String, shall: String| {
+        let is = said(is, key);
+        changes.push(Change { key, is, shall });
+    };
+    let percentage = shall.active_thread_percentage;
+    if has.active_thread_percentage != percentage {
+        add(
+            KEYS[0],
+            has.active_thread_percentage.to_string(),
+            percentage.to_string(),
+        );
+    } else if let Some(answered) = answered.filter(|answered| percentage.differs_from(*answered)) {
+        add(
+            KEYS[0],
+            format!("{answered} in the daemon"),
+            percentage.to_string(),
+        );
+    }
+    if has.pinned_memory_limit != shall.pinned_memory_limit {
+        add(
+            KEYS[1],
+            or_none(has.pinned_memory_limit),
+            or_none(shall.pinned_memory_limit),
+        );
+    }
+    if has.client_priority != shall.client_priority {
+        add(
+            KEYS[2],
+            has.client_priority.to_string(),
+            shall.client_priority.to_string(),
+        );
+    }
+    if has.max_clients != shall.max_clients {
+        add(
+            KEYS[3],
+            or_none(has.max_clients),
+            or_none(shall.max_clients),
+        );
+    }
+    changes
+}
+
+/// What of a daemon's settings is not as it shall be and takes another daemon.
+pub(super) fn needs_restart(record: &DeviceRecord, shall: &Settings) -> Option<String> {
+    let has = &record.settings;
+    let differ = |key: &str, is: String, shall: String| {
+        (is != shall).then(|| format!("{key} is {is}, not {shall}"))
+    };
+    if let (Some(limit), None) = (has.pinned_memory_limit, shall.pinned_memory_limit) {
+        let by_hand = record.by_hand.iter().any(|key| key == KEYS[1]);
+        let who = if by_hand { " (set by hand)" } else { "" };
+        return Some(format!("{} is {limit}{who}, {NOT_TAKEN_AWAY}", KEYS[1]));
+    }
+    let cpus = |settings: &Settings| {
+        let cpus = settings.cpus.as_ref();
+        cpus.map_or_else(|| "all".to_owned(), ToString::to_string)
+    };
+    let nofile = |settings: &Settings| {
+        let nofile = settings.nofile;
+        nofile.map_or_else(|| "the default".to_owned(), |files| files.to_string())
+    };
+    let mode = |settings: &Settings| {
+        let mode = settings.compute_mode;
+        mode.map_or_else(|| "as it was".to_owned(), |mode| mode.to_string())
+    };
+    differ("cpus", cpus(has), cpus(shall))
+        .or_else(|| differ("nofile", nofile(has), nofile(shall)))
+        .or_else(|| differ("compute-mode", mode(has), mode(shall)))
+}
+
+fn or_none(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+}

@@ -1,0 +1,68 @@
+//! Settings that somebody changes by hand.
+
+use super::change::{self, changes};
+use super::daemons::{elsewhere, unknowable};
+use super::down::gpu_plan;
+use super::standing::is_unknowable;
+use super::{Action, ClientOf, Obstacle, Plan, Refusal, Set, Step};
+use crate::node::{Life, Node, RunDir};
+use crate::profile::Assignment;
+
+/// What gives the device of that name these settings while its daemon runs; nothing where it has them.
+///
+/// # Errors
+/// A [`Refusal`]: where no daemon of `home` that could be told serves it.
+pub fn set(
+    node: &Node,
+    home: &RunDir,
+    name: &str,
+    assignments: &[Assignment],
+) -> Result<Plan, Refusal> {
+    let mut named = node.served.iter();
+    let served = named.find(|served| served.record.name == name && served.device_is_there);
+    let refused = |why: &str| Obstacle {
+        what: format!("{name} has no daemon to be set: {why}"),
+        hint: "start it with mig-mps up and its profile".to_owned(),
+    };
+    let served = served.ok_or_else(|| refused("nobody serves it"))?;
+    let record = &served.record;
+    if served.run_dir != *home {
+        return Err(elsewhere(served).into());
+    }
+    if served.life == Life::Dead {
+        return Err(refused("it has died").into());
+    }
+    if is_unknowable(served.life) {
+        return Err(unknowable(served).into());
+    }
+    if !record.finished {
+        return Err(refused("an interrupted run did not finish it").into());
+    }
+    let mut settings = record.settings.clone();
+    for assignment in assignments {
+        assignment.change(&mut settings);
+    }
+    let mut plan = Plan::default();
+    let changes = changes(record, &settings, served.percentage);
+    if changes.is_empty() {
+        return Ok(plan);
+    }
+    let mut by_hand = record.by_hand.clone();
+    by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
+    by_hand.sort_unstable();
+    by_hand.dedup();
+    let because = change::in_words(&changes);
+    let set = Set {
+        name: record.name.clone(),
+        uuid: record.uuid.clone(),
+        settings,
+        changes,
+        by_hand,
+        keep: ClientOf::all(served),
+    };
+    gpu_plan(node, &mut plan, &record.key.gpu).steps.push(Step {
+        action: Action::Set(set),
+        because,
+    });
+    Ok(plan)
+}

@@ -1,0 +1,140 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A set of CPUs, as the kernel writes it: `0-7,16`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Cpus {
+    /// In order, apart from each other.
+    ranges: Vec<(usize, usize)>,
+}
+
+/// What `sched_setaffinity(2)` is told fits into 1024 bits.
+const MOST: usize = 1024;
+
+impl Cpus {
+    /// Their numbers, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.ranges.iter().flat_map(|&(first, last)| first..=last)
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (first, last)) in self.ranges.iter().enumerate() {
+            let comma = if nth > 0 { "," } else { "" };
+            if first == last {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |digits: &str| -> Result<usize, String> {
+            let number: usize = Some(digits.trim())
+                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+                .and_then(|digits| digits.parse().ok())
+                .ok_or_else(|| {
+                    format!(
+                        "\"{digits}\" is not the number of a CPU: CPUs are written as in 0-7,16"
+                    )
+                })?;
+            if number >= MOST {
+                return Err(format!(
+                    "there is no CPU {number}: Linux counts to {}",
+                    MOST - 1
+                ));
+            }
+            Ok(number)
+        };
+        let mut ranges = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = match part.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None => (number(part)?, number(part)?),
+            };
+            if last < first {
+                return Err(format!("{part} goes backwards: {last}-{first}?"));
+            }
+            ranges.push((first, last));
+        }
+        ranges.sort_unstable();
+        let mut joined: Vec<(usize, usize)> = Vec::new();
+        for (first, last) in ranges {
+            match joined.last_mut() {
+                Some((_, end)) if first <= *end + 1 => *end = last.max(*end),
+                _ => joined.push((first, last)),
+            }
+        }
+        Ok(Self { ranges: joined })
+    }
+}
+
+impl From<Cpus> for String {
+    fn from(cpus: Cpus) -> Self {
+        cpus.to_string()
+    }
+}
+
+impl TryFrom<String> for Cpus {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_written_as_the_kernel_writes_it() {
+        for (text, written) in [
+            ("0-7,16", "0-7,16"),
+            ("16, 0-3,4-7", "0-7,16"),
+            ("3", "3"),
+            ("1,0,2", "0-2"),
+            ("0-5,2-3", "0-5"),
+        ] {
+            assert_eq!(text.parse::<Cpus>().unwrap().to_string(), written, "{text}");
+        }
+        let cpus: Cpus = "1-2,9".parse().unwrap();
+        assert_eq!(cpus.numbers().collect::<Vec<_>>(), [1, 2, 9]);
+    }
+
+    #[test]
+    fn what_is_no_set_is_refused() {
+        for (text, why) in [
+            ("7-0", "7-0 goes backwards: 0-7?"),
+            (
+                "",
+                "\"\" is not the number of a CPU: CPUs are written as in 0-7,16",
+            ),
+            (
+                "0-",
+                "\"\" is not the number of a CPU: CPUs are written as in 0-7,16",
+            ),
+            (
+                "0,x",
+                "\"x\" is not the number of a CPU: CPUs are written as in 0-7,16",
+            ),
+            (
+                "+1",
+                "\"+1\" is not the number of a CPU: CPUs are written as in 0-7,16",
+            ),
+            ("1024", "there is no CPU 1024: Linux counts to 1023"),
+        ] {
+            assert_eq!(text.parse::<Cpus>(), Err(why.to_owned()), "{text}");
+        }
+    }
+}

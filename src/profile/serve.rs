@@ -1,0 +1,90 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Whose clients a device serves (DESIGN 6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Serve {
+    /// Any user, one user at a time: the MPS default. A second user's program waits in `cuInit`.
+    OneAtATime,
+    /// Every user at once through one shared server (`-multiuser-server`): one fault domain.
+    All,
+    /// The members of a group at once, through one shared server of root's that only they can reach.
+    Group(String),
+    /// One user alone, whose daemon it is: that user may change every limit.
+    User(String),
+    /// The user who runs the daemon, alone.
+    Own,
+}
+
+impl Serve {
+    /// Every value, as it is written.
+    pub const WORDS: [&str; 5] = ["one-at-a-time", "all", "group:NAME", "user:NAME", "self"];
+
+    /// Whether one server of root's serves several users at once (`-multiuser-server`).
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::All | Self::Group(_))
+    }
+}
+
+impl fmt::Display for Serve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneAtATime => f.write_str("one-at-a-time"),
+            Self::All => f.write_str("all"),
+            Self::Group(name) => write!(f, "group:{name}"),
+            Self::User(name) => write!(f, "user:{name}"),
+            Self::Own => f.write_str("self"),
+        }
+    }
+}
+
+/// It is none of the words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotServe;
+
+impl fmt::Display for NotServe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not one of {}", Serve::WORDS.join(", "))
+    }
+}
+
+impl FromStr for Serve {
+    type Err = NotServe;
+
+    fn from_str(text: &str) -> Result<Self, NotServe> {
+        if let Some((kind, name)) = text.split_once(':') {
+            let is_name = !name.is_empty()
+                && !name
+                    .chars()
+                    .any(|c| c.is_whitespace() || c.is_control() || ":/,".contains(c));
+            return match kind {
+                "user" if is_name => Ok(Self::User(name.to_owned())),
+                "group" if is_name => Ok(Self::Group(name.to_owned())),
+                _ => Err(NotServe),
+            };
+        }
+        match text {
+            "one-at-a-time" => Ok(Self::OneAtATime),
+            "all" => Ok(Self::All),
+            "self" => Ok(Self::Own),
+            _ => Err(NotServe),
+        }
+    }
+}
+
+impl From<Serve> for String {
+    fn from(serve: Serve) -> Self {
+        serve.to_string()
+    }
+}
+
+impl TryFrom<String> for Serve {
+    type Error = NotServe;
+
+    fn try_from(text: String) -> Result<Self, NotServe> {
+        text.parse()
+    }
+}

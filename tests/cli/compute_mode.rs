@@ -1,0 +1,69 @@
+//! The compute mode of whole GPUs: set for the daemon, given back by its end.
+
+use simnode::node::ComputeMode;
+
+use crate::common::Sim;
+use crate::settings::whole;
+
+const EXCLUSIVE: &str = r#"compute-mode = "exclusive-process""#;
+
+fn mode(sim: &Sim) -> ComputeMode {
+    sim.node.node().state().unwrap().gpus[0].compute_mode
+}
+
+fn set(sim: &Sim, mode: ComputeMode) {
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.gpus[0].compute_mode = mode);
+    update.unwrap();
+}
+
+#[test]
+fn down_gives_back_what_up_found() {
+    for before in [ComputeMode::Default, ComputeMode::ExclusiveProcess] {
+        let sim = Sim::with("h200", 1);
+        set(&sim, before);
+        sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+        assert_eq!(mode(&sim), ComputeMode::ExclusiveProcess);
+        // Clients reach the GPU through the one process that may compute on it.
+        assert!(sim.client("0").finish().status.success());
+        sim.run(&["down"]).ended(0);
+        assert_eq!(mode(&sim), before);
+    }
+}
+
+#[test]
+fn what_somebody_else_has_set_since_then_stays() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+    set(&sim, ComputeMode::Prohibited);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Prohibited);
+}
+
+/// The daemon dies, another one takes its place, and the mode that was there before is still known.
+#[test]
+fn a_daemon_that_died_does_not_lose_it() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+    let daemon = sim.device("0")["daemon_pid"].as_i64().unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    while crate::common::is_alive(&daemon.into()) {
+        std::thread::yield_now();
+    }
+    sim.up(&whole(EXCLUSIVE), &["--yes"]).ended(0);
+    assert_eq!(sim.device("0")["state"], "ready");
+    // A profile that does not ask for it gives it back at once.
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+}
+
+#[test]
+fn a_start_that_fails_gives_it_back() {
+    let sim = Sim::with("h200", 1);
+    sim.node.fault("daemon start").fails(3).unwrap();
+    sim.up(&whole(EXCLUSIVE), &[]).ended(1);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+}

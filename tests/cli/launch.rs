@@ -1,0 +1,260 @@
+//! Daemons for one user or one group. Only root can start them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+use insta::assert_snapshot;
+
+use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain};
+use crate::settings::{ask, whole};
+
+/// The second user, with a group of the same name: both are on every machine.
+const DAEMON: u32 = 1;
+
+fn pipe(sim: &Sim) -> PathBuf {
+    sim.node.run_dir().join("by-name/0/pipe")
+}
+
+/// Whose a process is, its groups, as `/proc` has them.
+fn of_process(pid: &serde_json::Value, field: &str) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let numbers = line.unwrap().split_whitespace();
+    numbers.map(|number| number.parse().unwrap()).collect()
+}
+
+fn environment(pid: &serde_json::Value) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    text.split('\0').map(str::to_owned).collect()
+}
+
+/// Whether a program of that user becomes a client.
+fn reaches(sim: &Sim, uid: u32) -> bool {
+    let mut app = sim.node.program("cuda-app");
+    app.args(["run", "0"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe(sim));
+    let ran = Ran::of(app.uid(uid).gid(uid));
+    ran.stdout.contains("mps yes")
+}
+
+#[test]
+fn a_users_daemon_is_hers() {
+    if !is_root("a_users_daemon_is_hers") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = whole(
+        r#"serve = "user:nobody", active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0""#,
+    );
+    let mut up = sim.command(&["up", sim.profile(&profile).to_str().unwrap()]);
+    Ran::of(up.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "7")).ended(0);
+    let device = sim.device("0");
+    assert_eq!(
+        (&device["state"], &device["serve"]),
+        (&"ready".into(), &"user:nobody".into())
+    );
+    for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
+        assert_eq!(of_process(pid, "Uid:"), [NOBODY; 4]);
+        assert_eq!(of_process(pid, "Gid:"), [NOBODY; 4]);
+        assert!(
+            !of_process(pid, "Groups:").contains(&0),
+            "root's group went along"
+        );
+    }
+    let environment = environment(&device["daemon_pid"]);
+    assert!(
+        environment.contains(&"CUDA_MPS_PROTOCOL_VERSION=2".to_owned()),
+        "{environment:?}"
+    );
+    assert!(
+        !environment
+            .iter()
+            .any(|entry| entry.starts_with("CUDA_MPS_ACTIVE")),
+        "{environment:?}"
+    );
+    assert!(
+        environment.contains(&"HOME=/nonexistent".to_owned()),
+        "{environment:?}"
+    );
+    for directory in [
+        pipe(&sim),
+        sim.node.log_dir().join(device["uuid"].as_str().unwrap()),
+    ] {
+        let meta = fs::metadata(&directory).unwrap();
+        let seen = (meta.uid(), meta.permissions().mode() & 0o7777);
+        assert_eq!(seen, (NOBODY, 0o700), "{}", directory.display());
+    }
+    assert!(reaches(&sim, NOBODY));
+    assert!(!reaches(&sim, DAEMON), "another user came in");
+    assert_eq!(
+        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        "50.0\n"
+    );
+
+    // Root sees it, and changes it, through sessions that are that user's.
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.run(&["set", "0", "active-thread-percentage=25"])
+        .ended(0);
+    let again = sim.up(&profile, &[]).ended(0);
+    assert!(again.stdout.contains("(set by hand)"), "{}", again.stdout);
+    let again = sim.up(&profile, &[]).ended(0);
+    assert!(
+        again.stderr.starts_with("Nothing to do"),
+        "{}",
+        again.stderr
+    );
+    sim.run(&["down"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn a_groups_daemon_serves_its_members_at_once() {
+    if !is_root("a_groups_daemon_serves_its_members_at_once") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(r#"serve = "group:daemon""#), &[]).ended(0);
+    let meta = fs::metadata(pipe(&sim)).unwrap();
+    let seen = (meta.uid(), meta.gid(), meta.permissions().mode() & 0o7777);
+    assert_eq!(seen, (0, DAEMON, 0o750));
+    assert_eq!(sim.device("0")["servers"][0]["uid"], 0);
+    assert!(reaches(&sim, DAEMON));
+    assert!(!reaches(&sim, NOBODY), "who is no member came in");
+    let device = sim.device("0");
+    assert_eq!(
+        (&device["state"], &device["serve"]),
+        (&"ready".into(), &"group:daemon".into())
+    );
+    // Who serves is another daemon's affair.
+    let ran = sim
+        .up(&whole(r#"serve = "user:nobody""#), &["--yes"])
+        .ended(0);
+    let stop = "serve is \"group:daemon\", not \"user:nobody\"";
+    assert!(ran.stdout.contains(stop), "{}", ran.stdout);
+    assert!(reaches(&sim, NOBODY) && !reaches(&sim, DAEMON));
+}
+
+/// What a dead daemon of one user has left is no obstacle to another's.
+#[test]
+fn a_dead_daemon_leaves_its_place_to_another_users() {
+    if !is_root("a_dead_daemon_leaves_its_place_to_another_users") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    for serve in ["user:daemon", "group:daemon", "all", "user:nobody"] {
+        let daemon = sim.device("0")["daemon_pid"].clone();
+        let pid = i32::try_from(daemon.as_i64().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        while is_alive(&daemon) {
+            std::thread::yield_now();
+        }
+        let profile = whole(&format!("serve = \"{serve}\""));
+        sim.up(&profile, &["--yes"]).ended(0);
+        let device = sim.device("0");
+        assert_eq!(
+            (&device["state"], &device["serve"]),
+            (&"ready".into(), &serve.into())
+        );
+    }
+}
+
+/// Logs that another user could have put links into are not written through.
+#[test]
+fn a_users_logs_are_not_the_next_daemons() {
+    if !is_root("a_users_logs_are_not_the_next_daemons") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let log = sim.node.log_dir().join(&uuid);
+    let victim = sim.node.dir().join("victim");
+    fs::write(&victim, "").unwrap();
+    sim.run(&["down"]).ended(0);
+    fs::remove_file(log.join("control.log")).unwrap();
+    symlink(&victim, log.join("control.log")).unwrap();
+    sim.up(&whole(""), &[]).ended(0);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "");
+    assert_eq!(fs::metadata(&log).unwrap().uid(), 0);
+    let aside = sim.node.log_dir().join(format!("{uuid}.of-{NOBODY}.1"));
+    assert!(aside.join("server.log").exists());
+}
+
+/// A directory above that keeps the user out: without MPS her programs would run on, and say nothing.
+#[test]
+fn a_closed_parent_is_named() {
+    if !is_root("a_closed_parent_is_named") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let closed = sim.node.run_dir().parent().unwrap().join("c");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o750)).unwrap();
+    for serve in ["user:nobody", "group:daemon"] {
+        let profile = sim.profile(&whole(&format!("serve = \"{serve}\"")));
+        let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+        let ran = Ran::of(up.env("MIG_MPS_RUN_DIR", closed.join("run"))).ended(1);
+        let said = format!("may not enter {}, which leads to", closed.display());
+        assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+        assert!(ran.stderr.contains("chmod o+x"), "{}", ran.stderr);
+    }
+    assert_eq!(sim.happened("daemon start"), 0);
+    assert!(fs::read_dir(&closed).unwrap().next().is_none());
+}
+
+#[test]
+fn whom_a_plain_user_cannot_serve() {
+    if !is_root("whom_a_plain_user_cannot_serve") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(r#"serve = "user:daemon""#));
+    let ran = Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(2);
+    assert_snapshot!(plain(&ran.stderr), @r#"
+    error: profile.toml:4:17: a plain user cannot serve "user:daemon"
+      |
+    4 | mps = { serve = "user:daemon" }
+      |                 ^^^^^^^^^^^^^ for a plain user it is "self", or leave serve out
+    "#);
+}
+
+/// Nobody is to find it, and it takes no liberties.
+#[test]
+fn the_launcher_is_hidden_and_strict() {
+    let sim = Sim::with("h200", 1);
+    let help = sim.run(&["--help"]).ended(0).stdout;
+    assert!(!help.contains("launch"), "{help}");
+    sim.run(&["launch"]).ended(2);
+    let ran = sim
+        .run(&[
+            "launch",
+            "--files",
+            "128",
+            "--",
+            "/bin/sh",
+            "-c",
+            "ulimit -n",
+        ])
+        .ended(0);
+    assert_eq!(ran.stdout, "128\n");
+    let ran = sim.run(&["launch", "--", "/no/such/program"]).ended(1);
+    assert!(
+        ran.stderr.contains("cannot start /no/such/program"),
+        "{}",
+        ran.stderr
+    );
+    if is_root("the_launcher_is_hidden_and_strict") {
+        let ids = "id -u; id -g; id -G";
+        let become_nobody = [
+            "launch", "--uid", "65534", "--gid", "65534", "--", "/bin/sh", "-c", ids,
+        ];
+        assert_eq!(
+            sim.run(&become_nobody).ended(0).stdout,
+            "65534\n65534\n65534\n"
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! Settings that change while a daemon runs: by another profile, or by hand.
+
+use insta::assert_snapshot;
+
+use crate::common::{Ran, Sim, plain, tidy, user};
+use crate::settings::{ask, whole};
+
+fn servers(sim: &Sim) -> serde_json::Value {
+    sim.device("0")["servers"].clone()
+}
+
+/// What a new client of the device gets.
+fn gets(sim: &Sim) -> String {
+    let mut app = sim.app("0", &["run", "0", "--alloc", "1500"]);
+    let up = app.wait_up();
+    let sms = up.split(" sm ").nth(1).unwrap_or_default();
+    let sms = sms.split(' ').next().unwrap_or_default().to_owned();
+    let ended = app.finish().output;
+    let allocated = ended.contains("-> 0 no error");
+    format!("{sms} SMs, 1500 MiB: {allocated}")
+}
+
+#[test]
+fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let client = sim.client("0");
+    let before = servers(&sim);
+    assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
+    let changed = whole(
+        r#"active-thread-percentage = 25, pinned-memory-limit = "1G", client-priority = "below-normal", max-clients = 4"#,
+    );
+    let path = sim.profile(&changed);
+    let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
+    let said = tidy(&plain(&plan.stdout)).replace(&user(), "USER");
+    assert_snapshot!(said.replace(sim.node.dir().to_str().unwrap(), "NODE"), @"
+    GPU 0  NVIDIA H200  GPU-…
+      ~ set 1 daemon (active-thread-percentage is 100, not 25; pinned-memory-limit is none, not 1G; client-priority is normal, not below-normal; max-clients is none, not 4): 0
+
+    1 client keeps what it started with: the settings are for programs that start afterwards:
+      0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+    ");
+    // Nobody need agree to it: nobody is disturbed.
+    sim.up(&changed, &[]).ended(0);
+    assert_eq!(servers(&sim), before, "the server goes on");
+    assert_eq!(sim.device("0")["clients"], 1);
+    assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
+    let again = sim.up(&changed, &[]).ended(0);
+    assert!(
+        again.stderr.starts_with("Nothing to do"),
+        "{}",
+        again.stderr
+    );
+    assert!(client.finish().status.success());
+    // A limit cannot be taken away from a daemon that runs.
+    let path = sim.profile(&whole(""));
+    let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
+    assert_snapshot!(tidy(&plain(&plan.stdout)), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (pinned-memory-limit is 1G, which cannot be taken away while the daemon runs: MPS has no command for it): 0
+      + start 1 daemon (pinned-memory-limit is 1G, which cannot be taken away while the daemon runs: MPS has no command for it): 0
+    ");
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
+}
+
+/// What takes another daemon says so, and does not touch one that has a client.
+#[test]
+fn what_takes_another_daemon_says_so() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let client = sim.client("0");
+    for (settings, because) in [
+        (r#"cpus = "0""#, "cpus is all, not 0"),
+        ("nofile = 4096", "nofile is the default, not 4096"),
+        (
+            r#"compute-mode = "exclusive-process""#,
+            "compute-mode is as it was, not exclusive-process",
+        ),
+    ] {
+        let ran = sim.up(&whole(settings), &["--yes"]).ended(4);
+        let stop = format!("- stop 1 daemon ({because}): 0");
+        assert!(ran.stdout.contains(&stop), "{}{}", ran.stdout, ran.stderr);
+    }
+    assert!(client.finish().status.success());
+    sim.up(&whole(r#"cpus = "0""#), &["--yes"]).ended(0);
+}
+
+#[test]
+fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
+    let sim = Sim::with("h200", 1);
+    let profile = whole(r#"active-thread-percentage = 50, pinned-memory-limit = "2G""#);
+    sim.up(&profile, &[]).ended(0);
+    let client = sim.client("0");
+    let before = servers(&sim);
+    let set = [
+        "set",
+        "0",
+        "active-thread-percentage=25",
+        "pinned-memory-limit=1.5G",
+    ];
+    let dry = sim.run(&[&set[..], &["--dry-run"]].concat()).ended(0);
+    assert!(
+        dry.stdout
+            .contains("active-thread-percentage is 50, not 25"),
+        "{}",
+        dry.stdout
+    );
+    assert_eq!(
+        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        "50.0\n"
+    );
+    sim.run(&set).ended(0);
+    let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
+    assert_eq!(ask(&sim, "0", answers), "25.0\n1536M\n");
+    assert_eq!(servers(&sim), before);
+    assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
+    let again = sim.run(&set).ended(0);
+    assert!(
+        again.stderr.starts_with("Nothing to do"),
+        "{}",
+        again.stderr
+    );
+
+    let path = sim.profile(&profile);
+    let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
+    let drift = sim.run(&plan).ended(3).stdout;
+    assert!(
+        drift.contains("active-thread-percentage is 25 (set by hand), not 50; pinned-memory-limit is 1536M (set by hand), not 2G"),
+        "{drift}"
+    );
+    let exported = sim.run(&["export"]).ended(0).stdout;
+    assert!(
+        exported.contains("active-thread-percentage = 25"),
+        "{exported}"
+    );
+    sim.up(&profile, &[]).ended(0);
+    assert_eq!(ask(&sim, "0", answers), "50.0\n2048M\n");
+    sim.run(&plan).ended(0);
+    assert!(client.finish().status.success());
+    // Nobody is to be blamed for what is as the profile says.
+    sim.run(&["set", "0", "max-clients=8"]).ended(0);
+    let drift = sim.run(&plan).ended(3).stdout;
+    assert!(
+        drift.contains("max-clients is 8 (set by hand), not none"),
+        "{drift}"
+    );
+    assert!(!drift.contains("percentage"), "{drift}");
+}
+
+#[test]
+fn what_cannot_be_set_by_hand_is_refused() {
+    let sim = Sim::with("h200", 1);
+    let nobody = sim.run(&["set", "0", "max-clients=8"]).ended(4);
+    assert_snapshot!(plain(&nobody.stderr), @"
+    error: 0 has no daemon to be set: nobody serves it
+    hint: start it with mig-mps up and its profile
+    ");
+    sim.up(&whole(""), &[]).ended(0);
+    let mut all = String::new();
+    for setting in [
+        "serve=all",
+        "pinned-memory-limit=none",
+        "percentage=5",
+        "client-priority=2",
+    ] {
+        let ran = sim.run(&["set", "0", setting]).ended(2);
+        all += ran.stderr.lines().next().unwrap_or_default();
+        all.push('\n');
+    }
+    assert_snapshot!(all, @"
+    error: invalid value 'serve=all' for '<KEY=VALUE>...': serve cannot be changed while the daemon runs: write it into the profile and run up, which starts the daemon again
+    error: invalid value 'pinned-memory-limit=none' for '<KEY=VALUE>...': a limit cannot be taken away while the daemon runs: MPS has no command for it; leave it out of the profile and run up
+    error: invalid value 'percentage=5' for '<KEY=VALUE>...': there is no setting percentage: there are active-thread-percentage, pinned-memory-limit, client-priority, max-clients
+    error: invalid value 'client-priority=2' for '<KEY=VALUE>...': client-priority is normal or below-normal
+    ");
+    sim.run(&["set", "nine", "max-clients=8"]).ended(2);
+}
+
+/// A live change that is not read back is undone with everything else.
+#[test]
+fn a_live_change_is_undone_when_the_run_fails() {
+    let sim = Sim::with("h200", 2);
+    let both = |settings: &str| whole(settings);
+    sim.up(
+        &both(r#"active-thread-percentage = 50, pinned-memory-limit = "2G""#),
+        &[],
+    )
+    .ended(0);
+    let before = [servers(&sim), sim.device("1")["servers"].clone()];
+    // The daemon of one of them takes the new limit and does not keep it.
+    sim.node
+        .fault("set_device_pinned_mem_limit")
+        .fails(0)
+        .unwrap();
+    let changed = both(r#"active-thread-percentage = 25, pinned-memory-limit = "1G""#);
+    let ran = sim.up(&changed, &[]).ended(1);
+    assert!(
+        ran.stderr
+            .contains("the server's pinned-memory-limit was set to 1G and reads back as 2G"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
+    let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
+    for device in ["0", "1"] {
+        assert_eq!(ask(&sim, device, answers), "50.0\n2048M\n", "{device}");
+    }
+    assert_eq!([servers(&sim), sim.device("1")["servers"].clone()], before);
+    assert_eq!(gets(&sim), "66 SMs, 1500 MiB: true");
+    let plan = sim.up(
+        &both(r#"active-thread-percentage = 50, pinned-memory-limit = "2G""#),
+        &["--dry-run"],
+    );
+    assert!(plan.stderr.starts_with("Nothing to do"), "{}", plan.stderr);
+    sim.up(&changed, &[]).ended(0);
+}
+
+/// A limit where there was none cannot be taken back: that is said, and the record says what is.
+#[test]
+fn a_limit_that_stays_is_told() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    sim.node
+        .fault("set_default_client_priority")
+        .fails(0)
+        .unwrap();
+    let changed = whole(r#"client-priority = "below-normal", pinned-memory-limit = "1G""#);
+    let ran = sim.up(&changed, &[]).ended(1);
+    for said in [
+        "client-priority was set to below-normal and reads back as normal",
+        "still there: GPU 0",
+        "changed settings of 0: pinned-memory-limit cannot be taken away while the daemon runs: its clients keep 1G",
+    ] {
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+    let path = sim.profile(&whole(""));
+    let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
+    assert!(
+        plan.contains("- stop 1 daemon (pinned-memory-limit is 1G"),
+        "{plan}"
+    );
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
+}
+
+/// Killed between the daemon and its record, it is gone on with.
+#[test]
+fn a_live_change_that_was_killed_is_finished() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole("active-thread-percentage = 50"), &[])
+        .ended(0);
+    let client = sim.client("0");
+    let before = servers(&sim);
+    let changed = whole(r#"active-thread-percentage = 25, pinned-memory-limit = "1G""#);
+    sim.node
+        .fault("set_device_pinned_mem_limit")
+        .kills()
+        .unwrap();
+    let killed = Ran::of(
+        sim.command(&["up", sim.profile(&changed).to_str().unwrap()])
+            .arg("--yes"),
+    );
+    assert_ne!(killed.status, 0);
+    sim.up(&changed, &["--yes"]).ended(0);
+    assert_eq!(servers(&sim), before);
+    assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
+    assert!(client.finish().status.success());
+}
