@@ -90,7 +90,11 @@ impl Node {
             .lost
             .iter()
             .chain(self.unreadable.iter().map(|(_, problem)| problem));
-        problems.extend(unread.cloned().map(Problem::of_node));
+        // `status` shows these among what it has not seen.
+        problems.extend(unread.cloned().map(|what| Problem {
+            is_listed: true,
+            ..Problem::of_node(what)
+        }));
         problems
     }
 

@@ -113,8 +113,7 @@ fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     for remark in &remarks {
         parts.line(&remark.to_string());
     }
-    let said = |hidden: &&String| !problems.iter().any(|problem| problem.what == **hidden);
-    for hidden in node.hidden.iter().filter(said) {
+    for hidden in &node.hidden {
         parts.line(&format!("not seen: {hidden}"));
     }
 }
