@@ -115,9 +115,9 @@ impl LogDir {
                     past.file = Some(file);
                 }
                 left = left.saturating_sub(bytes.len() as u64);
-                let part = split(&bytes);
-                found += part.len();
-                parts.push(part);
+                let lines = split(&bytes);
+                found += lines.len();
+                parts.push(lines);
                 past.is_cut |= is_cut;
                 if is_cut {
                     break;
@@ -170,7 +170,7 @@ fn tail(file: &mut File, lines: usize, most: u64) -> io::Result<(Vec<u8>, u64, b
         let mut block = Vec::new();
         file.seek(SeekFrom::Start(start))?;
         file.by_ref().take(length).read_to_end(&mut block)?;
-        newlines += block.iter().filter(|byte| **byte == b'\n').count();
+        newlines += block.split(|byte| *byte == b'\n').count() - 1;
         blocks.push(block);
     }
     let mut bytes: Vec<u8> = blocks.into_iter().rev().flatten().collect();
