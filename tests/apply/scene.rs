@@ -56,8 +56,8 @@ impl Hand {
     }
 
     pub(crate) fn observe(&self) -> Node {
-        // Nobody but the test uses these daemons: there is no need to ask each of them.
-        observe(&self.environment, Look::Status).unwrap()
+        // What `status` reads is too little to plan with.
+        observe(&self.environment, Look::Close).unwrap()
     }
 
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {
