@@ -1,4 +1,7 @@
 use std::fmt;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 use super::Cause;
 use super::undo::RolledBack;
@@ -59,13 +62,38 @@ impl ApplyError {
         !self.failures.is_empty() && self.failures.iter().all(|(_, cause)| kind(cause))
     }
 
+    /// The failures, and how many others of the same cause each stands for: 56 daemons that lack the same library are
+    /// one thing to be told.
+    fn kinds(&self) -> Vec<(&Failure, Vec<&str>)> {
+        /// What differs between causes that are the same.
+        static DEVICE: LazyLock<Option<Regex>> =
+            LazyLock::new(|| Regex::new("(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}").ok());
+        let general = |cause: &Cause| match DEVICE.as_ref() {
+            Some(device) => device.replace_all(&cause.to_string(), "it").into_owned(),
+            None => cause.to_string(),
+        };
+        let mut kinds: Vec<(String, &Failure, Vec<&str>)> = Vec::new();
+        for failure in &self.failures {
+            let said = general(&failure.1);
+            match kinds.iter_mut().find(|(known, ..)| *known == said) {
+                Some((.., others)) => others.push(&failure.0),
+                None => kinds.push((said, failure, Vec::new())),
+            }
+        }
+        kinds
+            .into_iter()
+            .map(|(_, failure, others)| (failure, others))
+            .collect()
+    }
+
     /// What to do about it, each hint once.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
         let again = "run the same command again: it goes on from here".to_owned();
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
-        let causes = self.failures.iter().map(|(_, cause)| cause.hint());
+        let kinds = self.kinds();
+        let causes = kinds.iter().map(|((_, cause), _)| cause.hint());
         for hint in causes.chain([unfinished.then_some(again)]).flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
@@ -79,11 +107,17 @@ impl std::error::Error for ApplyError {}
 
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines: Vec<String> = self
-            .failures
-            .iter()
-            .map(|(attempt, cause)| format!("{attempt}: {cause}"))
-            .collect();
+        let mut lines = Vec::new();
+        for ((attempt, cause), others) in self.kinds() {
+            lines.push(format!("{attempt}: {cause}"));
+            match others.as_slice() {
+                [] => {}
+                [other] => lines.push(format!("and likewise {other}")),
+                [.., last] => {
+                    lines.push(format!("and likewise {} more, to {last}", others.len()));
+                }
+            }
+        }
         if self.interrupted {
             lines.push("interrupted".to_owned());
         }

@@ -119,11 +119,15 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         allowed,
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::GoOn)?;
-    let after = observe(environment, Look::Geometry)?;
-    let left = after.served.iter().any(|served| served.run_dir == run_dir);
-    if !left {
-        apply::record_profile(&run_dir, &after.boot_id, None)?;
+    let (left, _) = run_dir.records();
+    if left.is_empty() {
+        apply::record_profile(&run_dir, &node.boot_id, None)?;
     }
+    if !(args.purge || args.destroy_mig || args.disable_mig) {
+        ui.note(&report(&plan));
+        return Ok(());
+    }
+    let after = observe(environment, Look::Geometry)?;
     if args.purge {
         purge(
             &home,

@@ -32,7 +32,7 @@ enum Format {
 /// # Errors
 /// Where NVML does not answer, or the node has nothing that a profile could say.
 pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<()> {
-    let node = observe(environment, Look::Geometry)?;
+    let node = observe(environment, Look::Offers)?;
     match args.format {
         Format::MigParted => {
             let (text, lost) = to_mig_parted(&node);

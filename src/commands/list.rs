@@ -23,7 +23,7 @@ pub struct ListArgs {
 /// # Errors
 /// Where NVML does not answer.
 pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<()> {
-    let node = observe(environment, Look::Geometry)?;
+    let node = observe(environment, Look::Offers)?;
     if args.json {
         ui.list_json(&node)
     } else {

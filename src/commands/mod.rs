@@ -24,6 +24,7 @@ use crate::environment::{Environment, Home};
 use crate::failure::Status;
 use crate::host::{Lock, make_dir};
 use crate::node::{Look, RunDir, observe};
+use crate::profile::Profile;
 use crate::render::Ui;
 
 /// For how long another change is waited for.
@@ -43,6 +44,15 @@ pub struct Ends(pub Status);
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct Declared(pub String);
+
+/// How closely a plan for that profile has to look: what GPUs offer counts only where some shall be partitioned.
+fn look_for(profile: &Profile) -> Look {
+    if profile.partitions() {
+        Look::Plan
+    } else {
+        Look::Close
+    }
+}
 
 /// Makes the run directory and takes the node's change lock.
 fn locked(environment: &Environment, home: &Home) -> Result<Lock> {

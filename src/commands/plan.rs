@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{Ends, accounts, tell_of_interrupted};
+use super::{Ends, accounts, look_for, tell_of_interrupted};
 use crate::environment::Environment;
 use crate::failure::Status;
-use crate::node::{Look, RunDir, observe};
+use crate::node::{RunDir, observe};
 use crate::plan;
 use crate::profile::Profile;
 use crate::render::Ui;
@@ -35,7 +35,7 @@ pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let home = RunDir::at(&environment.home()?.run);
-    let node = observe(environment, Look::Close)?;
+    let node = observe(environment, look_for(&profile))?;
     let plan = plan::up(&node, &profile, &home, environment.caller)?;
     tell_of_interrupted(environment, ui);
     if args.json {

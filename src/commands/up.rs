@@ -7,11 +7,11 @@ use anyhow::Result;
 use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, locked, pick_up_interrupted};
+use super::{NotAsWanted, accounts, locked, look_for, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Look, Node, RunDir, observe};
+use crate::node::{Node, RunDir, observe};
 use crate::plan::{self, Action, Plan};
 use crate::profile::{Profile, Serve};
 use crate::render::{Consent, Ui};
@@ -145,7 +145,7 @@ impl Up<'_> {
     }
 
     fn plan(&self) -> Result<(Node, Plan)> {
-        let node = observe(self.environment, Look::Close)?;
+        let node = observe(self.environment, look_for(self.profile))?;
         let home = RunDir::at(&self.home.run);
         let plan = plan::up(&node, self.profile, &home, self.environment.caller)?;
         let plan = if self.args.force {

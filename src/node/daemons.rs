@@ -107,7 +107,7 @@ pub(super) fn look(
             let Some(daemon) = view.liveness(served) else {
                 continue;
             };
-            if look == Look::Geometry {
+            if !look.at_processes() {
                 continue;
             }
             if look == Look::Status {

@@ -22,7 +22,8 @@ pub struct Gpu {
     pub mig: Option<MigMode>,
     /// Whether its MIG mode changes without a reset; `None` where nobody has asked.
     pub resetless: Option<bool>,
-    /// What it offers; with [`Look::Status`](super::Look::Status) only what it has, and without places.
+    /// What it offers, as far as the [`Look`](super::Look) asked; with `Look::Status` only what it has, and without
+    /// places.
     pub profiles: Vec<GpuInstanceProfile>,
     /// Its GPU instances, by placement; with [`Look::Status`](super::Look::Status) only those that hold
     /// MIG devices.
@@ -32,7 +33,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    pub(super) fn new(reading: GpuReading) -> Self {
+    pub(super) fn new(reading: GpuReading, offers: Vec<GpuInstanceProfile>) -> Self {
         Self {
             index: reading.index,
             uuid: reading.uuid,
@@ -42,7 +43,7 @@ impl Gpu {
             utilization: None,
             mig: reading.mig,
             resetless: None,
-            profiles: reading.profiles,
+            profiles: offers,
             instances: Vec::new(),
             hidden: None,
         }

@@ -21,8 +21,10 @@ pub enum ObserveError {
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// At GPUs, instances, and whether daemons live.
+    /// At GPUs, instances, and whether daemons live. What a GPU offers whose MIG mode is off is not asked.
     Geometry,
+    /// At geometry, and at what every GPU offers and how much of it would fit now.
+    Offers,
     /// Also at servers, clients, who computes on each device, and foreign daemons; but not at what GPUs offer
     /// beyond their MIG devices. A control session costs the daemon log lines and 1 to 2 ms: one is
     /// opened only where NVML and `/proc` leave a question.
@@ -30,6 +32,20 @@ pub enum Look {
     /// At geometry, servers and clients, with every daemon asked: for deciding whom a change would
     /// disturb.
     Close,
+    /// As closely, and at what every GPU offers: for deciding where instances may lie.
+    Plan,
+}
+
+impl Look {
+    /// Whether at what GPUs offer outside MIG mode.
+    fn at_offers(self) -> bool {
+        matches!(self, Self::Offers | Self::Plan)
+    }
+
+    /// Whether at who computes.
+    pub(super) fn at_processes(self) -> bool {
+        !matches!(self, Self::Geometry | Self::Offers)
+    }
 }
 
 /// Looks at the node once.
@@ -123,15 +139,16 @@ fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware
         driver,
         ..Hardware::default()
     };
+    nvml.find(count)?;
     for index in 0..count {
         let read = nvml.supervise(move |session| {
             let mut hidden = Vec::new();
-            let mut gpu = read_gpu(session, index, instances_too)?;
+            let mut gpu = read_gpu(session, index, look, instances_too)?;
             if look != Look::Status && gpu.mig.is_some() {
                 gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
             }
             let mut processes = BTreeMap::new();
-            if look != Look::Geometry {
+            if look.at_processes() {
                 for device in gpu.devices() {
                     match session.read_processes(&device.uuid) {
                         Ok(read) => drop(processes.insert(device.uuid, read)),
@@ -168,13 +185,30 @@ fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware
 }
 
 /// A GPU with all its instances and what it offers, or with its MIG devices alone.
-fn read_gpu(session: &Session, index: u32, instances_too: bool) -> Result<Gpu, NvmlError> {
-    let mut gpu = Gpu::new(if instances_too {
+fn read_gpu(
+    session: &Session,
+    index: u32,
+    look: Look,
+    instances_too: bool,
+) -> Result<Gpu, NvmlError> {
+    let reading = if instances_too {
         session.read_gpu(index)?
     } else {
         session.read_gpu_briefly(index)?
-    });
-    if !gpu.in_mig_mode() {
+    };
+    let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
+    let offers = if look.at_offers() || (instances_too && in_mig_mode) {
+        session.offers(&reading)?
+    } else {
+        Vec::new()
+    };
+    let mut gpu = Gpu::new(reading, offers);
+    if look == Look::Offers {
+        for profile in &mut gpu.profiles {
+            profile.free = session.free(&gpu.uuid, profile.id);
+        }
+    }
+    if !in_mig_mode {
         return Ok(gpu);
     }
     let instances = if instances_too {

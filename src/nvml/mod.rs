@@ -14,6 +14,7 @@ mod gpu_instances;
 mod mig_devices;
 mod mig_mode;
 mod processes;
+mod profiles;
 mod supervise;
 
 use std::ffi::OsStr;
@@ -85,6 +86,30 @@ impl Nvml {
         // Held by the one who waits, not by the task, whose thread may hang.
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
         supervise::watched(self.limit, move |watch| task(&Session::new(library, watch)))
+    }
+
+    /// Finds the first so many GPUs side by side. The driver opens a GPU when it is first asked for, which takes 7 ms
+    /// on an H200, and 4 ms each where two are. What a GPU answers is for whoever asks it next.
+    ///
+    /// # Errors
+    /// [`NvmlError::Hung`]
+    pub fn find(self, count: u32) -> Result<(), NvmlError> {
+        std::thread::scope(|scope| {
+            let finders: Vec<_> = (0..count)
+                .map(|index| {
+                    scope.spawn(move || self.supervise(move |session| session.find(index)))
+                })
+                .collect();
+            for finder in finders {
+                let found = finder
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                if let Err(error @ NvmlError::Hung { .. }) = found {
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Does something while this process has no GPU open, and opens the library again afterwards.

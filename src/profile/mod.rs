@@ -90,6 +90,12 @@ pub struct Part {
 }
 
 impl Profile {
+    /// Whether some GPU shall be partitioned.
+    pub fn partitions(&self) -> bool {
+        let mut wants = self.blocks.iter().map(|block| &block.want);
+        wants.any(|want| matches!(want, Want::Parts(_)))
+    }
+
     /// Reads and checks a profile file.
     ///
     /// # Errors

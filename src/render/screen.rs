@@ -77,7 +77,7 @@ impl Screen {
         devices: &[String],
         columns: &[StatusColumn],
     ) -> io::Result<()> {
-        let (width, _) = terminal::size()?;
+        let (width, _) = size()?;
         let view = StatusView::new(width.into(), columns);
         self.marks.turn();
         let text = status::text(node, devices, &view, Some(&mut self.marks));
@@ -96,7 +96,7 @@ impl Screen {
 
     /// Writes as much of the text as there is room for, over what is there.
     fn draw(&mut self) -> io::Result<()> {
-        let (width, height) = terminal::size()?;
+        let (width, height) = size()?;
         let room = usize::from(height.saturating_sub(1)).max(1);
         let lines: Vec<&str> = self.text.lines().collect();
         self.first = self.first.min(lines.len().saturating_sub(room));
@@ -171,4 +171,11 @@ pub fn restore_terminal() {
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         let _ = terminal::disable_raw_mode();
     }
+}
+
+/// The terminal's columns and rows. A new pseudo-terminal that nobody has measured has 0 of both.
+fn size() -> io::Result<(u16, u16)> {
+    let or = |size: u16, usual| if size == 0 { usual } else { size };
+    let (columns, rows) = terminal::size()?;
+    Ok((or(columns, 80), or(rows, 24)))
 }

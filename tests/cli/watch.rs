@@ -16,9 +16,13 @@ struct Watch {
 
 impl Watch {
     fn start(sim: &Sim) -> Self {
+        Self::start_in(sim, "rows 40 cols 160")
+    }
+
+    fn start_in(sim: &Sim, size: &str) -> Self {
         let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
         let script = format!(
-            "stty rows 40 cols 160; stty -g; sh -c 'echo WATCHER $$; exec {program} status --watch=0.2'; \
+            "stty {size}; stty -g; sh -c 'echo WATCHER $$; exec {program} status --watch=0.2'; \
              echo ENDED $?; stty -g"
         );
         let mut command = Command::new("script");
@@ -166,6 +170,16 @@ fn a_reset_is_not_kept_off_by_a_watcher() {
     // Switching the mode of an A100 resets it, which wants nobody to have it open.
     sim.up(SMALL, &[]).ended(0);
     watch.await_that(|seen| seen.contains("2g.20gb"));
+    watch.press("q");
+    assert_eq!(watch.ended(), "0");
+}
+
+#[test]
+fn a_terminal_that_nobody_has_measured_is_taken_for_a_usual_one() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut watch = Watch::start_in(&sim, "rows 0 cols 0");
+    watch.await_that(|seen| seen.contains("2g.20gb") && seen.contains("No clients."));
     watch.press("q");
     assert_eq!(watch.ended(), "0");
 }
