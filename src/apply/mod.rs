@@ -5,6 +5,7 @@
 //! the driver refuses even that, the report says what stands and what is missing. A journal in the
 //! run directory tells the next run of one that was killed.
 
+mod again;
 mod cause;
 mod compute_mode;
 mod daemons;

@@ -16,6 +16,7 @@ mod live;
 mod mig_parted;
 mod profiles;
 mod readme;
+mod restart;
 mod review;
 mod settings;
 mod sight;
