@@ -8,6 +8,7 @@ pub mod down;
 mod drain;
 pub mod export;
 pub mod import;
+pub mod kill;
 pub mod launch;
 pub mod list;
 pub mod plan;

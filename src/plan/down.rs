@@ -4,7 +4,7 @@ use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::Patience;
-use crate::node::{Created, Gpu, Life, Node, RunDir, Served};
+use crate::node::{Client, Created, Gpu, Life, Node, RunDir, Served};
 use crate::nvml::GpuInstanceReading;
 
 /// What shall be taken down, and how.
@@ -230,12 +230,17 @@ impl ClientOf {
         served
             .clients
             .iter()
-            .map(|client| Self {
-                device: served.record.name.clone(),
-                pid: client.pid,
-                command: client.command.clone(),
-                user: client.user.map_or_else(|| "?".to_owned(), user_name),
-            })
+            .map(|client| Self::of(served, client))
             .collect()
+    }
+
+    /// One client of a device.
+    pub(super) fn of(served: &Served, client: &Client) -> Self {
+        Self {
+            device: served.record.name.clone(),
+            pid: client.pid,
+            command: client.command.clone(),
+            user: client.user.map_or_else(|| "?".to_owned(), user_name),
+        }
     }
 }

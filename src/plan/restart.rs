@@ -144,3 +144,132 @@ fn because(served: &Served) -> &'static str {
         _ => "asked for",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::example::{client, home, names, node};
+    use super::*;
+
+    /// `stop NAME, start NAME` of every GPU.
+    fn steps(plan: &Plan) -> Vec<String> {
+        let name = |step: &Step| match &step.action {
+            Action::Stop(stop) => format!("stop {}", stop.name),
+            Action::Start(start) => format!("start {}", start.name),
+            other => panic!("{other}"),
+        };
+        let gpus = plan.gpus.iter();
+        gpus.map(|gpu| gpu.steps.iter().map(name).collect::<Vec<_>>().join(", "))
+            .collect()
+    }
+
+    fn starts(plan: &Plan) -> Vec<&Start> {
+        let start = |step| match step {
+            &Step {
+                action: Action::Start(ref start),
+                ..
+            } => Some(start),
+            _ => None,
+        };
+        plan.steps().filter_map(start).collect()
+    }
+
+    fn refused(node: &Node, name: &str) -> String {
+        let error = restart(node, &home(), &names(&[name])).unwrap_err();
+        format!("{error}; {}", error.hint().unwrap())
+    }
+
+    #[test]
+    fn every_daemon_of_a_gpu_ends_before_one_starts() {
+        let plan = restart(
+            &node(),
+            &home(),
+            &names(&["1", "0.0.c1", "0.0.c0", "0.0.c1"]),
+        )
+        .unwrap();
+        assert_eq!(
+            steps(&plan),
+            [
+                "stop 0.0.c1, stop 0.0.c0, start 0.0.c1, start 0.0.c0",
+                "stop 1, start 1"
+            ]
+        );
+        assert_eq!((plan.restarts(), plan.destroys().len()), (3, 0));
+        let placement = crate::geometry::Placement::new(0, 2);
+        let places: Vec<Place> = starts(&plan).iter().map(|start| start.place).collect();
+        let part = |nth| Place::Part { placement, nth };
+        assert_eq!(places, [part(1), part(0), Place::Whole]);
+    }
+
+    #[test]
+    fn settings_stay_and_it_stays_known_which_were_set_by_hand() {
+        let mut node = node();
+        node.served[2].record.by_hand = names(&["max-clients"]);
+        node.served[2].record.settings.max_clients = Some(4);
+        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        let start = starts(&plan)[0];
+        assert_eq!(start.settings, node.served[2].record.settings);
+        assert!(start.again && start.by_hand == ["max-clients"]);
+        let because: Vec<&str> = plan.steps().map(|step| step.because.as_str()).collect();
+        assert_eq!(
+            because,
+            ["asked for", "asked for; max-clients as set by hand"]
+        );
+    }
+
+    #[test]
+    fn whoever_is_there_is_in_the_way_unless_forced() {
+        let mut node = node();
+        let one = client(&node.served[2], 4711);
+        node.served[2].clients.push(one);
+        for (life, is_known) in [
+            (Life::Ready, true),
+            (Life::Starting, true),
+            (Life::Fault, true),
+            (Life::Busy, false),
+            (Life::Hidden, false),
+            (Life::NoAnswer, false),
+            (Life::Orphan, false),
+        ] {
+            node.served[2].life = life;
+            node.served[2].is_known = is_known;
+            let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+            assert!(plan.permit("").is_err(), "{life:?}");
+            assert!(plan.by_force(1).permit("").is_ok(), "{life:?}");
+        }
+    }
+
+    #[test]
+    fn the_dead_and_the_stuck_need_no_force() {
+        let mut node = node();
+        node.served[2].life = Life::Dead;
+        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        assert_eq!(steps(&plan), ["start 1"]);
+        assert!(plan.interrupts().is_empty() && plan.restarts() == 0);
+        node.served[2].life = Life::Fault;
+        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        // It may not end when it is only asked to.
+        assert!(plan.stops().all(|stop| stop.patience == Patience::AT_ONCE));
+        plan.permit("").unwrap();
+    }
+
+    #[test]
+    fn what_has_no_place_or_is_somebody_elses_is_refused() {
+        let mut node = node();
+        node.served[0].device_is_there = false;
+        assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
+        node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
+        assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
+        assert!(refused(&node, "5").contains("nobody serves it"));
+        node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
+        let elsewhere = refused(&node, "1");
+        assert!(
+            elsewhere.ends_with("served by a daemon of /run/user/7/mig-mps; run this as its owner"),
+            "{elsewhere}"
+        );
+        node.unreadable
+            .push((home(), "device.json: nonsense".to_owned()));
+        assert!(refused(&node, "5").starts_with("device.json: nonsense"));
+    }
+}

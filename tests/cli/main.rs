@@ -10,6 +10,7 @@ mod errors;
 mod export;
 mod failures;
 mod import;
+mod kill;
 mod launch;
 mod list;
 mod live;
