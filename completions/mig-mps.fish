@@ -74,7 +74,7 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l exit-code -d 
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -l dry-run -d 'Show what would be set and change nothing'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -l signal -d 'Then also send each process a signal, and wait for its end [default: TERM]' -r -f -a "TERM\t'A process may clean up, or take no notice'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -l signal -d 'Then also send each process a signal, TERM if none is named, and wait for its end' -r -f -a "TERM\t'A process may clean up, or take no notice'
 KILL\t'It ends at once'"
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -s y -l yes -d 'Do not ask before'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -96,7 +96,7 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (kill)
 _arguments "${_arguments_options[@]}" : \
-'--signal=[Then also send each process a signal, and wait for its end \[default\: TERM\]]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
+'--signal=[Then also send each process a signal, TERM if none is named, and wait for its end]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
 KILL\:"It ends at once"))' \
 '-y[Do not ask before]' \
 '--yes[Do not ask before]' \

@@ -20,7 +20,7 @@ pub struct KillArgs {
     /// The clients: their process ids, as `status` shows them
     #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(u32).range(1..))]
     pids: Vec<u32>,
-    /// Then also send each process a signal, and wait for its end [default: TERM]
+    /// Then also send each process a signal, TERM if none is named, and wait for its end
     ///
     /// Without it a process is sent none: its CUDA calls fail with error 810, and what it makes of that is its
     /// own business.

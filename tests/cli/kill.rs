@@ -399,7 +399,7 @@ fn clients_in_containers_are_explained() {
     kill.env("MIG_MPS_CONTROL", &control).env("PATH", path);
     assert_snapshot!(Ran::of(&mut kill).ended(2).stderr, @"
     error: pid 17 is no client of 0.2
-    hint: 1 of its clients are in containers, and the daemon does not see their pids, which are others inside: end them there, or all clients with mig-mps restart 0.2 --force
+    hint: the daemon does not see the pids of 1 of its clients, in containers that number processes anew: end them there, or all clients with mig-mps restart 0.2 --force
     ");
     assert!(client.finish().status.success());
 }
@@ -429,8 +429,8 @@ fn users_end_their_own_clients_and_no_others() {
     let wait = sim.run(&["kill", "0", &waiting.pid().to_string(), "--yes"]);
     all += &said(&wait.ended(4), &names);
     assert_snapshot!(all, @"
-    error: not enough privilege to end a client of 0: its daemon obeys its owner, USER, and USER, whose server it is
-    hint: run it as USER
+    error: not enough privilege to end a client of 0: its server obeys USER alone
+    hint: run this as USER
     error: pid WAITING is no client of 0 yet: it waits in cuInit until another user's have gone, and has nothing on the GPU
     hint: end the process itself: kill WAITING
     ");
