@@ -29,7 +29,8 @@ impl GpuRun<'_> {
 }
 
 impl Shared<'_> {
-    /// Ends a daemon whose record stays, and says then that it has none.
+    /// Ends a daemon whose record stays, and says then that it has none. So does its pipe directory: the next daemon
+    /// clears out what this one leaves there, and what its user has put there is in nobody's way.
     fn end_for_now(
         &self,
         record: &DeviceRecord,
@@ -38,8 +39,7 @@ impl Shared<'_> {
     ) -> Result<(), Cause> {
         self.end_process(record, patience, alone)?;
         self.give_mode_back(record)?;
-        self.write_without_daemon(record)?;
-        Ok(self.daemon(record).remove_pipe_dir()?)
+        self.write_without_daemon(record)
     }
 
     /// Sees to it that a device whose daemon did not start has a record: starting it can be tried again.

@@ -189,11 +189,19 @@ impl Node {
                 "its fault does not clear though it has no client left: `mig-mps restart {name}` starts another"
             )),
             Life::Fault => {
-                let clients = served.clients.iter().map(|client| client.pid.to_string());
-                let clients: Vec<String> = clients.collect();
+                let clients = served.clients.iter().map(|client| client.pid);
+                // 0 is one in a pid namespace that cannot be seen from here.
+                let seen: Vec<String> = clients
+                    .filter(|pid| pid.0 != 0)
+                    .map(|pid| pid.to_string())
+                    .collect();
+                let cure = if seen.is_empty() {
+                    format!("mig-mps restart {name} --force")
+                } else {
+                    format!("mig-mps kill {name} {} --signal", seen.join(" "))
+                };
                 Some(format!(
-                    "a GPU fault: it serves again when all its clients have ended (pid {})",
-                    clients.join(", ")
+                    "a GPU fault: it serves again when all its clients have ended, and `{cure}` ends them"
                 ))
             }
             _ if !served.device_is_there => Some(format!(

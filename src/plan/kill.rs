@@ -57,13 +57,13 @@ pub fn kill(
     };
     for (at, &pid) in pids.iter().enumerate() {
         let client = served.clients.iter().find(|client| client.pid == pid);
-        let Some((client, server)) = client.and_then(|client| Some((client, client.server?)))
-        else {
+        let asked = client.and_then(|client| client.server);
+        let Some((client, asked)) = client.zip(asked) else {
             return Err(no_client(node, served, pid));
         };
         // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
         let mut servers = served.servers.iter();
-        let of = servers.find(|other| other.pid == server);
+        let of = servers.find(|server| server.pid == asked);
         let of = of.and_then(|server| server.user);
         if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
             return Err(not_permitted(name, owner, of));
@@ -72,7 +72,7 @@ pub fn kill(
             kill.victims.push(Victim {
                 client: ClientOf::of(served, client),
                 started: client.started,
-                server,
+                server: asked,
             });
         }
     }

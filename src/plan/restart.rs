@@ -114,12 +114,16 @@ fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Refusa
 fn stop(served: &Served) -> Stop {
     let mut stop = Stop::of(served);
     let name = &stop.name;
-    if let Some(obstacle) = &mut stop.unasked
-        && served.life == Life::Orphan
-    {
-        obstacle.hint = format!(
-            "no program reaches it any more: mig-mps restart {name} --force ends it, with what may still compute there"
-        );
+    if let Some(obstacle) = &mut stop.unasked {
+        let all_the_same =
+            format!("mig-mps restart {name} --force ends it, with what may compute there");
+        match served.life {
+            Life::Orphan => {
+                obstacle.hint = format!("no program reaches it any more: {all_the_same}");
+            }
+            Life::NoAnswer => obstacle.hint = format!("{}; {all_the_same}", obstacle.hint),
+            _ => {}
+        }
     }
     // A server that is stuck in a fault may not end when it is asked to, and admits nobody.
     if is_stuck(served) {
@@ -235,7 +239,10 @@ mod tests {
             node.served[2].life = life;
             node.served[2].is_known = is_known;
             let plan = restart(&node, &home(), &names(&["1"])).unwrap();
-            assert!(plan.permit("").is_err(), "{life:?}");
+            let hint = plan.permit("").unwrap_err().hint().unwrap();
+            let names_force = hint.contains("mig-mps restart 1 --force");
+            let is_out_of_reach = matches!(life, Life::NoAnswer | Life::Orphan);
+            assert_eq!(names_force, is_out_of_reach, "{life:?}: {hint}");
             assert!(plan.by_force(1).permit("").is_ok(), "{life:?}");
         }
     }

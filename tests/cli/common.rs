@@ -315,6 +315,18 @@ pub(crate) fn in_state(status: &Value, state: &str) -> Vec<String> {
         .collect()
 }
 
+/// Stops a process, and returns when it is: the signal's sender need not wait for that.
+pub(crate) fn stop(pid: &Value) {
+    shell(format!("kill -STOP {pid}")).ended(0);
+    let is_stopped = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" T")
+    };
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+}
+
 /// Whether a process is there and not a zombie.
 pub(crate) fn is_alive(pid: &Value) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

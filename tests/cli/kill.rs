@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use simnode::harness::App;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_alive, is_root, plain, shell, tidy, user};
+use crate::common::{NOBODY, Ran, SMALL, Sim, is_alive, is_root, plain, shell, stop, tidy, user};
 use crate::failures::replace_program;
 use crate::settings::whole;
 
@@ -20,11 +20,6 @@ fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {
         text = text.replace(&pid.to_string(), name);
     }
     tidy(&plain(&text)).replace(&user(), "USER")
-}
-
-/// A program that does not look at what becomes of its work.
-fn stop(app: &App) {
-    shell(format!("kill -STOP {}", app.pid())).ended(0);
 }
 
 /// A CUDA program of a plain user on the device with that name.
@@ -97,7 +92,8 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
-    stop(&client);
+    // It does not look at what becomes of its work.
+    stop(&client.pid().into());
     // It is still on the list: what was not read back is not said to be done.
     let ran = sim.run(&["kill", "0.2", &pid, "--yes"]).ended(1);
     assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
@@ -266,7 +262,7 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
     all += &kill();
     held.wait_with_output().unwrap();
     let daemon = sim.device("0.2")["daemon_pid"].clone();
-    shell(format!("kill -STOP {daemon}")).ended(0);
+    stop(&daemon);
     all += &kill();
     shell(format!("kill -KILL {daemon}")).ended(0);
     while is_alive(&daemon) {
@@ -293,13 +289,19 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let healthy = sim.client("0.2");
-    stop(&healthy);
+    stop(&healthy.pid().into());
     let mut faulty = sim.app("0.2", &["hold", "--fault"]);
     faulty.wait_up();
     while sim.device("0.2")["state"] != "fault" {
         std::thread::yield_now();
     }
     let pids = [healthy.pid(), faulty.pid()].map(|pid| pid.to_string());
+    let text = sim.run(&["status"]).ended(0).stdout;
+    let cure = format!(
+        "`mig-mps kill 0.2 {} {} --signal` ends them",
+        pids[0], pids[1]
+    );
+    assert!(text.contains(&cure), "{text}");
     let servers = sim.device("0.2")["servers"].clone();
     let ran = sim
         .run(&["kill", "0.2", &pids[0], &pids[1], "--signal=KILL", "--yes"])

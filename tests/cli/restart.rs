@@ -225,7 +225,7 @@ fn an_orphan_is_ended_by_force_alone() {
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
     assert_snapshot!(refused.stderr, @"
     error: the daemon of 0.2 cannot be asked for its clients: its pipe directory was removed
-    hint: no program reaches it any more: mig-mps restart 0.2 --force ends it, with what may still compute there
+    hint: no program reaches it any more: mig-mps restart 0.2 --force ends it, with what may compute there
     ");
     assert!(is_alive(&device["daemon_pid"]));
     sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
@@ -436,6 +436,27 @@ fn what_cannot_be_restarted_is_refused() {
     error: the device of 0.2 is gone: no daemon could serve it
     hint: mig-mps up with its profile makes it again; mig-mps down 0.2 removes what is left
     ");
+}
+
+/// A device's user owns its pipe directory, and may put anything there.
+#[test]
+fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
+    if !is_root("what_a_user_has_put_beside_the_sockets_is_in_nobodys_way") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    let before = sim.device("0");
+    let planted = format!("{}/notes", before["pipe_directory"].as_str().unwrap());
+    fs::write(&planted, "").unwrap();
+    sim.run(&["restart", "0", "--yes"]).ended(0);
+    let after = sim.device("0");
+    assert_ne!(after["daemon_pid"], before["daemon_pid"]);
+    assert_eq!(
+        (&after["state"], &after["servers"][0]["uid"]),
+        (&"ready".into(), &NOBODY.into())
+    );
+    assert!(fs::exists(&planted).unwrap());
 }
 
 #[test]
