@@ -34,11 +34,17 @@ _mig__mps() {
             mig__mps,import)
                 cmd="mig__mps__subcmd__import"
                 ;;
+            mig__mps,kill)
+                cmd="mig__mps__subcmd__kill"
+                ;;
             mig__mps,list)
                 cmd="mig__mps__subcmd__list"
                 ;;
             mig__mps,plan)
                 cmd="mig__mps__subcmd__plan"
+                ;;
+            mig__mps,restart)
+                cmd="mig__mps__subcmd__restart"
                 ;;
             mig__mps,set)
                 cmd="mig__mps__subcmd__set"
@@ -67,11 +73,17 @@ _mig__mps() {
             mig__mps__subcmd__help,import)
                 cmd="mig__mps__subcmd__help__subcmd__import"
                 ;;
+            mig__mps__subcmd__help,kill)
+                cmd="mig__mps__subcmd__help__subcmd__kill"
+                ;;
             mig__mps__subcmd__help,list)
                 cmd="mig__mps__subcmd__help__subcmd__list"
                 ;;
             mig__mps__subcmd__help,plan)
                 cmd="mig__mps__subcmd__help__subcmd__plan"
+                ;;
+            mig__mps__subcmd__help,restart)
+                cmd="mig__mps__subcmd__help__subcmd__restart"
                 ;;
             mig__mps__subcmd__help,set)
                 cmd="mig__mps__subcmd__help__subcmd__set"
@@ -89,7 +101,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list plan up status set down check import export completions help"
+            opts="-h -V --help --version list plan up status set kill restart down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -171,7 +183,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list plan up status set down check import export completions help"
+            opts="list plan up status set kill restart down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -268,6 +280,20 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__help__subcmd__kill)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__help__subcmd__list)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -283,6 +309,20 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help__subcmd__plan)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__restart)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -390,6 +430,24 @@ _mig__mps() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        mig__subcmd__mps__subcmd__kill)
+            opts="-y -h --signal --yes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --signal)
+                    COMPREPLY=($(compgen -W "TERM KILL" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         mig__subcmd__mps__subcmd__list)
             opts="-h --profiles --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -411,6 +469,24 @@ _mig__mps() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__restart)
+            opts="-y -h --dry-run --yes --drain --force --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --drain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

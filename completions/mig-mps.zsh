@@ -94,6 +94,30 @@ _arguments "${_arguments_options[@]}" : \
 '*::settings -- What to set\: active-thread-percentage, pinned-memory-limit, client-priority or max-clients:_default' \
 && ret=0
 ;;
+(kill)
+_arguments "${_arguments_options[@]}" : \
+'--signal=[Then also send each process a signal, TERM if none is named, and wait for its end]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
+KILL\:"It ends at once"))' \
+'-y[Do not ask before]' \
+'--yes[Do not ask before]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':device -- The device\: its name, its UUID, or the unique beginning of that:_default' \
+'*::pids -- The clients\: their process ids, as `status` shows them:_default' \
+&& ret=0
+;;
+(restart)
+_arguments "${_arguments_options[@]}" : \
+'--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
+'--dry-run[Show the plan and change nothing]' \
+'-y[Do not ask before a daemon that lives is ended]' \
+'--yes[Do not ask before a daemon that lives is ended]' \
+'--force[End clients, and a daemon that cannot be asked for them; with --drain, refuse new ones and end the rest after so many seconds]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+'*::devices -- The devices\: a name, a UUID, or the unique beginning of one:_default' \
+&& ret=0
+;;
 (down)
 _arguments "${_arguments_options[@]}" : \
 '--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
@@ -179,6 +203,14 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(kill)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(restart)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (down)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -220,6 +252,8 @@ _mig-mps_commands() {
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'set:Change settings of a running daemon by hand' \
+'kill:End a client'\''s work on a device' \
+'restart:End daemons and start them again as they are recorded' \
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
 'import:Turn a configuration of mig-parted into a profile' \
@@ -257,6 +291,8 @@ _mig-mps__subcmd__help_commands() {
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
 'set:Change settings of a running daemon by hand' \
+'kill:End a client'\''s work on a device' \
+'restart:End daemons and start them again as they are recorded' \
 'down:End the daemons that \`up\` started' \
 'check:Say whether a profile fits, without a GPU' \
 'import:Turn a configuration of mig-parted into a profile' \
@@ -296,6 +332,11 @@ _mig-mps__subcmd__help__subcmd__import_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help import commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__help__subcmd__kill_commands] )) ||
+_mig-mps__subcmd__help__subcmd__kill_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help kill commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help__subcmd__list_commands] )) ||
 _mig-mps__subcmd__help__subcmd__list_commands() {
     local commands; commands=()
@@ -305,6 +346,11 @@ _mig-mps__subcmd__help__subcmd__list_commands() {
 _mig-mps__subcmd__help__subcmd__plan_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help plan commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__help__subcmd__restart_commands] )) ||
+_mig-mps__subcmd__help__subcmd__restart_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help restart commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__help__subcmd__set_commands] )) ||
 _mig-mps__subcmd__help__subcmd__set_commands() {
@@ -326,6 +372,11 @@ _mig-mps__subcmd__import_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps import commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__kill_commands] )) ||
+_mig-mps__subcmd__kill_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps kill commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__list_commands] )) ||
 _mig-mps__subcmd__list_commands() {
     local commands; commands=()
@@ -335,6 +386,11 @@ _mig-mps__subcmd__list_commands() {
 _mig-mps__subcmd__plan_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps plan commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__restart_commands] )) ||
+_mig-mps__subcmd__restart_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps restart commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__set_commands] )) ||
 _mig-mps__subcmd__set_commands() {

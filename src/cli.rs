@@ -7,7 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::apply::ApplyError;
 use crate::commands::{
-    Ends, check, completions, down, export, import, launch, list, plan, set, status, up,
+    Ends, check, completions, down, export, import, kill, launch, list, plan, restart, set, status,
+    up,
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
@@ -53,6 +54,17 @@ pub enum Command {
     /// They are for programs that start afterwards: clients keep what they started with. It is
     /// recorded, and `plan` shows what differs from the profile; `up` takes it back.
     Set(set::SetArgs),
+    /// End a client's work on a device
+    ///
+    /// Its server drops the client's GPU work, and its CUDA calls fail with error 810. The process itself
+    /// goes on and is sent a signal only if that is asked for; the other clients go on in any case.
+    Kill(kill::KillArgs),
+    /// End daemons and start them again as they are recorded
+    ///
+    /// For a daemon that has died, hangs, was orphaned, or whose fault does not clear. Its settings stay, those
+    /// set by hand too. Refuses while there are clients, unless it may wait for them or end them. If a
+    /// start fails, what was ended is brought back.
+    Restart(restart::RestartArgs),
     /// End the daemons that `up` started
     ///
     /// Refuses while they have clients, unless it may wait for them or end them.
@@ -135,6 +147,8 @@ pub fn main() -> ExitCode {
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
         Command::Set(args) => set::run(args, &environment, &ui),
+        Command::Kill(args) => kill::run(args, &environment, &ui),
+        Command::Restart(args) => restart::run(args, &environment, &ui),
         Command::Down(args) => down::run(args, &environment, &ui),
         Command::Check(args) => check::run(args, &ui),
         Command::Import(args) => import::run(args, &ui),

@@ -69,7 +69,7 @@ impl Status {
         }
         if let Some(refusal) = error.downcast_ref::<Refusal>() {
             return match refusal {
-                Refusal::Profile(_) => Self::Usage,
+                Refusal::Profile(_) | Refusal::NotMeant(_) => Self::Usage,
                 Refusal::Infeasible(_) => Self::Infeasible,
                 Refusal::InTheWay(_) | Refusal::InUse { .. } => Self::Refused,
             };

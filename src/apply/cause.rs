@@ -48,6 +48,27 @@ pub enum Cause {
     /// A program is missing.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
+    /// A client whose work was ended is still on its server's list.
+    #[error(
+        "the server has ended its work, but still has it among its clients: its process has not noticed yet"
+    )]
+    StillClient,
+    /// A process does not end by a signal.
+    #[error("its work is ended, but its process was sent {signal} and still runs {} s later", after.as_secs())]
+    StillThere {
+        /// The signal's name.
+        signal: &'static str,
+        /// For how long its end was waited for.
+        after: std::time::Duration,
+    },
+    /// A process cannot be sent a signal.
+    #[error("its work is ended, but its process cannot be sent {signal}: {error}")]
+    NotSent {
+        /// The signal's name.
+        signal: &'static str,
+        /// Why.
+        error: std::io::Error,
+    },
     /// A file could not be read or written.
     #[error("{0}")]
     File(#[from] std::io::Error),
@@ -233,6 +254,12 @@ impl Cause {
             Self::NotActive { .. } => {
                 Some("reboot this machine, and run this again: it goes on".to_owned())
             }
+            Self::StillClient => Some(
+                "it notices with its next CUDA call; the same command with --signal ends the process".to_owned(),
+            ),
+            Self::StillThere { signal: "SIGTERM", .. } => Some(
+                "it may be saving its work; the same command with --signal=KILL does not let it".to_owned(),
+            ),
             Self::Left { cause, .. } => cause.hint(),
             _ => None,
         }

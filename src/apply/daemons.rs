@@ -26,7 +26,7 @@ impl Shared<'_> {
             key,
             uuid: uuid.to_owned(),
             settings: start.settings.clone(),
-            by_hand: Vec::new(),
+            by_hand: start.by_hand.clone(),
             compute_mode_before: self.mode_before(uuid),
             daemon: None,
             finished: false,
@@ -165,6 +165,17 @@ impl Shared<'_> {
         patience: Patience,
         alone: bool,
     ) -> Result<(), Cause> {
+        self.end_process(record, patience, alone)?;
+        self.clear_away(&self.daemon(record), record)
+    }
+
+    /// Ends a daemon's process if it lives.
+    pub(super) fn end_process(
+        &self,
+        record: &DeviceRecord,
+        patience: Patience,
+        alone: bool,
+    ) -> Result<(), Cause> {
         let daemon = self.daemon(record);
         if record.boot_id == self.site.node.boot_id {
             match daemon.liveness() {
@@ -182,7 +193,7 @@ impl Shared<'_> {
                 }
             }
         }
-        self.clear_away(&daemon, record)
+        Ok(())
     }
 
     /// Ends the process that holds a daemon's lock, if it is that daemon.

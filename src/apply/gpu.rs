@@ -168,7 +168,7 @@ impl<'a> GpuRun<'a> {
             return Ok(());
         };
         let idle = served.is_known && served.clients.is_empty();
-        let ended = self.shared.end_daemon(&served.record, stop.patience, idle);
+        let ended = self.end(&served.record, stop.patience, idle);
         // Also one whose directory could not be cleared away has gone.
         let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
         if has_gone {
@@ -284,11 +284,16 @@ impl Shared<'_> {
             Ok(false) => {}
             Ok(true) => history.did(Done::Started(Box::new(record))),
             Err(cause) => {
+                let kept = if start.again {
+                    self.keep_record(&record)
+                } else {
+                    Ok(())
+                };
                 if matches!(cause, Cause::Left { .. }) {
                     // Undoing tries again to end it.
                     history.did(Done::Started(Box::new(record)));
                 }
-                return Err(cause);
+                return Err(cause.and(kept));
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! the driver refuses even that, the report says what stands and what is missing. A journal in the
 //! run directory tells the next run of one that was killed.
 
+mod again;
 mod cause;
 mod compute_mode;
 mod daemons;
@@ -14,6 +15,7 @@ mod gpu;
 mod holders;
 mod instances;
 mod journal;
+mod kill;
 mod ledger;
 mod mode;
 mod names;
@@ -38,6 +40,7 @@ use names::Leaving;
 pub use cause::{Cause, Due};
 pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal};
+pub use kill::{Ended, kill};
 pub use undo::RolledBack;
 
 /// What a run needs of its surroundings.

@@ -83,7 +83,7 @@ impl GpuRun<'_> {
                 compute,
                 ours,
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
-            Done::Started(record) => self.shared.end_daemon(record, Patience::Idle, true),
+            Done::Started(record) => self.end(record, Patience::Idle, true),
             Done::Stopped(_) => self.start_again(step),
             Done::Set { before, after } => self.shared.change_back(before, after),
         }
@@ -158,7 +158,13 @@ impl GpuRun<'_> {
             return Ok(());
         };
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
-        self.shared.restart_daemon(record, &uuid)
+        let restarted = self.shared.restart_daemon(record, &uuid);
+        match restarted {
+            Err(cause) if self.starts_again(record) => {
+                Err(cause.and(self.shared.keep_record(record)))
+            }
+            other => other,
+        }
     }
 
     /// What a recorded device is called now; `None` where it is not there.

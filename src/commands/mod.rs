@@ -1,15 +1,18 @@
 //! A file per subcommand: its flags, then its story from top to bottom.
 
 mod accounts;
+mod agreement;
 pub mod check;
 pub mod completions;
 pub mod down;
 mod drain;
 pub mod export;
 pub mod import;
+pub mod kill;
 pub mod launch;
 pub mod list;
 pub mod plan;
+pub mod restart;
 pub mod set;
 pub mod status;
 pub mod up;
@@ -77,17 +80,17 @@ fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
 }
 
 /// Tells of a change that was killed, and picks up what it has left; the command then goes on from
-/// what is there.
-fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<()> {
+/// what is there. Tells whether there was one.
+fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<bool> {
     let run_dir = RunDir::at(&home.run);
     let journal = apply::read_journal(&run_dir)?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
-        return Ok(());
+        return Ok(false);
     }
     let _lock = locked(environment, home)?;
     let node = observe(environment, Look::Geometry)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         ui.note(&format!("{said} Going on from what is there."));
     }
-    Ok(())
+    Ok(true)
 }

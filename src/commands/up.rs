@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
+use super::agreement::{Agreement, HINT};
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, locked, look_for, pick_up_interrupted};
+use super::{NotAsWanted, accounts, look_for, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Node, RunDir, observe};
 use crate::plan::{self, Action, Plan};
 use crate::profile::{Profile, Serve};
-use crate::render::{Consent, Ui};
+use crate::render::Ui;
 
 /// The flags of `up`.
 #[derive(Args, Debug)]
@@ -48,9 +49,6 @@ pub struct UpArgs {
     json: bool,
 }
 
-/// What to do about clients in the way.
-const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
-
 /// Brings the node to what the profile asks for.
 ///
 /// # Errors
@@ -65,8 +63,8 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         ui,
         home: environment.home()?,
         programs: environment.mps_programs()?,
-        drain: Drain::of(args.drain.filter(|_| !args.force)),
     };
+    let drain = Drain::of(args.drain.filter(|_| !args.force));
     up.check_pipe_dirs()?;
     accounts::check_ways(&profile, &up.home)?;
     if !args.dry_run {
@@ -88,17 +86,17 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     if args.dry_run {
         return Ok(());
     }
-    let mut shown = planned;
-    let (_lock, (mut node, mut plan)) = loop {
-        shown = up.agreed(shown)?;
-        let lock = locked(environment, &up.home)?;
-        match up.still_agreed(&shown) {
-            Ok(found) => break (lock, found),
-            // A client came in between: there may be time left for it.
-            Err(error) if up.drain.allows(&error) => {}
-            Err(error) => return Err(error),
-        }
+    let agreement = Agreement {
+        environment,
+        home: &up.home,
+        ui,
+        drain,
+        yes: args.yes,
+        allowed: up.allowed(),
+        plan: &|| up.plan(),
+        show: &|plan| up.show(plan),
     };
+    let (_lock, mut node, mut plan) = agreement.reach(planned)?;
     let changes = !plan.is_empty();
     let mut carried_out = plan.clone();
     // Twice only where a driver lists profiles after MIG has been switched on.
@@ -130,7 +128,6 @@ struct Up<'a> {
     ui: &'a Ui,
     home: Home,
     programs: MpsPrograms,
-    drain: Drain,
 }
 
 impl Up<'_> {
@@ -154,66 +151,6 @@ impl Up<'_> {
             plan
         };
         Ok((node, plan))
-    }
-
-    /// Has a plan that was shown permitted and agreed to, or the one that becomes of it while
-    /// clients are waited for.
-    fn agreed(&self, shown: Plan) -> Result<Plan> {
-        let plan = match shown.permit(HINT).map_err(anyhow::Error::from) {
-            Ok(()) => shown,
-            Err(refusal) if self.drain.allows(&refusal) => {
-                let permitted = || {
-                    let (_, plan) = self.plan()?;
-                    plan.permit(HINT)?;
-                    Ok(plan)
-                };
-                let plan = self.drain.wait(permitted, self.ui)?;
-                self.show(&plan)?;
-                plan
-            }
-            Err(refusal) => return Err(refusal),
-        };
-        self.confirm(&plan, self.consent())?;
-        Ok(plan)
-    }
-
-    /// Plans again under the lock, and asks again if the node has changed under the plan shown.
-    fn still_agreed(&self, shown: &Plan) -> Result<(Node, Plan)> {
-        let mut shown = shown.clone();
-        loop {
-            let (node, plan) = self.plan()?;
-            plan.permit(HINT)?;
-            if plan == shown {
-                return Ok((node, plan));
-            }
-            if plan.is_empty() {
-                self.ui
-                    .note("The node has become as the profile says meanwhile.");
-                return Ok((node, plan));
-            }
-            self.ui
-                .note("The node has changed meanwhile. The plan is now:");
-            self.show(&plan)?;
-            let consent = if plan.disturbs_more_than(&shown) {
-                Consent::AskAgain
-            } else {
-                self.consent()
-            };
-            self.confirm(&plan, consent)?;
-            shown = plan;
-        }
-    }
-
-    fn consent(&self) -> Consent {
-        if self.args.yes {
-            Consent::Given
-        } else {
-            Consent::Ask
-        }
-    }
-
-    fn confirm(&self, plan: &Plan, consent: Consent) -> Result<()> {
-        Ok(self.ui.confirm(plan, self.allowed(), consent)?)
     }
 
     fn allowed(&self) -> Allowed {

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Daemon, MpsError};
 use crate::host::Pid;
@@ -7,6 +7,13 @@ use crate::host::Pid;
 /// client's outstanding GPU work first.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// For how long a terminated client may stay on its server's list. Measured: it leaves 50 ms later, with its process.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks at the list: the first pause doubles up to the longest, since each look adds to the daemon's log.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Daemon {
     /// Ends a client's work on the GPU: its CUDA calls fail with error 810 from then on, its process goes on, and so
@@ -26,5 +33,33 @@ impl Daemon {
                 answer.lines.join("\n")
             ))),
         }
+    }
+
+    /// Waits until a server has such a client no more; tells whether that came to be in time.
+    ///
+    /// # Errors
+    /// Where the daemon does not answer.
+    pub fn loses_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
+        let begun = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        while self.has_client(server, client)? {
+            if begun.elapsed() + pause > LEAVE_LIMIT {
+                return Ok(false);
+            }
+            // A client's end announces itself to nobody but its server.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(true)
+    }
+
+    /// Whether a server has such a client.
+    ///
+    /// # Errors
+    /// Where the daemon does not answer.
+    pub fn has_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
+        let glance = self.glance(&[server], PATIENCE, LIMIT)?;
+        let mut servers = glance.servers.iter();
+        Ok(servers.any(|seen| seen.pid == server && seen.clients.contains(&client)))
     }
 }

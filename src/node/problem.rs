@@ -160,27 +160,48 @@ impl Node {
             Life::Dead if served.record.boot_id != self.boot_id => Some(format!(
                 "its directory is of an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
             )),
-            Life::Dead => Some(format!(
-                "its daemon has died: `up` starts it again, `mig-mps down {name}` removes what it left"
-            )),
+            Life::Dead => {
+                let what = match served.record.daemon {
+                    Some(_) => "its daemon has died",
+                    None => "an interrupted change has left it without a daemon",
+                };
+                let cure = if served.device_is_there {
+                    format!("mig-mps restart {name}")
+                } else {
+                    "up".to_owned()
+                };
+                Some(format!(
+                    "{what}: `{cure}` starts it again, `mig-mps down {name}` removes what it left"
+                ))
+            }
             Life::Orphan => Some(format!(
-                "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps down {name} --now`, then `up`"
+                "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
             )),
             Life::NoAnswer => Some(match &served.problem {
-                Some(problem) => format!("its daemon{pid} does not answer: {problem}"),
+                Some(problem) => format!(
+                    "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
+                ),
                 None => format!(
-                    "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on"
+                    "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
                 ),
             }),
             Life::Fault if served.clients.is_empty() => Some(format!(
-                "its fault does not clear though it has no client left: `mig-mps down {name} --now`, then `up`"
+                "its fault does not clear though it has no client left: `mig-mps restart {name}` starts another"
             )),
             Life::Fault => {
-                let clients = served.clients.iter().map(|client| client.pid.to_string());
-                let clients: Vec<String> = clients.collect();
+                let clients = served.clients.iter().map(|client| client.pid);
+                // 0 is one in a pid namespace that cannot be seen from here.
+                let seen: Vec<String> = clients
+                    .filter(|pid| pid.0 != 0)
+                    .map(|pid| pid.to_string())
+                    .collect();
+                let cure = if seen.is_empty() {
+                    format!("mig-mps restart {name} --force")
+                } else {
+                    format!("mig-mps kill {name} {} --signal", seen.join(" "))
+                };
                 Some(format!(
-                    "a GPU fault: it serves again when all its clients have ended (pid {})",
-                    clients.join(", ")
+                    "a GPU fault: it serves again when all its clients have ended, and `{cure}` ends them"
                 ))
             }
             _ if !served.device_is_there => Some(format!(

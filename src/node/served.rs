@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{DeviceRecord, RunDir};
-use crate::host::{Pid, Uid};
+use crate::host::{Pid, StartTime, Uid};
 
 /// A device that mig-mps serves, or served, with what was found of its daemon.
 #[derive(Clone, Debug)]
@@ -86,6 +86,10 @@ pub struct ServerProcess {
 pub struct Client {
     /// Its process id; 0 for one in a pid namespace that cannot be seen from here.
     pub pid: Pid,
+    /// With the id, its identity; `None` where its process cannot be seen.
+    pub started: Option<StartTime>,
+    /// The server that has it; `None` for one that waits.
+    pub server: Option<Pid>,
     /// Whose it is; `None` where that is hidden.
     pub user: Option<Uid>,
     /// Its command line; `None` where that is hidden.

@@ -5,7 +5,7 @@ use super::answers::{Remembered, Seen, lasts};
 use super::{Client, DaemonId, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable, end_of};
-use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerState, pending};
+use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
 
@@ -188,7 +188,7 @@ impl View<'_> {
             .into_iter()
             .filter(|(pid, _)| !served.clients.iter().any(|client| client.pid == *pid))
             .filter(|(pid, _)| !computes(*pid))
-            .map(|(pid, user)| (self.client(pid), user))
+            .map(|(pid, user)| (self.client(pid, None), user))
             // Another process may have its pid by now.
             .filter(|(client, user)| client.user == Some(*user))
             .map(|(client, _)| client)
@@ -221,8 +221,12 @@ impl View<'_> {
             .iter()
             .map(|server| self.server(server.pid))
             .collect();
-        let clients = glance.servers.iter().flat_map(|server| &server.clients);
-        served.clients = clients.map(|&pid| self.client(pid)).collect();
+        let of_server = |server: &ServerSeen| {
+            let of = Some(server.pid);
+            let clients = server.clients.iter();
+            clients.map(|&pid| self.client(pid, of)).collect::<Vec<_>>()
+        };
+        served.clients = glance.servers.iter().flat_map(of_server).collect();
     }
 
     fn daemon(self, served: &Served) -> Daemon {
@@ -241,7 +245,7 @@ impl View<'_> {
         }
     }
 
-    fn client(self, pid: Pid) -> Client {
+    fn client(self, pid: Pid, server: Option<Pid>) -> Client {
         let process = self.host.process(pid);
         let usages = self
             .processes
@@ -249,6 +253,8 @@ impl View<'_> {
             .flat_map(|processes| processes.clients.iter().chain(&processes.compute));
         Client {
             pid,
+            started: process.as_ref().map(|process| process.started),
+            server,
             user: process.as_ref().and_then(Process::owner),
             command: process.as_ref().map(Process::command),
             memory: usages

@@ -118,6 +118,11 @@ pub struct Start {
     pub place: Place,
     /// How it shall serve; `serve` is always said.
     pub settings: Settings,
+    /// The keys of them that come from `mig-mps set` and not from a profile.
+    pub by_hand: Vec<String>,
+    /// Whether it is to serve as its record says: that stays, whatever happens, until it does. A run that is killed or
+    /// fails is then gone on with.
+    pub again: bool,
 }
 
 impl Start {
@@ -235,6 +240,15 @@ impl Plan {
     pub fn interrupts(&self) -> Vec<&str> {
         let alive = self.stops().filter(|stop| stop.alive);
         alive.map(|stop| stop.name.as_str()).collect()
+    }
+
+    /// How many of them are started again as they were.
+    pub fn restarts(&self) -> usize {
+        let again = |stop: &&Stop| {
+            let start = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == stop.name);
+            stop.alive && self.steps().any(start)
+        };
+        self.stops().filter(again).count()
     }
 
     /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where

@@ -66,6 +66,8 @@ impl Daemons {
             name: slot.name.clone(),
             place: slot.place,
             settings: settings(slot),
+            by_hand: Vec::new(),
+            again: false,
         };
         let step = Step {
             action: Action::Start(start),
@@ -177,6 +179,17 @@ pub(super) fn elsewhere(served: &Served) -> Obstacle {
         ),
         hint: "take that one down first, as its owner".to_owned(),
     }
+}
+
+/// A record that cannot be read may be that of a daemon that lives.
+pub(super) fn unreadable(node: &Node, home: &RunDir) -> Option<Obstacle> {
+    let mut unreadable = node.unreadable.iter();
+    let (_, problem) = unreadable.find(|(run_dir, _)| run_dir == home)?;
+    Some(Obstacle {
+        what: format!("{problem}: whether a daemon lives there cannot be told"),
+        hint: "mig-mps up with its profile takes a living daemon over and writes the record anew"
+            .to_owned(),
+    })
 }
 
 /// Whether a daemon has clients cannot be told: it is not touched.

@@ -1,9 +1,10 @@
+use super::daemons::unreadable;
 use super::standing;
 use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::Patience;
-use crate::node::{Created, Gpu, Life, Node, RunDir, Served};
+use crate::node::{Client, Created, Gpu, Life, Node, RunDir, Served};
 use crate::nvml::GpuInstanceReading;
 
 /// What shall be taken down, and how.
@@ -28,13 +29,8 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
-    if let Some((_, problem)) = node.unreadable.iter().find(|(run_dir, _)| run_dir == home) {
-        return Err(Refusal::InTheWay(Obstacle {
-            what: format!("{problem}: whether a daemon lives there cannot be told"),
-            hint:
-                "mig-mps up with its profile takes a living daemon over and writes the record anew"
-                    .to_owned(),
-        }));
+    if let Some(obstacle) = unreadable(node, home) {
+        return Err(obstacle.into());
     }
     let ours = node.served.iter().filter(|served| served.run_dir == *home);
     for served in ours.filter(|served| selected(&served.record.name)) {
@@ -234,12 +230,17 @@ impl ClientOf {
         served
             .clients
             .iter()
-            .map(|client| Self {
-                device: served.record.name.clone(),
-                pid: client.pid,
-                command: client.command.clone(),
-                user: client.user.map_or_else(|| "?".to_owned(), user_name),
-            })
+            .map(|client| Self::of(served, client))
             .collect()
+    }
+
+    /// One client of a device.
+    pub(super) fn of(served: &Served, client: &Client) -> Self {
+        Self {
+            device: served.record.name.clone(),
+            pid: client.pid,
+            command: client.command.clone(),
+            user: client.user.map_or_else(|| "?".to_owned(), user_name),
+        }
     }
 }

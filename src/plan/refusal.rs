@@ -15,6 +15,9 @@ pub enum Refusal {
     /// What is asked for does not fit. Exit status 5.
     #[error("{0}")]
     Infeasible(Box<Because>),
+    /// What was named is not what the command is about. Exit status 2.
+    #[error("{0}")]
+    NotMeant(Obstacle),
     /// Something that is there would have to go. Exit status 4.
     #[error("{0}")]
     InTheWay(Obstacle),
@@ -132,7 +135,7 @@ impl Refusal {
             Self::Profile(_) => None,
             Self::Infeasible(because) => (!because.nearest.is_empty())
                 .then(|| format!("{} would fit", because.nearest.join(", or "))),
-            Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
+            Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
             Self::InUse { hint, .. } => Some(hint.clone()),
         }
     }

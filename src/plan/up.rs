@@ -284,7 +284,7 @@ impl<'a> Planner<'a> {
 }
 
 /// Instances that cannot be seen cannot be planned with.
-fn visible(gpu: &Gpu) -> Result<(), Refusal> {
+pub(super) fn visible(gpu: &Gpu) -> Result<(), Refusal> {
     match &gpu.hidden {
         Some(why) => Err(Refusal::InTheWay(Obstacle {
             what: format!("GPU {}: its instances cannot be seen: {why}", gpu.index),

@@ -2,6 +2,7 @@
 
 mod check;
 mod json;
+mod kill;
 mod list;
 mod models;
 mod plan;

@@ -256,8 +256,9 @@ pub(super) fn consequences(plan: &Plan) -> String {
     if !clients.is_empty() {
         let _ = writeln!(
             out,
-            "\n{} would be disturbed (up refuses, unless --drain lets them end or --force ends them):",
-            count(clients.len(), "client")
+            "\n{} would be disturbed ({} refuses, unless --drain lets them end or --force ends them):",
+            count(clients.len(), "client"),
+            if plan.restarts() > 0 { "restart" } else { "up" },
         );
     }
     for client in clients {
@@ -303,14 +304,17 @@ pub(super) fn consequences(plan: &Plan) -> String {
 /// What a plan ends or destroys, as one phrase; empty where it does neither.
 pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
     let mut phrases = Vec::new();
-    let interrupts = plan.interrupts();
+    let again = plan.restarts();
+    let stopped = plan.interrupts().len() - again;
     let clients = plan.clients().count();
     if clients > 0 {
         phrases.push(format!("end {}", count(clients, "client")));
     }
-    if !interrupts.is_empty() {
-        // The plan shown above has the names; a question must fit on a line.
-        phrases.push(format!("stop {}", count(interrupts.len(), "daemon")));
+    // The plan shown above has the names; a question must fit on a line.
+    for (verb, daemons) in [("stop", stopped), ("restart", again)] {
+        if daemons > 0 {
+            phrases.push(format!("{verb} {}", count(daemons, "daemon")));
+        }
     }
     let destroys = plan.destroys();
     match destroys.as_slice() {

@@ -7,12 +7,12 @@ use dialoguer::theme::SimpleTheme;
 
 use super::progress::Bar;
 use super::status::{StatusColumn, StatusView};
-use super::{check, json, list, models, plan, plan_json, status};
+use super::{check, json, kill, list, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
 use crate::check::{BlockOnModel, OnNode};
 use crate::node::Node;
-use crate::plan::{Plan, Refusal};
+use crate::plan::{Kill, Plan, Refusal};
 use crate::profile::Profile;
 
 /// How the user agrees to a plan that disturbs something.
@@ -99,6 +99,14 @@ impl Ui {
     /// When standard output cannot be written.
     pub fn consequences(&self, plan: &Plan) -> Result<()> {
         print(&plan::consequences(plan))
+    }
+
+    /// Shows whose work is about to be ended, and with which signal their processes.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn kill(&self, of: &Kill, signal: Option<&str>) -> Result<()> {
+        print(&kill::text(of, signal))
     }
 
     /// A plan for a program.
@@ -196,9 +204,21 @@ impl Ui {
         consent: Consent,
     ) -> Result<(), NoConsent> {
         let disturbs = plan::disturbances(plan, allowed);
-        if disturbs.is_empty() || consent == Consent::Given {
+        if disturbs.is_empty() {
             return Ok(());
         }
+        self.agree(&disturbs, consent)
+    }
+
+    /// Has the user agree to something that is said in words.
+    ///
+    /// # Errors
+    /// When the user does not agree, or there is nobody to ask.
+    pub fn agree(&self, disturbs: &str, consent: Consent) -> Result<(), NoConsent> {
+        if consent == Consent::Given {
+            return Ok(());
+        }
+        let disturbs = disturbs.to_owned();
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(match consent {
                 Consent::AskAgain => NoConsent::Outgrown(disturbs),

@@ -1,6 +1,6 @@
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -91,6 +91,33 @@ impl Sim {
         let mut script = Command::new("script");
         script.args(["-qec", &in_terminal, "/dev/null"]);
         Ran::of(script.env_clear().envs(self.node.env())).ended(0)
+    }
+
+    /// Runs a subcommand of `mig-mps` in a terminal, where its question is answered with these keys.
+    #[must_use]
+    pub(crate) fn answered(&self, subcommand: &str, keys: &str) -> Ran {
+        let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("{program} {subcommand}"), "/dev/null"]);
+        script.env_clear().envs(self.node.env());
+        script.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = script.spawn().unwrap();
+        let mut shown = child.stdout.take().unwrap();
+        let mut said = Vec::new();
+        while !String::from_utf8_lossy(&said).contains("Go on?") {
+            let mut byte = [0];
+            let count = shown.read(&mut byte).unwrap();
+            assert_ne!(count, 0, "{}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(keys.as_bytes()).unwrap();
+        shown.read_to_end(&mut said).unwrap();
+        Ran {
+            status: child.wait().unwrap().code().unwrap_or(-1),
+            stdout: String::from_utf8(said).unwrap().replace('\r', ""),
+            stderr: String::new(),
+        }
     }
 
     /// `mig-mps` run by a plain user, with directories of that user's own.
@@ -286,6 +313,18 @@ pub(crate) fn in_state(status: &Value, state: &str) -> Vec<String> {
         .filter(|device| device["state"] == state)
         .map(|device| device["name"].as_str().unwrap().to_owned())
         .collect()
+}
+
+/// Stops a process, and returns when it is: the signal's sender need not wait for that.
+pub(crate) fn stop(pid: &Value) {
+    shell(format!("kill -STOP {pid}")).ended(0);
+    let is_stopped = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" T")
+    };
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
 }
 
 /// Whether a process is there and not a zombie.

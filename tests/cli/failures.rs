@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::common::{Ran, SMALL, Sim, in_state};
 
 /// Puts a script in the place of one of NVIDIA's programs; `$real` in it is the simulated one.
-fn replace_program(sim: &Sim, name: &str, script: &str) -> PathBuf {
+pub(crate) fn replace_program(sim: &Sim, name: &str, script: &str) -> PathBuf {
     let directory = sim.node.dir().join("replaced");
     fs::create_dir_all(&directory).unwrap();
     let real = sim.node.dir().join("bin").join(name);

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell, stop};
 
 const ONE_EACH: &str = r#"
 [[gpu]]
@@ -140,7 +140,7 @@ fn a9_a_daemon_that_does_not_answer_is_not_as_the_profile_says() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let daemon = sim.device("0.2")["daemon_pid"].clone();
-    shell(format!("kill -STOP {daemon}")).ended(0);
+    stop(&daemon);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
     shell(format!("kill -CONT {daemon}")).ended(0);

@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim, in_state, is_alive, shell, user};
+use crate::common::{SMALL, Sim, in_state, is_alive, shell, stop, user};
 
 #[test]
 fn servers_and_clients_are_shown() {
@@ -217,7 +217,7 @@ fn a_stopped_daemon_does_not_hold_status_up() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let daemon = sim.device("0.2")["daemon_pid"].clone();
-    shell(format!("kill -STOP {daemon}")).ended(0);
+    stop(&daemon);
     let ran = sim.run(&["status"]).ended(0);
     assert!(ran.stdout.contains("no answer"), "{}", ran.stdout);
     assert!(

@@ -92,6 +92,8 @@ impl Scene {
         served.clients = (0..clients)
             .map(|number| Client {
                 pid: Pid(1000 + number),
+                started: None,
+                server: None,
                 user: None,
                 command: None,
                 memory: None,

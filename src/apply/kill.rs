@@ -1,0 +1,119 @@
+//! The end of clients' work on a device. It cannot be undone, and nobody else is disturbed.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::error::Failure;
+use super::{ApplyError, Cause};
+use crate::environment::{Environment, MpsPrograms};
+use crate::mps::Daemon;
+use crate::plan::{Kill, Victim};
+
+/// How long a process may take to end by a signal.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a process that ends because of CUDA's error takes from leaving the list to its end.
+const A_MOMENT: Duration = Duration::from_millis(200);
+
+/// What became of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Its work has ended.
+    Work,
+    /// Its work has ended, and its process soon after.
+    WorkAndProcess,
+    /// Its work has ended, and its process, which was sent a signal.
+    AfterSignal,
+    /// It had gone before anything was done.
+    Before,
+}
+
+/// Ends the work of one client after another, and says so of each once it has left its server's list; with a signal and
+/// its name, that is then sent to its process. A client that fails does not keep the others from being ended.
+///
+/// # Errors
+/// [`ApplyError`] with those that failed, or that were not begun when the user interrupted it.
+pub fn kill(
+    kill: &Kill,
+    environment: &Environment,
+    programs: &MpsPrograms,
+    signal: Option<(Signal, &'static str)>,
+    say: &dyn Fn(&Victim, Ended),
+) -> Result<(), ApplyError> {
+    let _change = environment.interrupt.begin();
+    let logs = environment.logs_of(kill.run_dir.path()).unwrap_or_default();
+    let daemon = Daemon::new(
+        programs.clone(),
+        kill.run_dir.pipe_dir(&kill.uuid),
+        logs.join(&kill.uuid),
+    );
+    let mut error = ApplyError::default();
+    for victim in &kill.victims {
+        if environment.interrupt.is_asked() {
+            error
+                .left
+                .push(format!("end the work of {}", victim.client));
+            continue;
+        }
+        match end(victim, &daemon, environment, signal) {
+            Ok(ended) => say(victim, ended),
+            Err(cause) => {
+                let failure: Failure = (victim.client.to_string(), cause);
+                error.failures.push(failure);
+            }
+        }
+    }
+    error.interrupted = !error.left.is_empty();
+    if error.interrupted || !error.failures.is_empty() {
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn end(
+    victim: &Victim,
+    daemon: &Daemon,
+    environment: &Environment,
+    signal: Option<(Signal, &'static str)>,
+) -> Result<Ended, Cause> {
+    let pid = victim.client.pid;
+    // Taken hold of now: once it has ended another process may be given its pid.
+    let held = victim
+        .started
+        .and_then(|started| environment.host.hold(pid, started));
+    if let Err(error) = daemon.terminate_client(victim.server, pid) {
+        return match daemon.has_client(victim.server, pid) {
+            Ok(false) => Ok(Ended::Before),
+            _ => Err(error.into()),
+        };
+    }
+    if let (Some((signal, name)), Some(held)) = (signal, &held) {
+        match held.signal(signal) {
+            Err(_) if held.has_ended() => {}
+            Err(error) => {
+                return Err(Cause::NotSent {
+                    signal: name,
+                    error,
+                });
+            }
+            Ok(()) if held.ends_within(SIGNAL_LIMIT) => {}
+            Ok(()) => {
+                return Err(Cause::StillThere {
+                    signal: name,
+                    after: SIGNAL_LIMIT,
+                });
+            }
+        }
+    }
+    if !daemon.loses_client(victim.server, pid)? {
+        return Err(Cause::StillClient);
+    }
+    Ok(match held {
+        Some(_) if signal.is_some() => Ended::AfterSignal,
+        // Of a process that cannot be seen nothing can be told.
+        None if victim.started.is_none() => Ended::Work,
+        Some(held) if !held.ends_within(A_MOMENT) => Ended::Work,
+        _ => Ended::WorkAndProcess,
+    })
+}

@@ -1,0 +1,144 @@
+//! A node for tests: GPU 0 with a GPU instance that two compute instances share, and GPU 1 whole, all served.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+
+use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
+use crate::host::{Pid, StartTime, Uid};
+use crate::node::{
+    Client, DaemonId, DeviceKey, DeviceRecord, Gpu, InstanceKey, Life, Node, RunDir, Served,
+    ServerProcess,
+};
+use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
+use crate::profile::{Serve, Settings};
+
+pub(super) const ALICE: Uid = Uid(1000);
+pub(super) const BOB: Uid = Uid(1001);
+
+const PROFILE: ProfileId = ProfileId(14);
+
+pub(super) fn home() -> RunDir {
+    RunDir::at(Path::new("/run/mig-mps"))
+}
+
+pub(super) fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+/// The devices are `0.0.c0`, `0.0.c1` and `1`; their servers are Alice's.
+pub(super) fn node() -> Node {
+    let at = |start| Placement::new(start, 1);
+    let compute = |number: u32| ComputeInstanceReading {
+        id: ComputeInstanceId(number),
+        profile: ComputeProfileId(0),
+        uuid: format!("MIG-{number}"),
+        placement: at(number),
+        slices: 1,
+        multiprocessors: 14,
+    };
+    let mut partitioned = gpu(0);
+    partitioned.mig = Some(MigMode {
+        current: true,
+        pending: true,
+    });
+    partitioned.instances = vec![GpuInstanceReading {
+        id: GpuInstanceId(3),
+        profile: PROFILE,
+        placement: Placement::new(0, 2),
+        compute: vec![compute(0), compute(1)],
+        offered: Vec::new(),
+    }];
+    let part = |number| {
+        Some(InstanceKey {
+            profile: PROFILE,
+            placement: Placement::new(0, 2),
+            compute: at(number),
+        })
+    };
+    Node {
+        boot_id: "boot".to_owned(),
+        gpus: vec![partitioned, gpu(1)],
+        served: vec![
+            served("0.0.c0", "MIG-0", "GPU-0", part(0)),
+            served("0.0.c1", "MIG-1", "GPU-0", part(1)),
+            served("1", "GPU-1", "GPU-1", None),
+        ],
+        ..Node::default()
+    }
+}
+
+fn gpu(index: u32) -> Gpu {
+    Gpu {
+        index,
+        uuid: format!("GPU-{index}"),
+        product: "NVIDIA A100-SXM4-80GB".to_owned(),
+        pci: String::new(),
+        memory: None,
+        utilization: None,
+        mig: None,
+        resetless: None,
+        profiles: Vec::new(),
+        instances: Vec::new(),
+        hidden: None,
+    }
+}
+
+/// The server of a device has the pid of its place among them, from 1; its daemon 100 more.
+fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> Served {
+    let server = match name {
+        "0.0.c0" => 1,
+        "0.0.c1" => 2,
+        _ => 3,
+    };
+    Served {
+        record: DeviceRecord {
+            name: name.to_owned(),
+            key: DeviceKey {
+                gpu: gpu.to_owned(),
+                instance,
+            },
+            uuid: uuid.to_owned(),
+            settings: Settings {
+                serve: Some(Serve::OneAtATime),
+                nofile: Some(4096),
+                ..Settings::default()
+            },
+            by_hand: Vec::new(),
+            compute_mode_before: None,
+            daemon: Some(DaemonId {
+                pid: Pid(100 + server),
+                start_time: StartTime(1),
+            }),
+            finished: true,
+            boot_id: "boot".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+        },
+        run_dir: home(),
+        device_is_there: true,
+        life: Life::Ready,
+        is_known: true,
+        problem: None,
+        servers: vec![ServerProcess {
+            pid: Pid(server),
+            user: Some(ALICE),
+        }],
+        clients: Vec::new(),
+        waiting: Vec::new(),
+        client_limit: None,
+        percentage: None,
+    }
+}
+
+/// A client of a device's server.
+pub(super) fn client(served: &Served, pid: u32) -> Client {
+    Client {
+        pid: Pid(pid),
+        started: Some(StartTime(u64::from(pid))),
+        server: Some(served.servers[0].pid),
+        user: Some(ALICE),
+        command: Some("train".to_owned()),
+        memory: None,
+        age: None,
+    }
+}

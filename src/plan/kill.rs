@@ -1,0 +1,239 @@
+//! Clients whose work on a device is ended.
+
+use super::daemons::{unknowable, unreadable};
+use super::no_client::no_client;
+use super::standing::is_unknowable;
+use super::{ClientOf, Obstacle, Refusal};
+use crate::host::{Pid, StartTime, Uid, user_name};
+use crate::node::{Client, Life, Node, RunDir, Served};
+
+/// Clients of one device whose work on the GPU shall end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    /// The device's name.
+    pub name: String,
+    /// The UUID its directory is called by.
+    pub uuid: String,
+    /// Where that directory is.
+    pub run_dir: RunDir,
+    /// Who.
+    pub victims: Vec<Victim>,
+    /// How many other clients it has: they go on.
+    pub others: usize,
+    /// Whether its server has met a fatal GPU fault: then nobody computes there until all have ended.
+    pub has_fault: bool,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Victim {
+    /// Who it is, in words.
+    pub client: ClientOf,
+    /// When its process started; `None` where that cannot be seen.
+    pub started: Option<StartTime>,
+    /// The server that has it.
+    pub server: Pid,
+}
+
+/// What ends the work of these clients of a device, if `caller` may do that. `owner` tells whose a run directory is.
+///
+/// # Errors
+/// A [`Refusal`]: [`Refusal::NotMeant`] where a process is no client of that device.
+pub fn kill(
+    node: &Node,
+    home: &RunDir,
+    name: &str,
+    pids: &[Pid],
+    (caller, owner): (Uid, Option<Uid>),
+) -> Result<Kill, Refusal> {
+    let served = serving(node, home, name)?;
+    let mut kill = Kill {
+        name: name.to_owned(),
+        uuid: served.record.uuid.clone(),
+        run_dir: served.run_dir.clone(),
+        victims: Vec::new(),
+        others: 0,
+        has_fault: served.life == Life::Fault,
+    };
+    for (at, &pid) in pids.iter().enumerate() {
+        let client = served.clients.iter().find(|client| client.pid == pid);
+        let asked = client.and_then(|client| client.server);
+        let Some((client, asked)) = client.zip(asked) else {
+            return Err(no_client(node, served, pid));
+        };
+        // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
+        let mut servers = served.servers.iter();
+        let of = servers.find(|server| server.pid == asked);
+        let of = of.and_then(|server| server.user);
+        if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
+            return Err(not_permitted(name, owner, of));
+        }
+        if !pids[..at].contains(&pid) {
+            kill.victims.push(Victim {
+                client: ClientOf::of(served, client),
+                started: client.started,
+                server: asked,
+            });
+        }
+    }
+    kill.others = served.clients.len() - kill.victims.len();
+    Ok(kill)
+}
+
+impl Kill {
+    /// Whether the processes can be sent a signal.
+    ///
+    /// # Errors
+    /// [`Refusal::InTheWay`] where one cannot be seen: its pid may mean another process here.
+    pub fn permits_signals(&self) -> Result<(), Refusal> {
+        let mut victims = self.victims.iter();
+        match victims.find(|victim| victim.started.is_none()) {
+            None => Ok(()),
+            Some(unseen) => Err(Obstacle {
+                what: format!(
+                    "the process of {} cannot be seen from here: it can be sent no signal",
+                    unseen.client
+                ),
+                hint: "leave --signal out, or run it where /proc shows that process".to_owned(),
+            }
+            .into()),
+        }
+    }
+
+    /// The pids of those who are still the clients that they were; another process may have been given a pid.
+    pub fn left(&self, node: &Node) -> Vec<Pid> {
+        let mut served = node.served.iter();
+        let served = served.find(|served| {
+            served.run_dir == self.run_dir && served.record.uuid == self.uuid && served.is_known
+        });
+        let Some(served) = served else {
+            // Why nothing is known of them is for the next plan to say.
+            return self
+                .victims
+                .iter()
+                .map(|victim| victim.client.pid)
+                .collect();
+        };
+        let is_there = |victim: &&Victim| {
+            let is_it = |client: &Client| {
+                client.pid == victim.client.pid && client.started == victim.started
+            };
+            served.clients.iter().any(is_it)
+        };
+        let left = self.victims.iter().filter(is_there);
+        left.map(|victim| victim.client.pid).collect()
+    }
+}
+
+/// Whoever serves a device and could say who its clients are.
+fn serving<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+    let mut named = node.served.iter();
+    let Some(served) = named.find(|served| served.record.name == name) else {
+        return Err(unreadable(node, home)
+            .unwrap_or_else(|| Obstacle {
+                what: format!("{name} has no clients: no daemon serves it"),
+                hint: "mig-mps status shows who computes there".to_owned(),
+            })
+            .into());
+    };
+    if served.life == Life::Dead {
+        return Err(Obstacle {
+            what: format!(
+                "the daemon of {name} has died, and whoever was its client gets CUDA error 806"
+            ),
+            hint: format!("mig-mps restart {name} starts it again"),
+        }
+        .into());
+    }
+    if is_unknowable(served.life) {
+        return Err(unknowable(served).into());
+    }
+    Ok(served)
+}
+
+fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Refusal {
+    let mut who = vec![Uid::ROOT];
+    who.extend(owner);
+    who.extend(server);
+    who.sort_unstable();
+    who.dedup();
+    let who: Vec<String> = who.into_iter().map(user_name).collect();
+    Obstacle {
+        what: format!(
+            "not enough privilege to end a client of {name}: its server obeys {} alone",
+            who.join(" and ")
+        ),
+        hint: "run this as root".to_owned(),
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example::{ALICE, BOB, client, home, node};
+    use super::*;
+
+    /// Two servers of one device, the second of them root's, with a client each.
+    fn two_servers() -> Node {
+        let mut node = node();
+        let served = &mut node.served[2];
+        let mut second = client(served, 12);
+        second.server = Some(Pid(9));
+        let first = client(served, 11);
+        served.clients = vec![first, second];
+        served.servers.push(crate::node::ServerProcess {
+            pid: Pid(9),
+            user: Some(Uid::ROOT),
+        });
+        node
+    }
+
+    #[test]
+    fn the_server_that_has_a_client_is_the_one_that_is_asked() {
+        let who = (Uid::ROOT, Some(Uid::ROOT));
+        let pids = [Pid(12), Pid(11), Pid(12)];
+        let kill = kill(&two_servers(), &home(), "1", &pids, who).unwrap();
+        let victims = kill.victims.iter();
+        let asked: Vec<(u32, u32)> = victims.map(|v| (v.server.0, v.client.pid.0)).collect();
+        assert_eq!((asked, kill.others), (vec![(9, 12), (3, 11)], 0));
+    }
+
+    #[test]
+    fn root_the_owner_and_the_servers_user_may() {
+        let may = |caller, owner, pid| {
+            kill(
+                &two_servers(),
+                &home(),
+                "1",
+                &[Pid(pid)],
+                (caller, Some(owner)),
+            )
+            .is_ok()
+        };
+        for (caller, owner, first, second) in [
+            (Uid::ROOT, Uid::ROOT, true, true),
+            (Uid::ROOT, BOB, true, true),
+            (BOB, BOB, true, true),
+            (ALICE, Uid::ROOT, true, false),
+            (BOB, Uid::ROOT, false, false),
+        ] {
+            assert_eq!(
+                (may(caller, owner, 11), may(caller, owner, 12)),
+                (first, second)
+            );
+        }
+    }
+
+    #[test]
+    fn another_process_with_the_same_pid_is_another() {
+        let mut node = two_servers();
+        let who = (Uid::ROOT, Some(Uid::ROOT));
+        let shown = kill(&node, &home(), "1", &[Pid(11), Pid(12)], who).unwrap();
+        assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
+        node.served[2].clients[0].started = Some(StartTime(5));
+        assert_eq!(shown.left(&node), [Pid(12)]);
+        // What is not known has not gone.
+        node.served[2].is_known = false;
+        assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
+    }
+}

@@ -1,0 +1,91 @@
+//! What a process is that is no client of a device.
+
+use super::standing::strangers;
+use super::{Obstacle, Refusal};
+use crate::host::Pid;
+use crate::node::{Client, Node, Served};
+
+/// Why a process is no client of a device that could be ended.
+pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
+    let name = &served.record.name;
+    if served.waiting.iter().any(|waiting| waiting.pid == pid) {
+        return Obstacle {
+            what: format!(
+                "pid {pid} is no client of {name} yet: it waits in cuInit until another user's have gone, and has nothing on the GPU"
+            ),
+            hint: format!("end the process itself: kill {pid}"),
+        }
+        .into();
+    }
+    let (what, hint) = elsewhere(node, served, pid).unwrap_or_else(|| {
+        let clients: Vec<&Client> = served.clients.iter().collect();
+        let unseen = clients.iter().filter(|client| client.pid == Pid(0)).count();
+        let pids = clients.iter().filter(|client| client.pid != Pid(0));
+        let pids: Vec<String> = pids.map(|client| client.pid.to_string()).collect();
+        let hint = match (unseen, pids.as_slice()) {
+            (0, []) => "it has no clients".to_owned(),
+            (0, pids) => format!("its clients are pid {}", pids.join(", ")),
+            (unseen, _) => format!(
+                "the daemon does not see the pids of {unseen} of its clients, in containers that number processes \
+                 anew: end them there, or all clients with mig-mps restart {name} --force"
+            ),
+        };
+        (format!("pid {pid} is no client of {name}"), hint)
+    });
+    Refusal::NotMeant(Obstacle { what, hint })
+}
+
+/// What a process is instead, where that can be told.
+fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
+    let name = &here.record.name;
+    for served in &node.served {
+        let of = &served.record.name;
+        let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == pid);
+        if is_client(&served.clients) {
+            return Some((
+                format!("pid {pid} is no client of {name}: it is one of {of}"),
+                format!("mig-mps kill {of} {pid}"),
+            ));
+        }
+        if is_client(&served.waiting) {
+            return Some((
+                format!("pid {pid} is no client of {name}: it waits for {of}"),
+                format!("end the process itself: kill {pid}"),
+            ));
+        }
+        let daemon = served.record.daemon.filter(|_| served.is_alive());
+        let is_daemon = daemon.is_some_and(|daemon| daemon.pid == pid);
+        if is_daemon || served.servers.iter().any(|server| server.pid == pid) {
+            let what = if is_daemon {
+                "control daemon"
+            } else {
+                "MPS server"
+            };
+            return Some((
+                format!("pid {pid} is no client of {name}: it is the {what} of {of}"),
+                format!("mig-mps restart {of} ends both and starts others"),
+            ));
+        }
+    }
+    for (uuid, processes) in &node.processes {
+        let of = node.name_of_uuid(uuid);
+        let itself = format!("end the process itself: kill {pid}");
+        if processes.clients.iter().any(|usage| usage.pid == pid.0) {
+            let what = format!(
+                "pid {pid} is no client of {name}: it computes on {of} through an MPS daemon that mig-mps has not started"
+            );
+            return Some((what, itself));
+        }
+        let mut served = node.served.iter();
+        let is_known = served
+            .find(|served| served.record.uuid == *uuid && served.is_alive())
+            .is_none_or(|served| served.is_known);
+        if is_known && strangers(node, uuid).contains(&pid.0) {
+            let what = format!(
+                "pid {pid} is no client of {name}: it computes on {of} outside MPS, where no daemon can end its work"
+            );
+            return Some((what, itself));
+        }
+    }
+    None
+}

@@ -1,0 +1,282 @@
+//! Daemons that are ended and started again as they were.
+
+use super::daemons::{elsewhere, unreadable};
+use super::down::gpu_plan;
+use super::up::visible;
+use super::{Action, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
+use crate::mps::Patience;
+use crate::node::{Gpu, Life, Node, RunDir, Served};
+
+/// What starts the daemons of the devices with these names again, with the settings they have now, those that were set
+/// by hand among them.
+///
+/// # Errors
+/// A [`Refusal`]: where `home` has no record of one, or its device is gone. Clients are for [`Plan::permit`].
+pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    let mut plan = Plan::default();
+    let mut starts = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            continue;
+        }
+        let served = served(node, home, name)?;
+        let (gpu, place) = place(node, served)?;
+        let because = because(served);
+        if served.is_alive() {
+            gpu_plan(node, &mut plan, &gpu.uuid).steps.push(Step {
+                action: Action::Stop(stop(served)),
+                because: because.to_owned(),
+            });
+        }
+        let by_hand = &served.record.by_hand;
+        let step = Step {
+            because: match by_hand.as_slice() {
+                [] => because.to_owned(),
+                keys => format!("{because}; {} as set by hand", keys.join(", ")),
+            },
+            action: Action::Start(Start {
+                name: name.clone(),
+                place,
+                settings: served.record.settings.clone(),
+                by_hand: by_hand.clone(),
+                again: true,
+            }),
+        };
+        starts.push((&gpu.uuid, step));
+    }
+    for (gpu, step) in starts {
+        gpu_plan(node, &mut plan, gpu).steps.push(step);
+    }
+    plan.gpus.sort_by_key(|gpu| gpu.index);
+    Ok(plan)
+}
+
+/// The record that says how a device shall be served.
+fn served<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+    let mut named = node.served.iter();
+    let Some(served) = named.find(|served| served.record.name == name) else {
+        return Err(unreadable(node, home)
+            .unwrap_or_else(|| Obstacle {
+                what: format!("{name} has no daemon to be started again: nobody serves it"),
+                hint: "start it with mig-mps up and its profile".to_owned(),
+            })
+            .into());
+    };
+    if served.run_dir != *home {
+        return Err(Obstacle {
+            hint: "run this as its owner".to_owned(),
+            ..elsewhere(served)
+        }
+        .into());
+    }
+    Ok(served)
+}
+
+/// Where the device lies.
+fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Refusal> {
+    let record = &served.record;
+    let gone = || Obstacle {
+        what: format!(
+            "the device of {} is gone: no daemon could serve it",
+            record.name
+        ),
+        hint: format!(
+            "mig-mps up with its profile makes it again; mig-mps down {} removes what is left",
+            record.name
+        ),
+    };
+    let mut gpus = node.gpus.iter();
+    let gpu = gpus.find(|gpu| gpu.uuid == record.key.gpu);
+    let gpu = gpu.ok_or_else(gone)?;
+    let Some(key) = record.key.instance else {
+        return if served.device_is_there {
+            Ok((gpu, Place::Whole))
+        } else {
+            Err(gone().into())
+        };
+    };
+    visible(gpu)?;
+    let mut instances = gpu.instances.iter();
+    let instance = instances.find(|instance| {
+        instance.placement == key.placement
+            && instance.profile == key.profile
+            && served.device_is_there
+    });
+    let nth = instance.and_then(|instance| {
+        let mut compute = instance.compute.iter();
+        compute.position(|compute| compute.placement == key.compute)
+    });
+    let placement = key.placement;
+    let nth = nth.ok_or_else(gone)?;
+    Ok((gpu, Place::Part { placement, nth }))
+}
+
+fn stop(served: &Served) -> Stop {
+    let mut stop = Stop::of(served);
+    let name = &stop.name;
+    if let Some(obstacle) = &mut stop.unasked {
+        let all_the_same =
+            format!("mig-mps restart {name} --force ends it, with what may compute there");
+        match served.life {
+            Life::Orphan => {
+                obstacle.hint = format!("no program reaches it any more: {all_the_same}");
+            }
+            Life::NoAnswer => obstacle.hint = format!("{}; {all_the_same}", obstacle.hint),
+            _ => {}
+        }
+    }
+    // A server that is stuck in a fault may not end when it is asked to, and admits nobody.
+    if is_stuck(served) {
+        stop.patience = Patience::AT_ONCE;
+    }
+    stop
+}
+
+/// Whether it has met a fault that its clients' end has not cleared.
+fn is_stuck(served: &Served) -> bool {
+    served.life == Life::Fault && served.is_known && served.clients.is_empty()
+}
+
+fn because(served: &Served) -> &'static str {
+    match served.life {
+        Life::Dead if served.record.daemon.is_none() => "an interrupted change has not started it",
+        Life::Dead => "its daemon has died",
+        Life::Orphan => "its pipe directory was removed",
+        Life::NoAnswer => "its daemon does not answer",
+        Life::Fault if is_stuck(served) => "its fault does not clear",
+        Life::Fault => "a GPU fault",
+        _ => "asked for",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::example::{client, home, names, node};
+    use super::*;
+
+    /// `stop NAME, start NAME` of every GPU.
+    fn steps(plan: &Plan) -> Vec<String> {
+        let name = |step: &Step| match &step.action {
+            Action::Stop(stop) => format!("stop {}", stop.name),
+            Action::Start(start) => format!("start {}", start.name),
+            other => panic!("{other}"),
+        };
+        let gpus = plan.gpus.iter();
+        gpus.map(|gpu| gpu.steps.iter().map(name).collect::<Vec<_>>().join(", "))
+            .collect()
+    }
+
+    fn starts(plan: &Plan) -> Vec<&Start> {
+        let start = |step| match step {
+            &Step {
+                action: Action::Start(ref start),
+                ..
+            } => Some(start),
+            _ => None,
+        };
+        plan.steps().filter_map(start).collect()
+    }
+
+    fn refused(node: &Node, name: &str) -> String {
+        let error = restart(node, &home(), &names(&[name])).unwrap_err();
+        format!("{error}; {}", error.hint().unwrap())
+    }
+
+    #[test]
+    fn every_daemon_of_a_gpu_ends_before_one_starts() {
+        let plan = restart(
+            &node(),
+            &home(),
+            &names(&["1", "0.0.c1", "0.0.c0", "0.0.c1"]),
+        )
+        .unwrap();
+        assert_eq!(
+            steps(&plan),
+            [
+                "stop 0.0.c1, stop 0.0.c0, start 0.0.c1, start 0.0.c0",
+                "stop 1, start 1"
+            ]
+        );
+        assert_eq!((plan.restarts(), plan.destroys().len()), (3, 0));
+        let placement = crate::geometry::Placement::new(0, 2);
+        let places: Vec<Place> = starts(&plan).iter().map(|start| start.place).collect();
+        let part = |nth| Place::Part { placement, nth };
+        assert_eq!(places, [part(1), part(0), Place::Whole]);
+    }
+
+    #[test]
+    fn settings_stay_and_it_stays_known_which_were_set_by_hand() {
+        let mut node = node();
+        node.served[2].record.by_hand = names(&["max-clients"]);
+        node.served[2].record.settings.max_clients = Some(4);
+        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        let start = starts(&plan)[0];
+        assert_eq!(start.settings, node.served[2].record.settings);
+        assert!(start.again && start.by_hand == ["max-clients"]);
+        let because: Vec<&str> = plan.steps().map(|step| step.because.as_str()).collect();
+        assert_eq!(
+            because,
+            ["asked for", "asked for; max-clients as set by hand"]
+        );
+    }
+
+    #[test]
+    fn whoever_is_there_is_in_the_way_unless_forced() {
+        let mut node = node();
+        let one = client(&node.served[2], 4711);
+        node.served[2].clients.push(one);
+        for (life, is_known) in [
+            (Life::Ready, true),
+            (Life::Starting, true),
+            (Life::Fault, true),
+            (Life::Busy, false),
+            (Life::Hidden, false),
+            (Life::NoAnswer, false),
+            (Life::Orphan, false),
+        ] {
+            node.served[2].life = life;
+            node.served[2].is_known = is_known;
+            let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+            let hint = plan.permit("").unwrap_err().hint().unwrap();
+            let names_force = hint.contains("mig-mps restart 1 --force");
+            let is_out_of_reach = matches!(life, Life::NoAnswer | Life::Orphan);
+            assert_eq!(names_force, is_out_of_reach, "{life:?}: {hint}");
+            assert!(plan.by_force(1).permit("").is_ok(), "{life:?}");
+        }
+    }
+
+    #[test]
+    fn the_dead_and_the_stuck_need_no_force() {
+        let mut node = node();
+        node.served[2].life = Life::Dead;
+        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        assert_eq!(steps(&plan), ["start 1"]);
+        assert!(plan.interrupts().is_empty() && plan.restarts() == 0);
+        node.served[2].life = Life::Fault;
+        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        // It may not end when it is only asked to.
+        assert!(plan.stops().all(|stop| stop.patience == Patience::AT_ONCE));
+        plan.permit("").unwrap();
+    }
+
+    #[test]
+    fn what_has_no_place_or_is_somebody_elses_is_refused() {
+        let mut node = node();
+        node.served[0].device_is_there = false;
+        assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
+        node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
+        assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
+        assert!(refused(&node, "5").contains("nobody serves it"));
+        node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
+        let elsewhere = refused(&node, "1");
+        assert!(
+            elsewhere.ends_with("served by a daemon of /run/user/7/mig-mps; run this as its owner"),
+            "{elsewhere}"
+        );
+        node.unreadable
+            .push((home(), "device.json: nonsense".to_owned()));
+        assert!(refused(&node, "5").starts_with("device.json: nonsense"));
+    }
+}

@@ -1,0 +1,40 @@
+//! Whose work is about to be ended.
+
+use std::fmt::Write as _;
+
+use super::words::count;
+use crate::plan::Kill;
+
+/// Who is ended, what that means, and how many go on.
+pub(super) fn text(kill: &Kill, signal: Option<&str>) -> String {
+    let number = kill.victims.len();
+    let clients = count(number, "client");
+    let mut out = match signal {
+        Some(signal) if number == 1 => {
+            format!("This ends the work of {clients} and sends its process {signal}:\n")
+        }
+        Some(signal) => {
+            format!("This ends the work of {clients} and sends their processes {signal}:\n")
+        }
+        None => format!("This ends the work of {clients}:\n"),
+    };
+    for victim in &kill.victims {
+        let _ = writeln!(out, "  {}", victim.client);
+    }
+    if kill.has_fault {
+        let _ = writeln!(
+            out,
+            "{} has met a GPU fault: no client computes there, and it serves again when all their processes have ended.",
+            kill.name
+        );
+    } else {
+        match kill.others {
+            0 => {}
+            1 => out.push_str("1 other client goes on.\n"),
+            others => {
+                let _ = writeln!(out, "{others} other clients go on.");
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,464 @@
+//! `kill`: a client's work ends, and nobody else's.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
+use simnode::harness::App;
+
+use crate::common::{NOBODY, Ran, SMALL, Sim, is_alive, is_root, plain, shell, stop, tidy, user};
+use crate::failures::replace_program;
+use crate::settings::whole;
+
+/// Everything it said, without what differs from run to run; the pids are named.
+fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {
+    let mut text = format!("{}{}", ran.stdout, ran.stderr);
+    for (pid, name) in pids {
+        text = text.replace(&pid.to_string(), name);
+    }
+    tidy(&plain(&text)).replace(&user(), "USER")
+}
+
+/// A CUDA program of a plain user on the device with that name.
+fn of_nobody(sim: &Sim, name: &str) -> App {
+    let pipe = sim.device(name)["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+        .uid(NOBODY)
+        .gid(NOBODY);
+    App::start(app)
+}
+
+/// A control session that somebody has left open.
+fn session(sim: &Sim, name: &str) -> Child {
+    let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+    let mut control = sim.node.program("nvidia-cuda-mps-control");
+    control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    control.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut control = control.spawn().unwrap();
+    let ping = b"get_default_client_priority\n";
+    control.stdin.as_mut().unwrap().write_all(ping).unwrap();
+    // It prints nothing before its end: that it is open is seen by what it asked.
+    while sim.happened("get_default_client_priority") == 0 {
+        std::thread::yield_now();
+    }
+    control
+}
+
+#[test]
+fn a_clients_work_is_ended_and_the_others_go_on() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let clients = [sim.client("0.2"), sim.client("0.2"), sim.client("0.2")];
+    let neighbour = sim.client("0.0");
+    let servers = sim.device("0.2")["servers"].clone();
+    let [first, second, third] = clients;
+    let pids = [(first.pid(), "FIRST"), (second.pid(), "SECOND")];
+    let both = [first.pid().to_string(), second.pid().to_string()];
+    let ran = sim
+        .run(&["kill", "0.2", &both[0], &both[1], &both[0], "--yes"])
+        .ended(0);
+    assert_snapshot!(said(&ran, &pids), @"
+    This ends the work of 2 clients:
+      0.2: pid FIRST (USER, /tmp/…/node/bin/cuda-app hold)
+      0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
+    1 other client goes on.
+    0.2: pid FIRST: its work is ended, and its process has ended of itself
+    0.2: pid SECOND: its work is ended, and its process has ended of itself
+    ");
+    for client in [first, second] {
+        let ended = client.finish();
+        assert!(ended.output.contains("err 810"), "{}", ended.output);
+    }
+    let device = sim.device("0.2");
+    assert_eq!(
+        (&device["servers"], &device["clients"]),
+        (&servers, &1.into())
+    );
+    assert!(third.finish().status.success());
+    assert!(neighbour.finish().status.success());
+}
+
+#[test]
+fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let pid = client.pid().to_string();
+    // It does not look at what becomes of its work.
+    stop(&client.pid().into());
+    // It is still on the list: what was not read back is not said to be done.
+    let ran = sim.run(&["kill", "0.2", &pid, "--yes"]).ended(1);
+    assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
+    This ends the work of 1 client:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    error: 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold): the server has ended its work, but still has it among its clients: its process has not noticed yet
+    hint: it notices with its next CUDA call; the same command with --signal ends the process
+    ");
+    assert!(is_alive(&client.pid().into()));
+    let ran = sim
+        .run(&["kill", "0.2", &pid, "--signal=kill", "--yes"])
+        .ended(0);
+    assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
+    This ends the work of 1 client and sends its process SIGKILL:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    0.2: pid CLIENT: its work is ended, and so is its process, which was sent SIGKILL
+    ");
+    assert!(!is_alive(&client.pid().into()));
+    assert_eq!(sim.device("0.2")["clients"], 0);
+    assert_eq!(sim.device("0.2")["state"], "ready");
+    // SIGTERM is what is sent where nothing else is said.
+    let client = sim.client("0.2");
+    let pid = client.pid().to_string();
+    let ran = sim
+        .run(&["kill", "0.2", &pid, "--signal", "--yes"])
+        .ended(0);
+    assert!(
+        ran.stderr.contains("which was sent SIGTERM"),
+        "{}",
+        ran.stderr
+    );
+    let unknown = sim.run(&["kill", "0.2", &pid, "--signal=HUP"]).ended(2);
+    assert!(
+        unknown.stderr.contains("possible values: TERM, KILL"),
+        "{}",
+        unknown.stderr
+    );
+}
+
+#[test]
+fn it_asks_first() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let pid = client.pid().to_string();
+    let nobody = sim.run(&["kill", "0.2", &pid]).ended(4);
+    assert_snapshot!(said(&nobody, &[(client.pid(), "CLIENT")]), @"
+    This ends the work of 1 client:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    error: this would end the work of 1 client on 0.2, and there is no terminal to ask on
+    hint: agree beforehand with --yes
+    ");
+    let no = sim.answered(&format!("kill 0.2 {pid} --signal"), "\r");
+    assert_eq!(no.status, 4, "{}", no.stdout);
+    let question =
+        "This will end the work of 1 client on 0.2 and send its process SIGTERM. Go on? [y/N]";
+    assert!(no.stdout.contains(question), "{}", no.stdout);
+    assert_eq!(sim.device("0.2")["clients"], 1);
+    let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
+    assert!(yes.stdout.contains("its work is ended"), "{}", yes.stdout);
+    assert!(client.finish().output.contains("err 810"));
+    // One that ends while the question stands is no mistake.
+    let client = sim.client("0.2");
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let kill = format!("{program} kill 0.2 {}", client.pid());
+    let mut script = Command::new("script");
+    script.args(["-qec", &kill, "/dev/null"]);
+    script.env_clear().envs(sim.node.env());
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    let mut shown = BufReader::new(script.stdout.take().unwrap());
+    let mut head = String::new();
+    // The question has no end of line: what comes before it does.
+    while !head.contains("pid ") {
+        shown.read_line(&mut head).unwrap();
+    }
+    assert!(client.finish().status.success());
+    while sim.device("0.2")["clients"] != 0 {
+        std::thread::yield_now();
+    }
+    script.stdin.take().unwrap().write_all(b"y\r").unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
+    assert!(script.wait().unwrap().success(), "{head}{rest}");
+    assert!(
+        rest.contains("it is no client any more: nothing was done to it"),
+        "{rest}"
+    );
+}
+
+#[test]
+fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (client, other) = (sim.client("0.2"), sim.client("0.0"));
+    let device = sim.device("0.2");
+    let mut outside = sim.node.program("cuda-app");
+    outside
+        .arg("hold")
+        .env("CUDA_VISIBLE_DEVICES", device["uuid"].as_str().unwrap())
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let mut outside = App::start(outside);
+    assert!(outside.wait_up().ends_with("mps no"));
+    let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
+    let (daemon, server) = (
+        number(&device["daemon_pid"]),
+        number(&device["servers"][0]["pid"]),
+    );
+    let pids = [
+        (client.pid(), "CLIENT"),
+        (other.pid(), "OTHER"),
+        (outside.pid(), "OUTSIDE"),
+        (daemon, "DAEMON"),
+        (server, "SERVER"),
+        (std::process::id(), "TEST"),
+    ];
+    let mut all = String::new();
+    for pid in [
+        other.pid(),
+        outside.pid(),
+        daemon,
+        server,
+        std::process::id(),
+    ] {
+        // With one that could be ended: none is.
+        let both = [client.pid().to_string(), pid.to_string()];
+        let ran = sim
+            .run(&["kill", "0.2", &both[0], &both[1], "--yes"])
+            .ended(2);
+        all += &said(&ran, &pids);
+    }
+    assert_snapshot!(all, @"
+    error: pid OTHER is no client of 0.2: it is one of 0.0
+    hint: mig-mps kill 0.0 OTHER
+    error: pid OUTSIDE is no client of 0.2: it computes on 0.2 outside MPS, where no daemon can end its work
+    hint: end the process itself: kill OUTSIDE
+    error: pid DAEMON is no client of 0.2: it is the control daemon of 0.2
+    hint: mig-mps restart 0.2 ends both and starts others
+    error: pid SERVER is no client of 0.2: it is the MPS server of 0.2
+    hint: mig-mps restart 0.2 ends both and starts others
+    error: pid TEST is no client of 0.2
+    hint: its clients are pid CLIENT
+    ");
+    sim.run(&["kill", "0.9", "1"]).ended(2);
+    sim.run(&["kill", "0.2"]).ended(2);
+    sim.run(&["kill", "0.2", "0"]).ended(2);
+    assert!(client.finish().status.success());
+    assert!(other.finish().status.success());
+    let none = sim.run(&["kill", "0.2", "1", "--yes"]).ended(2);
+    assert!(
+        none.stderr.contains("hint: it has no clients"),
+        "{}",
+        none.stderr
+    );
+}
+
+#[test]
+fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let pid = client.pid().to_string();
+    let kill = || sim.run(&["kill", "0.2", &pid, "--yes"]).ended(4).stderr;
+    let mut all = String::new();
+    let held = session(&sim, "0.2");
+    all += &kill();
+    held.wait_with_output().unwrap();
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    stop(&daemon);
+    all += &kill();
+    shell(format!("kill -KILL {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    all += &kill();
+    sim.run(&["down"]).ended(0);
+    all += &kill();
+    assert_snapshot!(all, @"
+    error: the daemon of 0.2 cannot be asked for its clients: somebody else's control session is open
+    hint: close it (a forgotten nvidia-cuda-mps-control?) and try again
+    error: the daemon of 0.2 cannot be asked for its clients: it does not answer
+    hint: look whether it is stopped or hangs; the kernel log may tell
+    error: the daemon of 0.2 has died, and whoever was its client gets CUDA error 806
+    hint: mig-mps restart 0.2 starts it again
+    error: 0.2 has no clients: no daemon serves it
+    hint: mig-mps status shows who computes there
+    ");
+    assert!(client.finish().output.contains("err 806"));
+}
+
+#[test]
+fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let healthy = sim.client("0.2");
+    stop(&healthy.pid().into());
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0.2")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    let pids = [healthy.pid(), faulty.pid()].map(|pid| pid.to_string());
+    let text = sim.run(&["status"]).ended(0).stdout;
+    let cure = format!(
+        "`mig-mps kill 0.2 {} {} --signal` ends them",
+        pids[0], pids[1]
+    );
+    assert!(text.contains(&cure), "{text}");
+    let servers = sim.device("0.2")["servers"].clone();
+    let ran = sim
+        .run(&["kill", "0.2", &pids[0], &pids[1], "--signal=KILL", "--yes"])
+        .ended(0);
+    let names = [(healthy.pid(), "HEALTHY"), (faulty.pid(), "FAULTY")];
+    assert_snapshot!(said(&ran, &names), @"
+    This ends the work of 2 clients and sends their processes SIGKILL:
+      0.2: pid HEALTHY (USER, /tmp/…/node/bin/cuda-app hold)
+      0.2: pid FAULTY (USER, /tmp/…/node/bin/cuda-app hold --fault)
+    0.2 has met a GPU fault: no client computes there, and it serves again when all their processes have ended.
+    0.2: pid HEALTHY: its work is ended, and so is its process, which was sent SIGKILL
+    0.2: pid FAULTY: its work is ended, and so is its process, which was sent SIGKILL
+    ");
+    while sim.device("0.2")["state"] != "ready" {
+        std::thread::yield_now();
+    }
+    assert_eq!(sim.device("0.2")["servers"], servers);
+    assert!(sim.client("0.2").finish().status.success());
+}
+
+#[test]
+fn a_server_that_refuses_is_quoted_and_the_client_goes_on() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (first, second) = (sim.client("0.2"), sim.client("0.2"));
+    sim.node.fault("terminate_client").fails(5).unwrap();
+    let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
+    let ran = sim
+        .run(&["kill", "0.2", &pids[0], &pids[1], "--signal", "--yes"])
+        .ended(1);
+    assert!(
+        ran.stderr
+            .contains("the control daemon was asked to \"terminate_client "),
+        "{}",
+        ran.stderr
+    );
+    // No signal without the server's word; and one that fails does not save the other.
+    assert!(first.finish().status.success());
+    assert!(!second.finish().status.success());
+}
+
+#[test]
+fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (first, second) = (sim.client("0.2"), sim.client("0.2"));
+    let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
+    let a_while = std::time::Duration::from_millis(600);
+    sim.node.fault("terminate_client").slow(a_while).unwrap();
+    let kill = sim.command(&["kill", "0.2", &pids[0], &pids[1], "--yes"]);
+    // A shell's background job ignores Ctrl-C, and so would every program below it.
+    let mut hearing = Command::new("/usr/bin/env");
+    hearing
+        .arg("--default-signal=INT")
+        .arg(kill.get_program())
+        .args(kill.get_args())
+        .env_clear()
+        .envs(sim.node.env())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let kill = hearing.spawn().unwrap();
+    while sim.happened("fault") == 0 {
+        std::thread::yield_now();
+    }
+    let pid = Pid::from_raw(kill.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let output = kill.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let ran = Ran {
+        status: 130,
+        stdout: String::new(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    };
+    let names = [(first.pid(), "FIRST"), (second.pid(), "SECOND")];
+    assert_snapshot!(said(&ran, &names), @"
+    interrupted: stopping at the next safe point
+    0.2: pid FIRST: its work is ended, and its process has ended of itself
+    error: interrupted
+    not done: end the work of 0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
+    ");
+    assert!(first.finish().output.contains("err 810"));
+    sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(0);
+    assert!(second.finish().output.contains("err 810"));
+}
+
+#[test]
+fn clients_in_containers_are_explained() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let pid = client.pid();
+    // A control program of a daemon that does not see its client's pid: it calls it 0.
+    let script = format!("\"$real\" \"$@\" | /bin/sed -E 's/^{pid}$/0/'");
+    let control = replace_program(&sim, "nvidia-cuda-mps-control", &script);
+    let path = format!("{}:/usr/bin:/bin", sim.node.dir().join("bin").display());
+    let mut kill = sim.command(&["kill", "0.2", "17", "--yes"]);
+    kill.env("MIG_MPS_CONTROL", &control).env("PATH", path);
+    assert_snapshot!(Ran::of(&mut kill).ended(2).stderr, @"
+    error: pid 17 is no client of 0.2
+    hint: the daemon does not see the pids of 1 of its clients, in containers that number processes anew: end them there, or all clients with mig-mps restart 0.2 --force
+    ");
+    assert!(client.finish().status.success());
+}
+
+#[test]
+fn users_end_their_own_clients_and_no_others() {
+    if !is_root("users_end_their_own_clients_and_no_others") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let roots = sim.client("0");
+    let mut waiting = of_nobody(&sim, "0");
+    while sim.status()["waiting"].as_array().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    let by_nobody = |pid: u32| {
+        Ran::of(
+            sim.by_nobody(&["kill", "0", &pid.to_string(), "--yes"])
+                .env("MIG_MPS_RUN_DIR", sim.node.run_dir()),
+        )
+    };
+    let names = [(roots.pid(), "ROOTS"), (waiting.pid(), "WAITING")];
+    // Root's server: a plain user sees its clients, and that is all.
+    let mut all = said(&by_nobody(roots.pid()).ended(4), &names);
+    // One that waits has nothing on the GPU.
+    let wait = sim.run(&["kill", "0", &waiting.pid().to_string(), "--yes"]);
+    all += &said(&wait.ended(4), &names);
+    assert_snapshot!(all, @"
+    error: not enough privilege to end a client of 0: its server obeys USER alone
+    hint: run this as USER
+    error: pid WAITING is no client of 0 yet: it waits in cuInit until another user's have gone, and has nothing on the GPU
+    hint: end the process itself: kill WAITING
+    ");
+    assert!(roots.finish().status.success());
+    // The user's own server, though the daemon is root's.
+    assert!(waiting.wait_up().ends_with("mps yes"));
+    let ended = by_nobody(waiting.pid()).ended(0);
+    assert!(
+        ended.stderr.contains("its work is ended"),
+        "{}",
+        ended.stderr
+    );
+    assert!(waiting.finish().output.contains("err 810"));
+    // A server for everybody is root's, whoever its clients are.
+    sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
+    let mut client = of_nobody(&sim, "0");
+    assert!(client.wait_up().ends_with("mps yes"));
+    let refused = by_nobody(client.pid()).ended(4);
+    assert!(
+        refused.stderr.contains("not enough privilege"),
+        "{}",
+        refused.stderr
+    );
+    sim.run(&["kill", "0", &client.pid().to_string(), "--yes"])
+        .ended(0);
+    assert!(client.finish().output.contains("err 810"));
+    let text = fs::read_to_string(sim.node.run_dir().join("lock"));
+    assert!(text.is_ok(), "root's lock stays root's");
+}

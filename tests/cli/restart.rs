@@ -1,0 +1,495 @@
+//! `restart`: a daemon ends, and another one takes its place with the same settings.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use insta::assert_snapshot;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use simnode::node::ComputeMode;
+
+use crate::common::{
+    NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, tidy, user,
+};
+use crate::failures::replace_program;
+use crate::settings::{ask, whole};
+
+/// A profile that says something of everything.
+const EVERYTHING: &str = r#"active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0", nofile = 4096, max-clients = 8, compute-mode = "exclusive-process""#;
+
+const ANSWERS: &str =
+    "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
+
+/// Ends a process without a word.
+fn kill(pid: &Value) {
+    shell(format!("kill -9 {pid}")).ended(0);
+    while is_alive(pid) {
+        std::thread::yield_now();
+    }
+}
+
+/// A whole GPU that is served with all of [`EVERYTHING`], and with a percentage set by hand.
+fn set_by_hand() -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(EVERYTHING), &[]).ended(0);
+    sim.run(&["set", "0", "active-thread-percentage=25"])
+        .ended(0);
+    sim
+}
+
+/// Whether the daemon has what was set, and it is known what of it was set by hand.
+#[track_caller]
+fn is_as_set(sim: &Sim) {
+    let device = sim.device("0");
+    assert_eq!(device["state"], "ready");
+    assert_eq!(ask(sim, "0", ANSWERS), "25.0\n2048M\n");
+    let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
+    assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+    let path = sim.profile(&whole(EVERYTHING));
+    let drift = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
+    let by_hand = "(active-thread-percentage is 25 (set by hand), not 50): 0";
+    assert!(drift.contains(by_hand), "{drift}");
+    assert_eq!(mode(sim), ComputeMode::ExclusiveProcess);
+}
+
+fn mode(sim: &Sim) -> ComputeMode {
+    sim.node.node().state().unwrap().gpus[0].compute_mode
+}
+
+fn said(sim: &Sim, ran: &Ran) -> String {
+    tidy(&plain(&format!("{}{}", ran.stdout, ran.stderr)))
+        .replace(sim.node.dir().to_str().unwrap(), "NODE")
+        .replace(&user(), "USER")
+}
+
+#[test]
+fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
+    let sim = set_by_hand();
+    let before = sim.device("0");
+    let dry = sim.run(&["restart", "0", "--dry-run"]).ended(0);
+    assert_snapshot!(said(&sim, &dry), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (asked for): 0
+      + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+    ");
+    assert_eq!(sim.device("0")["daemon_pid"], before["daemon_pid"]);
+    let ran = sim.run(&["restart", "0", "--yes"]).ended(0);
+    assert_snapshot!(said(&sim, &ran), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (asked for): 0
+      + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
+    0  0  whole GPU  ready  USER  0/48  25%  0.1/140.4  -  N  N  Ns  one-at-a-time  GPU-…
+
+    No clients.
+    ");
+    let after = sim.device("0");
+    assert_ne!(after["daemon_pid"], before["daemon_pid"]);
+    assert!(!is_alive(&before["daemon_pid"]));
+    is_as_set(&sim);
+    // What the GPU was before is not forgotten.
+    sim.run(&["down"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn several_devices_of_several_gpus_and_no_other() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let pids = || ["0.0", "0.2", "1.0", "1.2"].map(|name| sim.device(name)["daemon_pid"].clone());
+    let before = pids();
+    let uuid = sim.device("1.2")["uuid"].as_str().unwrap().to_owned();
+    let ran = sim.run(&["restart", "0.2", &uuid, "1.2", "--yes"]).ended(0);
+    assert!(
+        ran.stdout
+            .contains("  - stop 2 daemons (asked for): 0.2, 1.2\n"),
+        "{}",
+        ran.stdout
+    );
+    let after = pids();
+    let same: Vec<bool> = (0..4).map(|at| before[at] == after[at]).collect();
+    assert_eq!(same, [true, false, true, false]);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    assert_eq!(sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"), 4);
+    let again = sim.up(SMALL, &[]).ended(0);
+    assert!(
+        again.stderr.starts_with("Nothing to do"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn it_asks_before_it_ends_a_daemon() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.device("0.2");
+    let refused = sim.run(&["restart", "0.2"]).ended(4);
+    assert_snapshot!(refused.stderr, @"
+    error: this would restart 1 daemon, and there is no terminal to ask on
+    hint: agree beforehand with --yes
+    ");
+    let no = sim.answered("restart 0.2", "n\r");
+    assert_eq!(no.status, 4, "{}", no.stdout);
+    assert!(
+        no.stdout
+            .contains("This will restart 1 daemon. Go on? [y/N]"),
+        "{}",
+        no.stdout
+    );
+    assert_eq!(sim.device("0.2"), before);
+    let yes = sim.answered("restart 0.2", "y\r").ended(0);
+    assert!(yes.stdout.contains("ready"), "{}", yes.stdout);
+    assert_ne!(sim.device("0.2")["daemon_pid"], before["daemon_pid"]);
+}
+
+#[test]
+fn clients_are_refused_waited_for_or_ended() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (client, neighbour) = (sim.client("0.2"), sim.client("0.0"));
+    let before = sim.device("0.2")["daemon_pid"].clone();
+    let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
+    assert_snapshot!(said(&sim, &refused), @"
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      - stop 1 daemon (asked for): 0.2
+      + start 1 daemon (asked for): 0.2
+    error: 1 client is still running:
+      0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+    hint: wait for them with --drain SECONDS, or end them with --force
+    ");
+    let dry = sim.run(&["restart", "0.2", "--dry-run"]).ended(0);
+    assert_snapshot!(said(&sim, &dry), @"
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      - stop 1 daemon (asked for): 0.2
+      + start 1 daemon (asked for): 0.2
+
+    1 client would be disturbed (restart refuses, unless --drain lets them end or --force ends them):
+      0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+    ");
+    let late = sim
+        .run(&["restart", "0.2", "--drain", "1", "--yes"])
+        .ended(4);
+    assert!(
+        late.stderr.contains("waiting for at most 1 s more"),
+        "{}",
+        late.stderr
+    );
+    assert_eq!(sim.device("0.2")["daemon_pid"], before);
+    let mut restart = sim.spawn(&["restart", "0.2", "--drain", "60", "--yes"]);
+    assert!(client.finish().status.success());
+    assert!(restart.wait().unwrap().success());
+    assert_ne!(sim.device("0.2")["daemon_pid"], before);
+
+    let client = sim.client("0.2");
+    let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
+    let ended = format!("1 client is ended:\n  0.2: pid {} (", client.pid());
+    assert!(ran.stdout.contains(&ended), "{}", ran.stdout);
+    let finished = client.finish();
+    assert!(finished.output.contains("err 810"), "{}", finished.output);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    assert!(neighbour.finish().status.success());
+}
+
+#[test]
+fn a_dead_daemon_is_started_again_without_a_question() {
+    let sim = set_by_hand();
+    kill(&sim.device("0")["daemon_pid"]);
+    let text = sim.run(&["status"]).ended(0).stdout;
+    assert!(
+        text.contains("0: its daemon has died: `mig-mps restart 0` starts it again, `mig-mps down 0` removes what it left"),
+        "{text}"
+    );
+    let ran = sim.run(&["restart", "0"]).ended(0);
+    assert!(
+        ran.stdout.contains(
+            "  + start 1 daemon (its daemon has died; active-thread-percentage as set by hand): 0\n"
+        ),
+        "{}",
+        ran.stdout
+    );
+    is_as_set(&sim);
+}
+
+#[test]
+fn an_orphan_is_ended_by_force_alone() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let device = sim.device("0.2");
+    fs::remove_dir_all(device["pipe_directory"].as_str().unwrap()).unwrap();
+    let status = sim.run(&["status"]).ended(0).stdout;
+    let cure = "`mig-mps restart 0.2 --force` starts another";
+    assert!(status.contains(cure), "{status}");
+    let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
+    assert_snapshot!(refused.stderr, @"
+    error: the daemon of 0.2 cannot be asked for its clients: its pipe directory was removed
+    hint: no program reaches it any more: mig-mps restart 0.2 --force ends it, with what may compute there
+    ");
+    assert!(is_alive(&device["daemon_pid"]));
+    sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
+    assert!(!is_alive(&device["daemon_pid"]));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+/// The server says FAULT though nobody is left, and does not end when it is asked to: as long as there is a file.
+#[test]
+fn a_fault_that_does_not_clear_is_cured() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let stuck = sim.node.dir().join("stuck");
+    fs::write(&stuck, "").unwrap();
+    let script = format!(
+        r#"case " $* " in *" -d "*) exec "$real" "$@";; esac
+[ -e {stuck} ] || exec "$real" "$@"
+commands=$(cat)
+case "$commands" in "quit"*) rm {stuck}; exec "$real" <<END
+$commands
+END
+esac
+echo "$commands" | "$real" "$@" | sed 's/^ACTIVE$/FAULT/'"#,
+        stuck = stuck.display()
+    );
+    let control = replace_program(&sim, "nvidia-cuda-mps-control", &script);
+    let before = sim.device("0.2");
+    let mut restart = sim.command(&["restart", "0.2", "--yes"]);
+    let path = format!("{}:/usr/bin:/bin", sim.node.dir().join("bin").display());
+    let ran = Ran::of(restart.env("MIG_MPS_CONTROL", &control).env("PATH", path)).ended(0);
+    assert!(
+        ran.stdout
+            .contains("- stop 1 daemon (its fault does not clear): 0.2"),
+        "{}",
+        ran.stdout
+    );
+    assert!(!is_alive(&before["daemon_pid"]));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+/// FAULT while clients are there: they are clients like any others.
+#[test]
+fn a_fault_beside_a_healthy_client_is_refused_with_both() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    let refused = loop {
+        let ran = sim.run(&["restart", "0.2", "--yes"]).ended(4);
+        if ran.stdout.contains("a GPU fault") {
+            break ran;
+        }
+    };
+    let client = format!("0.2: pid {} (", faulty.pid());
+    assert!(refused.stderr.contains(&client), "{}", refused.stderr);
+    let before = sim.device("0.2")["servers"].clone();
+    sim.run(&["restart", "0.2", "--yes", "--force"]).ended(0);
+    assert_ne!(sim.device("0.2")["servers"], before);
+    assert_eq!(sim.device("0.2")["state"], "ready");
+}
+
+#[test]
+fn a_start_that_fails_is_rolled_back() {
+    let sim = set_by_hand();
+    let before = sim.device("0")["daemon_pid"].clone();
+    sim.node.fault("daemon start").fails(3).unwrap();
+    let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
+    assert_snapshot!(said(&sim, &ran), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (asked for): 0
+      + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it said nothing
+    what had been done before was undone (1 steps)
+    hint: the whole logs are in /tmp/…/log/GPU-…
+    ");
+    assert!(!is_alive(&before));
+    is_as_set(&sim);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+}
+
+/// The third outcome: nothing starts. What the device is to be is not forgotten, and the next restart finishes.
+#[test]
+fn where_nothing_starts_the_next_restart_finishes() {
+    let sim = set_by_hand();
+    sim.node.fault("daemon start").every().fails(3).unwrap();
+    let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
+    assert!(
+        ran.stderr.contains("\nmissing: GPU 0 (GPU-")
+            && ran
+                .stderr
+                .ends_with("hint: run the same command again: it goes on from here\n"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(mode(&sim), ComputeMode::Default);
+    let text = sim.run(&["status"]).ended(0).stdout;
+    assert!(
+        text.contains(
+            "0: an interrupted change has left it without a daemon: `mig-mps restart 0` starts it again"
+        ),
+        "{text}"
+    );
+    // One that is dead already has nothing to go back to.
+    let ran = sim.run(&["restart", "0"]).ended(1);
+    assert!(!ran.stderr.contains("missing"), "{}", ran.stderr);
+    sim.node.node().clear_faults().unwrap();
+    sim.run(&["restart", "0"]).ended(0);
+    is_as_set(&sim);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+/// With several devices, one that fails brings back the others too.
+#[test]
+fn one_that_fails_brings_all_back() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    sim.node.fault("daemon start").nth(2).fails(3).unwrap();
+    sim.run(&["restart", "0.0", "0.2", "1.0", "--yes"]).ended(1);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    let again = sim.up(SMALL, &[]).ended(0);
+    assert!(
+        again.stderr.starts_with("Nothing to do"),
+        "{}",
+        again.stderr
+    );
+}
+
+#[test]
+fn ctrl_c_in_between_brings_it_back_and_it_can_be_run_again() {
+    let sim = set_by_hand();
+    let before = sim.device("0")["daemon_pid"].clone();
+    let a_while = std::time::Duration::from_millis(600);
+    sim.node.fault("daemon start").slow(a_while).unwrap();
+    // A shell's background job ignores Ctrl-C, and so would every program below it.
+    let restart = sim.command(&["restart", "0", "--yes"]);
+    let mut hearing = Command::new("/usr/bin/env");
+    hearing
+        .arg("--default-signal=INT")
+        .arg(restart.get_program())
+        .args(restart.get_args())
+        .env_clear()
+        .envs(sim.node.env())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let restart = hearing.spawn().unwrap();
+    while sim.happened("fault") == 0 {
+        std::thread::yield_now();
+    }
+    let pid = Pid::from_raw(restart.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let output = restart.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("\ninterrupted\n") || said.contains("error: interrupted"),
+        "{said}"
+    );
+    assert!(!is_alive(&before));
+    is_as_set(&sim);
+    let before = sim.device("0")["daemon_pid"].clone();
+    sim.run(&["restart", "0", "--yes"]).ended(0);
+    assert_ne!(sim.device("0")["daemon_pid"], before);
+    is_as_set(&sim);
+}
+
+#[test]
+fn one_that_was_killed_in_between_is_gone_on_with() {
+    let sim = set_by_hand();
+    sim.node.fault("daemon start").kills().unwrap();
+    let killed = sim.run(&["restart", "0", "--yes"]);
+    assert_eq!(killed.status, -1, "{}{}", killed.stdout, killed.stderr);
+    let status = sim.run(&["status"]).ended(0).stdout;
+    assert!(
+        status.contains("an interrupted change has left it without a daemon"),
+        "{status}"
+    );
+    let ran = sim.run(&["restart", "0"]).ended(0);
+    assert!(
+        ran.stderr.starts_with("An earlier run was interrupted: "),
+        "{}",
+        ran.stderr
+    );
+    is_as_set(&sim);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+}
+
+#[test]
+fn what_cannot_be_restarted_is_refused() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down", "0.0"]).ended(0);
+    sim.run(&["restart"]).ended(2);
+    sim.run(&["restart", "0.9", "--yes"]).ended(2);
+    let nobody = sim.run(&["restart", "0.2", "0.0", "--yes"]).ended(4);
+    assert_snapshot!(nobody.stderr, @"
+    error: 0.0 has no daemon to be started again: nobody serves it
+    hint: start it with mig-mps up and its profile
+    ");
+    // What one of them does not allow happens to none.
+    assert_eq!(sim.happened("daemon end"), 1);
+    sim.node.node().reboot().unwrap();
+    let gone = sim.run(&["restart", "0.2"]).ended(4);
+    assert_snapshot!(gone.stderr, @"
+    error: the device of 0.2 is gone: no daemon could serve it
+    hint: mig-mps up with its profile makes it again; mig-mps down 0.2 removes what is left
+    ");
+}
+
+/// A device's user owns its pipe directory, and may put anything there.
+#[test]
+fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
+    if !is_root("what_a_user_has_put_beside_the_sockets_is_in_nobodys_way") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    let before = sim.device("0");
+    let planted = format!("{}/notes", before["pipe_directory"].as_str().unwrap());
+    fs::write(&planted, "").unwrap();
+    sim.run(&["restart", "0", "--yes"]).ended(0);
+    let after = sim.device("0");
+    assert_ne!(after["daemon_pid"], before["daemon_pid"]);
+    assert_eq!(
+        (&after["state"], &after["servers"][0]["uid"]),
+        (&"ready".into(), &NOBODY.into())
+    );
+    assert!(fs::exists(&planted).unwrap());
+}
+
+#[test]
+fn a_plain_user_restarts_his_own_and_not_roots() {
+    if !is_root("a_plain_user_restarts_his_own_and_not_roots") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
+    let device = || Ran::of(&mut sim.by_nobody(&["status", "--json"])).json()["devices"][0].clone();
+    let before = device();
+    Ran::of(&mut sim.by_nobody(&["restart", "0", "--yes"])).ended(0);
+    let after = device();
+    assert_ne!(after["daemon_pid"], before["daemon_pid"]);
+    assert_eq!(
+        (&after["state"], &after["servers"][0]["uid"]),
+        (&"ready".into(), &NOBODY.into())
+    );
+    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
+
+    sim.up(&whole(""), &[]).ended(0);
+    let before = sim.device("0");
+    let refused = Ran::of(
+        sim.by_nobody(&["restart", "0", "--yes"])
+            .env("MIG_MPS_RUN_DIR", sim.node.run_dir())
+            .env("MIG_MPS_LOG_DIR", sim.node.log_dir()),
+    )
+    .ended(1);
+    assert!(
+        refused.stderr.contains("it belongs to root"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(sim.device("0"), before);
+}
