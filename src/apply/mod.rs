@@ -15,6 +15,7 @@ mod holders;
 mod instances;
 mod journal;
 mod ledger;
+mod logs;
 mod mode;
 mod names;
 mod retry;
@@ -38,6 +39,7 @@ use names::Leaving;
 pub use cause::{Cause, Due};
 pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal};
+pub use logs::{has_large_logs, put_logs_aside};
 pub use undo::RolledBack;
 
 /// What a run needs of its surroundings.

@@ -9,6 +9,7 @@ pub mod export;
 pub mod import;
 pub mod launch;
 pub mod list;
+pub mod logs;
 pub mod plan;
 pub mod set;
 pub mod status;

@@ -75,11 +75,13 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let (node, planned) = up.plan()?;
     if planned.is_empty() {
         ui.note("Nothing to do: the node is as the profile says.");
-        return if args.dry_run && !args.json {
-            Ok(())
-        } else {
-            up.report(&node, &planned, false)
-        };
+        if args.dry_run && !args.json {
+            return Ok(());
+        }
+        if !args.dry_run {
+            up.keep_logs_small(&node);
+        }
+        return up.report(&node, &planned, false);
     }
     if args.dry_run && args.json {
         return ui.plan_json(&planned);
@@ -109,6 +111,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let (after, rest) = up.plan()?;
         if rest.is_empty() {
             up.record(&after)?;
+            up.put_logs_aside(&after);
             up.report(&after, &carried_out, changes)?;
             remark(&carried_out, ui);
             return Ok(());
@@ -247,6 +250,26 @@ impl Up<'_> {
         let name = name.unwrap_or_else(|| self.profile.source.path().display().to_string());
         let run_dir = RunDir::at(&self.home.run);
         Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
+    }
+
+    /// Puts large logs aside where there is nothing else to do: without them there is nothing to lock either.
+    fn keep_logs_small(&self, node: &Node) {
+        if !apply::has_large_logs(node, &self.home) {
+            return;
+        }
+        match locked(self.environment, &self.home) {
+            Ok(_lock) => self.put_logs_aside(node),
+            Err(error) => self
+                .ui
+                .note(&format!("large logs could not be put aside: {error:#}")),
+        }
+    }
+
+    /// Puts large logs aside; the lock is held.
+    fn put_logs_aside(&self, node: &Node) {
+        for problem in apply::put_logs_aside(self.environment, node, &self.home) {
+            self.ui.note(&problem);
+        }
     }
 
     fn report(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {

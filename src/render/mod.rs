@@ -3,6 +3,7 @@
 mod check;
 mod json;
 mod list;
+mod logs;
 mod models;
 mod plan;
 mod plan_json;
@@ -13,6 +14,7 @@ mod table;
 mod ui;
 mod words;
 
+pub use logs::LogView;
 pub use screen::{Key, Screen, restore_terminal};
 pub use status::StatusColumn;
 pub use ui::{Consent, NoConsent, Ui, error, note};

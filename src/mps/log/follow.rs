@@ -10,6 +10,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
 use super::read::split;
 use super::{LogDir, LogFile, LogLine, Past, merge};
+use crate::host::in_path;
 
 /// A line longer than this is shown in parts, in bytes.
 const LONGEST_LINE: usize = 64 << 10;
@@ -37,7 +38,7 @@ impl LogDir {
     /// The last lines of these logs, and whoever waits for more.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's, also where one of the logs cannot be read.
     pub fn follow(
         self,
         logs: &[LogFile],
@@ -52,7 +53,8 @@ impl LogDir {
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW;
-        inotify::add_watch(&watch, &self.path, changes)?;
+        inotify::add_watch(&watch, &self.path, changes)
+            .map_err(|error| in_path(&self.path, &error.into()))?;
         let mut pasts = Vec::new();
         let mut growing = Vec::new();
         for &log in logs {
@@ -84,7 +86,9 @@ impl Follower {
         loop {
             let mut new = Vec::new();
             for log in &mut self.logs {
-                new = merge(new, log.grown(&self.dir)?);
+                let grown = log.grown(&self.dir);
+                let path = || self.dir.path.join(log.log.name());
+                new = merge(new, grown.map_err(|error| in_path(&path(), &error))?);
             }
             if !new.is_empty() {
                 return Ok(Woken::Lines(new));
@@ -148,6 +152,7 @@ impl Growing {
             (_, None) => false,
         };
         // One that was moved away is read to its end, and then the new one.
+        let mut is_at_end = true;
         if let Some(file) = &mut self.file {
             let length = file.metadata()?.len();
             if length < self.offset {
@@ -158,8 +163,12 @@ impl Growing {
                 self.offset = 0;
             }
             self.offset = read_on(file, self.offset, &mut bytes)?;
+            is_at_end = self.offset >= file.metadata()?.len();
         }
-        if is_another && let Some(mut file) = there {
+        if is_another
+            && is_at_end
+            && let Some(mut file) = there
+        {
             self.offset = read_on(&mut file, 0, &mut bytes)?;
             self.file = Some(file);
         }
@@ -169,7 +178,7 @@ impl Growing {
             None => 0,
         };
         self.unfinished = bytes.split_off(complete);
-        let mut lines = split(&bytes);
+        let mut lines = split(self.log, &bytes);
         for line in &mut lines {
             self.at = line.at.or(self.at);
             line.at = self.at;
