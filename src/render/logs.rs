@@ -184,7 +184,8 @@ impl LogView {
                     1 => String::new(),
                     times => format!(" ({times} times)"),
                 };
-                let said: String = harmless(&known.text).chars().take(60).collect();
+                let said = harmless(&known.text);
+                let said = console::truncate_str(&said, 60, "…");
                 let mark = mark_for_stderr(kind);
                 let _ = writeln!(text, "{mark}{said}{times}\n    {}", known.why);
             }
@@ -254,7 +255,11 @@ fn broken(said: &str, width: Option<usize>) -> Vec<String> {
         }
         used += console::measure_text_width(word);
     }
+    // A blank behind the last column would begin another line.
     parts
+        .iter()
+        .map(|part| part.trim_end().to_owned())
+        .collect()
 }
 
 /// A line for a program.
@@ -321,8 +326,8 @@ mod tests {
     fn long_lines_are_broken_between_words_and_short_ones_are_not() {
         let broken_at = |room| broken("one two three-and-more four", Some(HEAD + room));
         assert_eq!(broken_at(27), ["one two three-and-more four"]);
-        assert_eq!(broken_at(22), ["one two three-and-more ", "four"]);
-        assert_eq!(broken_at(20), ["one two ", "three-and-more four"]);
+        assert_eq!(broken_at(22), ["one two three-and-more", "four"]);
+        assert_eq!(broken_at(20), ["one two", "three-and-more four"]);
         assert_eq!(broken("", Some(80)), [""]);
         assert_eq!(broken("a b", None), ["a b"]);
     }

@@ -13,6 +13,7 @@ mod import;
 mod launch;
 mod list;
 mod live;
+mod logs;
 mod mig_parted;
 mod profiles;
 mod readme;

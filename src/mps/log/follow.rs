@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use jiff::civil::DateTime;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::read::split;
 use super::{LogDir, LogFile, LogLine, Past, merge};
@@ -30,7 +30,7 @@ pub enum Woken {
     Lines(Vec<LogLine>),
     /// Whoever read the output has gone.
     ReaderGone,
-    /// The directory was removed.
+    /// The directory was removed or moved away.
     DirectoryGone,
 }
 
@@ -49,12 +49,17 @@ impl LogDir {
         let changes = WatchFlags::MODIFY
             | WatchFlags::CREATE
             | WatchFlags::MOVED_TO
-            | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW;
         inotify::add_watch(&watch, &self.path, changes)
             .map_err(|error| in_path(&self.path, &error.into()))?;
+        // The directory's own end is told by the one above it alone, for as long as this one is held open. Who may
+        // not look there learns of it from nobody.
+        if let Some(parent) = self.path.parent() {
+            let ends = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
+            let _ = inotify::add_watch(&watch, parent, ends);
+        }
         let mut pasts = Vec::new();
         let mut growing = Vec::new();
         for &log in logs {
@@ -107,23 +112,21 @@ impl Follower {
             {
                 return Ok(Woken::ReaderGone);
             }
-            if self.heard_of_the_end()? {
+            self.hear()?;
+            if !self.dir.is_in_place()? {
                 return Ok(Woken::DirectoryGone);
             }
         }
     }
 
-    /// Takes all notices; tells whether one says that the directory is no longer there.
-    fn heard_of_the_end(&self) -> io::Result<bool> {
-        let ends = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
+    /// Takes all notices.
+    fn hear(&self) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut notices = inotify::Reader::new(&self.watch, &mut buffer);
-        let mut is_over = false;
         loop {
             match notices.next() {
-                Ok(notice) => is_over |= notice.events().intersects(ends),
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(is_over),
-                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }

@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat};
@@ -80,6 +81,13 @@ impl LogDir {
     /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it still lies where it was opened.
+    pub(super) fn is_in_place(&self) -> io::Result<bool> {
+        let opened = rustix::fs::fstat(&self.dir)?;
+        let there = std::fs::symlink_metadata(&self.path);
+        Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (opened.st_dev, opened.st_ino)))
     }
 
     /// The last lines of a log, older parts of it included; all of them without a number. A last line that is still
