@@ -215,7 +215,8 @@ impl Output<'_> {
             let pasts = read(dir, logs, Some(raw), self.args.follow)?;
             let is_all = pasts.iter().all(|past| is_whole(past, Some(raw)));
             let entries = self.folder.clone().take(joined(pasts, Some(raw)));
-            if is_all || entries.len() >= lines {
+            // One more than wanted: the first may have more sessions than were read.
+            if is_all || entries.len() > lines {
                 return Ok(Some(raw));
             }
             raw = raw.saturating_mul(8);

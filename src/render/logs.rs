@@ -11,7 +11,7 @@ use crate::mps::{Entry, Kind, LogFile, LogLine, Sessions};
 const LONGEST: usize = 4096;
 
 /// What stands before a line's text: mark, time, file and process id, with blanks between them.
-const HEAD: usize = 2 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
+const HEAD: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
 
 /// How the lines of a daemon's logs are shown: it remembers what it has shown and explained.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl LogView {
             (None, None) => " ".repeat("2026-11-20 17:34:04.858".len()),
             (Some(_), Some(at)) if self.day != Some(at.date()) => {
                 self.day = Some(at.date());
-                let _ = writeln!(text, "{}", style(format!("  {}", at.date())).bold());
+                let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
                 time
             }
             (Some(_), _) => time,
@@ -173,7 +173,7 @@ impl LogView {
         let mut text = String::new();
         if self.has_sessions && !self.said_sessions {
             self.said_sessions = true;
-            let said = "Control sessions are put together, without the answers: --sessions shows every line.";
+            let said = "Control sessions are put together: --sessions shows every line and answer.";
             let _ = writeln!(text, "{}", style(said).dim().for_stderr());
         }
         for kind in [Kind::Benign, Kind::Ordinary, Kind::Refusal, Kind::Fault] {
@@ -198,10 +198,10 @@ impl LogView {
 /// What tells a line's kind without colours.
 const fn sign(kind: Kind) -> &'static str {
     match kind {
-        Kind::Fault => "!!",
-        Kind::Refusal => "! ",
-        Kind::Benign => "~ ",
-        Kind::Chatter | Kind::Ordinary | Kind::Unknown => "  ",
+        Kind::Fault => "!! ",
+        Kind::Refusal => "!  ",
+        Kind::Benign => "~  ",
+        Kind::Chatter | Kind::Ordinary | Kind::Unknown => "   ",
     }
 }
 

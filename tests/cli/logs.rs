@@ -78,30 +78,30 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     let (sim, _) = ended(CONTROL, SERVER);
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert_snapshot!(ran.stdout, @"
-      2026-11-19 23:59:59.900 control     689  NEW SERVER 696: Ready
-      2026-11-20 17:45:49.100 control     689  2 sessions: get_server_list ×2, get_server_status 696
-    ~ 2026-11-20 17:45:50.000 control     689  User did not send valid credentials
-      2026-11-20 17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already exists
-    ~ 2026-11-20 17:45:51.000 control     689  User did not send valid credentials
-    !!2026-11-20 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a fatal GPU error.
-    !!2026-11-20 17:46:00.045 server      696  Server is handling a fatal GPU error.
-    ~ 2026-11-20 17:46:01.000 server      696  Server failed to recevie command with status 806, assuming client {PID: 777, Context ID: 1} exit
-      2026-11-20 17:46:02.000 control     689  session: set_default_active_thread_percentage 200
-    ! 2026-11-20 17:46:02.000 control     689  Invalid percentage, expected between (0.0, 100.0]
-    ! 2026-11-20 17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
-      2026-11-20 17:46:04.000 server      696  A line of a driver to come
-                              server             and what goes on from it
+       2026-11-19 23:59:59.900 control     689  NEW SERVER 696: Ready
+       2026-11-20 17:45:49.100 control     689  2 sessions: get_server_list ×2, get_server_status 696
+    ~  2026-11-20 17:45:50.000 control     689  User did not send valid credentials
+       2026-11-20 17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already exists
+    ~  2026-11-20 17:45:51.000 control     689  User did not send valid credentials
+    !! 2026-11-20 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a fatal GPU error.
+    !! 2026-11-20 17:46:00.045 server      696  Server is handling a fatal GPU error.
+    ~  2026-11-20 17:46:01.000 server      696  Server failed to recevie command with status 806, assuming client {PID: 777, Context ID: 1} exit
+       2026-11-20 17:46:02.000 control     689  session: set_default_active_thread_percentage 200
+    !  2026-11-20 17:46:02.000 control     689  Invalid percentage, expected between (0.0, 100.0]
+    !  2026-11-20 17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
+       2026-11-20 17:46:04.000 server      696  A line of a driver to come
+                               server             and what goes on from it
     ");
     assert_snapshot!(ran.stderr, @"
 
-    Control sessions are put together, without the answers: --sessions shows every line.
-    ~ User did not send valid credentials (2 times)
+    Control sessions are put together: --sessions shows every line and answer.
+    ~  User did not send valid credentials (2 times)
         harmless: every start of a CUDA program leaves this line
-    ~ Server failed to recevie command with status 806, assuming …
+    ~  Server failed to recevie command with status 806, assuming …
         harmless: a client has ended
-    ! Invalid CUDA_VISIBLE_DEVICES.
+    !  Invalid CUDA_VISIBLE_DEVICES.
         the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
-    !!Server is handling a fatal GPU error.
+    !! Server is handling a fatal GPU error.
         every client of this device fails; new ones are refused until all have gone
     ");
 }
@@ -116,7 +116,40 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
         "{shown}"
     );
     assert!(!shown.contains('\u{1b}'), "{shown}");
-    assert_snapshot!(shown, @"");
+    assert_snapshot!(shown, @"
+       2026-11-19
+       23:59:59.900 control     689  NEW SERVER 696: Ready
+       2026-11-20
+       17:45:49.100 control     689  2 sessions: get_server_list ×2,
+                                     get_server_status 696
+    ~  17:45:50.000 control     689  User did not send valid credentials
+       17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already
+                                     exists
+    ~  17:45:51.000 control     689  User did not send valid credentials
+    !! 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a
+                                     fatal GPU error.
+    !! 17:46:00.045 server      696  Server is handling a fatal GPU error.
+    ~  17:46:01.000 server      696  Server failed to recevie command with status
+                                     806, assuming client {PID: 777, Context ID: 1}
+                                     exit
+       17:46:02.000 control     689  session: set_default_active_thread_percentage
+                                     200
+    !  17:46:02.000 control     689  Invalid percentage, expected between (0.0,
+                                     100.0]
+    !  17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
+       17:46:04.000 server      696  A line of a driver to come
+                    server             and what goes on from it
+
+    Control sessions are put together: --sessions shows every line and answer.
+    ~  User did not send valid credentials (2 times)
+        harmless: every start of a CUDA program leaves this line
+    ~  Server failed to recevie command with status 806, assuming …
+        harmless: a client has ended
+    !  Invalid CUDA_VISIBLE_DEVICES.
+        the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
+    !! Server is handling a fatal GPU error.
+        every client of this device fails; new ones are refused until all have gone
+    ");
     // The same in colours.
     let ran = sim.in_terminal("TERM=xterm", "logs 0.0", 200).stdout;
     let line = |text: &str| ran.lines().find(|line| line.contains(text)).unwrap();
@@ -124,7 +157,7 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
     assert!(line("Invalid percentage").contains("\u{1b}[33m"));
     assert!(
         line("valid credentials")
-            .ends_with("\u{1b}[2mUser did not send valid credentials\u{1b}[0m\r")
+            .ends_with("\u{1b}[2mUser did not send valid credentials\u{1b}[0m")
     );
     assert!(!line("NEW CLIENT 777").contains("\u{1b}[3"));
 }
@@ -401,7 +434,7 @@ fn nothing_that_is_planted_hurts_who_reads() {
     .unwrap();
     symlink(&secret, dir.join("control.log.1")).unwrap();
     let ran = sim.run(&["logs", "0.0"]).ended(0);
-    assert_snapshot!(ran.stdout, @r"                          control          [2026-11-20 17:34:04.858 Con\x1b]0;trol   447] \x1b[2J\x1b[1;1Hall is well\x0d\x08\u{9b}2J\u{202e}");
+    assert_snapshot!(ran.stdout, @r"                           control          [2026-11-20 17:34:04.858 Con\x1b]0;trol   447] \x1b[2J\x1b[1;1Hall is well\x0d\x08\u{9b}2J\u{202e}");
     assert!(
         ran.stderr
             .contains("older lines are left out: control.log.1: it is a link"),
