@@ -37,6 +37,9 @@ _mig__mps() {
             mig__mps,list)
                 cmd="mig__mps__subcmd__list"
                 ;;
+            mig__mps,logs)
+                cmd="mig__mps__subcmd__logs"
+                ;;
             mig__mps,plan)
                 cmd="mig__mps__subcmd__plan"
                 ;;
@@ -70,6 +73,9 @@ _mig__mps() {
             mig__mps__subcmd__help,list)
                 cmd="mig__mps__subcmd__help__subcmd__list"
                 ;;
+            mig__mps__subcmd__help,logs)
+                cmd="mig__mps__subcmd__help__subcmd__logs"
+                ;;
             mig__mps__subcmd__help,plan)
                 cmd="mig__mps__subcmd__help__subcmd__plan"
                 ;;
@@ -89,7 +95,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list plan up status set down check import export completions help"
+            opts="-h -V --help --version list plan up status logs set down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -171,7 +177,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list plan up status set down check import export completions help"
+            opts="list plan up status logs set down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -269,6 +275,20 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__logs)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -397,6 +417,28 @@ _mig__mps() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__logs)
+            opts="-f -n -h --follow --lines --server --control --sessions --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --lines)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

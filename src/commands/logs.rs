@@ -1,11 +1,11 @@
 //! `mig-mps logs`
 
 use std::io;
-use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
+use super::lines::Lines;
 use crate::environment::Environment;
 use crate::mps::{Entry, Folder, LogDir, LogFile, LogLine, Past, Woken, merge};
 use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
@@ -35,25 +35,6 @@ pub struct LogsArgs {
     /// Print JSON, an object a line
     #[arg(long)]
     json: bool,
-}
-
-/// How many lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lines {
-    All,
-    Last(usize),
-}
-
-impl FromStr for Lines {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(number) => Ok(Self::Last(number)),
-            Err(_) if text == "all" => Ok(Self::All),
-            Err(_) => Err("it may be a number, or all".to_owned()),
-        }
-    }
 }
 
 /// How many lines a person is shown.
@@ -240,34 +221,34 @@ impl Output<'_> {
                 .note(&format!("{} has no lines yet.", dir.path().display()));
         }
         let mut new = joined(pasts, raw);
-        if !self.folds() {
-            let skipped = lines.map_or(0, |lines| new.len().saturating_sub(lines));
+        if self.args.json {
+            let skipped = skipped(new.len(), lines);
             return self.show(new.split_off(skipped));
         }
-        let mut entries = self.folder.take(new);
+        let mut entries = self.entries(new);
         if !self.args.follow {
             entries.extend(self.folder.rest());
-        } else {
-            entries.extend(self.folder.rest_if_closed());
         }
-        let skipped = lines.map_or(0, |lines| entries.len().saturating_sub(lines));
-        self.print(&entries[skipped..])
+        self.print(&entries[skipped(entries.len(), lines)..])
     }
 
+    /// Shows lines that are new.
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
         if self.args.json {
-            return lines
-                .chunks(CHUNK)
-                .try_for_each(|lines| self.ui.logs_json(lines));
+            let mut chunks = lines.chunks(CHUNK);
+            return chunks.try_for_each(|lines| self.ui.logs_json(lines));
         }
-        let entries = if self.folds() {
-            let mut entries = self.folder.take(lines);
-            entries.extend(self.folder.rest_if_closed());
-            entries
-        } else {
-            lines.into_iter().map(Entry::Line).collect()
-        };
+        let entries = self.entries(lines);
         self.print(&entries)
+    }
+
+    fn entries(&mut self, lines: Vec<LogLine>) -> Vec<Entry> {
+        if !self.folds() {
+            return lines.into_iter().map(Entry::Line).collect();
+        }
+        let mut entries = self.folder.take(lines);
+        entries.extend(self.folder.rest_if_closed());
+        entries
     }
 
     fn print(&mut self, entries: &[Entry]) -> Result<()> {
@@ -277,6 +258,11 @@ impl Output<'_> {
         self.ui.explain_logs(&mut self.view);
         Ok(())
     }
+}
+
+/// How many come before the last so many.
+fn skipped(all: usize, lines: Option<usize>) -> usize {
+    lines.map_or(0, |lines| all.saturating_sub(lines))
 }
 
 /// Whether so many lines asked for were more than there are.

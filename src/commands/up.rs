@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, locked, pick_up_interrupted};
+use super::{NotAsWanted, accounts, large_logs, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -79,7 +79,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             return Ok(());
         }
         if !args.dry_run {
-            up.keep_logs_small(&node);
+            large_logs::put_aside(&node, &up.home, environment, ui);
         }
         return up.report(&node, &planned, false);
     }
@@ -111,7 +111,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let (after, rest) = up.plan()?;
         if rest.is_empty() {
             up.record(&after)?;
-            up.put_logs_aside(&after);
+            large_logs::put_aside_under_lock(&after, &up.home, environment, ui);
             up.report(&after, &carried_out, changes)?;
             remark(&carried_out, ui);
             return Ok(());
@@ -250,26 +250,6 @@ impl Up<'_> {
         let name = name.unwrap_or_else(|| self.profile.source.path().display().to_string());
         let run_dir = RunDir::at(&self.home.run);
         Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
-    }
-
-    /// Puts large logs aside where there is nothing else to do: without them there is nothing to lock either.
-    fn keep_logs_small(&self, node: &Node) {
-        if !apply::has_large_logs(node, &self.home) {
-            return;
-        }
-        match locked(self.environment, &self.home) {
-            Ok(_lock) => self.put_logs_aside(node),
-            Err(error) => self
-                .ui
-                .note(&format!("large logs could not be put aside: {error:#}")),
-        }
-    }
-
-    /// Puts large logs aside; the lock is held.
-    fn put_logs_aside(&self, node: &Node) {
-        for problem in apply::put_logs_aside(self.environment, node, &self.home) {
-            self.ui.note(&problem);
-        }
     }
 
     fn report(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {

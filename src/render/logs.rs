@@ -2,9 +2,8 @@ use std::fmt::Write as _;
 
 use console::style;
 use jiff::civil::{Date, DateTime};
-use serde::Serialize;
 
-use super::words::{harmless, steers};
+use super::words::harmless;
 use crate::mps::{Entry, Kind, LogFile, LogLine, Sessions};
 
 /// A line is shown up to so many characters: whoever may write into a log may write a line without end.
@@ -68,8 +67,9 @@ impl LogView {
             self.note_meaning(meaning.kind, why, line);
         }
         let written_by = match (line.file, line.tag.as_deref()) {
-            (_, None) | (LogFile::Control, Some("Control")) => String::new(),
-            (LogFile::Server, Some("Server" | "Other")) => String::new(),
+            (_, None)
+            | (LogFile::Control, Some("Control"))
+            | (LogFile::Server, Some("Server" | "Other")) => String::new(),
             (_, Some(tag)) => format!("({tag}) "),
         };
         let said = format!("{written_by}{}", line.text.trim_end());
@@ -260,62 +260,6 @@ fn broken(said: &str, width: Option<usize>) -> Vec<String> {
         .iter()
         .map(|part| part.trim_end().to_owned())
         .collect()
-}
-
-/// A line for a program.
-#[derive(Serialize)]
-struct JsonLine<'a> {
-    /// In the machine's own time; a line without a head has that of the line before it.
-    time: Option<String>,
-    file: &'static str,
-    tag: Option<&'a str>,
-    pid: Option<u32>,
-    text: &'a str,
-    kind: &'static str,
-    meaning: Option<&'static str>,
-}
-
-/// These lines for a program, an object each.
-pub(super) fn json(lines: &[LogLine]) -> serde_json::Result<String> {
-    let mut text = String::new();
-    for line in lines {
-        let meaning = line.meaning();
-        let object = serde_json::to_string(&JsonLine {
-            time: line
-                .at
-                .map(|at| at.strftime("%Y-%m-%dT%H:%M:%S%.3f").to_string()),
-            file: line.file.name(),
-            tag: line.tag.as_deref(),
-            pid: line.pid,
-            text: &line.text,
-            kind: word(meaning.kind),
-            meaning: meaning.why,
-        })?;
-        // What steers a terminal stands in strings alone, where it may be spelled out.
-        for c in object.chars() {
-            if steers(c) {
-                let mut units = [0; 2];
-                for unit in c.encode_utf16(&mut units) {
-                    let _ = write!(text, "\\u{unit:04x}");
-                }
-            } else {
-                text.push(c);
-            }
-        }
-        text.push('\n');
-    }
-    Ok(text)
-}
-
-fn word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Chatter => "session",
-        Kind::Benign => "benign",
-        Kind::Ordinary => "ordinary",
-        Kind::Refusal => "refusal",
-        Kind::Fault => "fault",
-        Kind::Unknown => "unknown",
-    }
 }
 
 #[cfg(test)]

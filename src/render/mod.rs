@@ -4,6 +4,7 @@ mod check;
 mod json;
 mod list;
 mod logs;
+mod logs_json;
 mod models;
 mod plan;
 mod plan_json;

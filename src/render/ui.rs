@@ -5,10 +5,10 @@ use console::{Term, style};
 use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
-use super::logs::{self, LogView};
+use super::logs::LogView;
 use super::progress::Bar;
 use super::status::{StatusColumn, StatusView};
-use super::{check, json, list, models, plan, plan_json, status};
+use super::{check, json, list, logs_json, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
 use crate::check::{BlockOnModel, OnNode};
@@ -118,7 +118,7 @@ impl Ui {
     /// # Errors
     /// When standard output cannot be written.
     pub fn logs_json(&self, lines: &[LogLine]) -> Result<()> {
-        print(&logs::json(lines)?)
+        print(&logs_json::of(lines)?)
     }
 
     /// Shows what will happen.

@@ -467,6 +467,25 @@ fn nothing_that_is_planted_hurts_who_reads() {
     );
 }
 
+/// So may whoever owns a run directory, and root reads every user's.
+#[test]
+fn no_name_of_a_directory_steers_the_terminal() {
+    let (sim, _) = ended(CONTROL, SERVER);
+    for planted in [
+        sim.node.run_dir().join("\u{1b}[2J"),
+        sim.node.log_dir().join("MIG-\u{1b}[2J"),
+    ] {
+        fs::create_dir(&planted).unwrap();
+        fs::write(planted.join("device.json"), "{}").unwrap();
+    }
+    for args in [&["logs", "nobody"][..], &["logs", "0.0"], &["status"]] {
+        let ran = sim.run(args);
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(all.contains("device.json"), "{all}");
+        assert!(!all.contains('\u{1b}'), "{all}");
+    }
+}
+
 #[test]
 fn what_a_plain_user_may_not_read_is_said() {
     if !is_root("what_a_plain_user_may_not_read_is_said") {
@@ -570,7 +589,7 @@ fn up_does_not_touch_what_was_planted() {
             shell(format!("mkfifo {}", control.display())).ended(0);
         }),
         ("it has other names", &|| {
-            fs::hard_link(&target, &control).unwrap()
+            fs::hard_link(&target, &control).unwrap();
         }),
         ("it does not belong to the owner of its directory", &|| {
             fs::copy(&target, &control).unwrap();
