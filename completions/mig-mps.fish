@@ -72,7 +72,7 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l json-schema -
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l exit-code -d 'Exit with 3 when something is not as it should be'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -s n -l lines -d 'How many lines to begin with, the last ones; all of them with "all" [default: 40 on a terminal, else all]' -r
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -s f -l follow -d 'Go on showing what is added, until Ctrl-C'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -s f -l follow -d 'Go on showing what is added, until Ctrl-C (exit status 130)'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -l server -d 'Only server.log: what the MPS server and its clients write'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -l control -d 'Only control.log: what the control daemon writes'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -l sessions -d 'Show control sessions line by line, with every answer'

@@ -89,8 +89,8 @@ device\:"The device'\''s UUID"))' \
 _arguments "${_arguments_options[@]}" : \
 '-n+[How many lines to begin with, the last ones; all of them with "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
 '--lines=[How many lines to begin with, the last ones; all of them with "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
-'-f[Go on showing what is added, until Ctrl-C]' \
-'--follow[Go on showing what is added, until Ctrl-C]' \
+'-f[Go on showing what is added, until Ctrl-C (exit status 130)]' \
+'--follow[Go on showing what is added, until Ctrl-C (exit status 130)]' \
 '(--control)--server[Only server.log\: what the MPS server and its clients write]' \
 '--control[Only control.log\: what the control daemon writes]' \
 '--sessions[Show control sessions line by line, with every answer]' \

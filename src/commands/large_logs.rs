@@ -1,6 +1,8 @@
 //! What `up` does about logs that have grown too large. It never fails for it.
 
-use super::locked;
+use std::time::Duration;
+
+use super::locked_within;
 use crate::apply;
 use crate::environment::{Environment, Home};
 use crate::node::Node;
@@ -11,7 +13,8 @@ pub(super) fn put_aside(node: &Node, home: &Home, environment: &Environment, ui:
     if !apply::has_large_logs(node, home) {
         return;
     }
-    match locked(environment, home) {
+    // Nobody need wait for that: the next `up` finds them as well.
+    match locked_within(environment, home, Duration::ZERO) {
         Ok(_lock) => put_aside_under_lock(node, home, environment, ui),
         Err(error) => ui.note(&format!("large logs could not be put aside: {error:#}")),
     }

@@ -17,7 +17,7 @@ use crate::render::{LogView, Ui};
 pub struct LogsArgs {
     /// The device: its name, its UUID, or the unique beginning of that; also of one whose daemon has ended
     device: String,
-    /// Go on showing what is added, until Ctrl-C
+    /// Go on showing what is added, until Ctrl-C (exit status 130)
     #[arg(long, short)]
     follow: bool,
     /// How many lines to begin with, the last ones; all of them with "all" [default: 40 on a terminal, else all]
@@ -33,6 +33,9 @@ pub struct LogsArgs {
     #[arg(long)]
     sessions: bool,
     /// Print JSON, an object a line
+    ///
+    /// It has time, file, tag, pid, text, kind (session, benign, ordinary, refusal, fault, unknown) and meaning; what
+    /// a line does not have is null.
     #[arg(long)]
     json: bool,
 }

@@ -572,6 +572,62 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
         .ended(0);
 }
 
+/// A lock that somebody holds keeps neither `logs` from reading nor `up` from having nothing to do.
+#[test]
+fn nobody_waits_for_the_lock() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let control = dir_of(&sim, "0.0").join("control.log");
+    fill(&control, "large");
+    let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(sim.run(&["logs", "0.0"]).ended(0).stdout.contains("large"));
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert!(
+        ran.stderr.contains("large logs could not be put aside"),
+        "{}",
+        ran.stderr
+    );
+    assert!(size(&control) > 8 << 20);
+    lock.unlock().unwrap();
+    assert!(!sim.up(SMALL, &[]).ended(0).stderr.contains("put aside"));
+    assert!(size(&control) < 1 << 20);
+}
+
+/// In a directory that is a user's, root makes files of that user's alone, and writes through none of the user's
+/// links.
+#[test]
+fn logs_of_a_users_daemon_stay_the_users() {
+    if !is_root("logs_of_a_users_daemon_stay_the_users") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile =
+        "mps = { serve = \"user:nobody\" }\n[[gpu]]\nselect = { all = true }\nmig = false\n";
+    sim.up(profile, &[]).ended(0);
+    let dir = dir_of(&sim, "0");
+    let control = dir.join("control.log");
+    assert_eq!(fs::metadata(&control).unwrap().uid(), NOBODY);
+    let target = sim.node.dir().join("target");
+    fs::write(&target, "a treasure").unwrap();
+    for name in ["control.log.new", "control.log.1", "control.log.2"] {
+        symlink(&target, dir.join(name)).unwrap();
+    }
+    fill(&control, "large");
+    sim.up(profile, &[]).ended(0);
+    assert_eq!(fs::read_to_string(&target).unwrap(), "a treasure");
+    let older = fs::symlink_metadata(dir.join("control.log.1")).unwrap();
+    assert!(older.is_file() && older.uid() == NOBODY && older.len() > 8 << 20);
+    assert!(size(&control) < 1 << 20);
+    let ran = sim.run(&["logs", "0"]).ended(0);
+    assert!(ran.stdout.contains("large") && !ran.stdout.contains("treasure"));
+    assert!(
+        ran.stderr.contains("control.log.2: it is a link"),
+        "{}",
+        ran.stderr
+    );
+}
+
 /// What the owner of a log directory puts in a log's place is left alone, and `up` says so and does the rest.
 #[test]
 fn up_does_not_touch_what_was_planted() {
