@@ -40,6 +40,9 @@ _mig__mps() {
             mig__mps,list)
                 cmd="mig__mps__subcmd__list"
                 ;;
+            mig__mps,logs)
+                cmd="mig__mps__subcmd__logs"
+                ;;
             mig__mps,plan)
                 cmd="mig__mps__subcmd__plan"
                 ;;
@@ -79,6 +82,9 @@ _mig__mps() {
             mig__mps__subcmd__help,list)
                 cmd="mig__mps__subcmd__help__subcmd__list"
                 ;;
+            mig__mps__subcmd__help,logs)
+                cmd="mig__mps__subcmd__help__subcmd__logs"
+                ;;
             mig__mps__subcmd__help,plan)
                 cmd="mig__mps__subcmd__help__subcmd__plan"
                 ;;
@@ -101,7 +107,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list plan up status set kill restart down check import export completions help"
+            opts="-h -V --help --version list plan up status logs set kill restart down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -183,7 +189,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help)
-            opts="list plan up status set kill restart down check import export completions help"
+            opts="list plan up status logs set kill restart down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -295,6 +301,20 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__help__subcmd__logs)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -455,6 +475,28 @@ _mig__mps() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        mig__subcmd__mps__subcmd__logs)
+            opts="-f -n -h --follow --lines --server --control --sessions --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --lines)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -n)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -85,6 +85,21 @@ device\:"The device'\''s UUID"))' \
 '*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
 && ret=0
 ;;
+(logs)
+_arguments "${_arguments_options[@]}" : \
+'-n+[How many lines to begin with, the last ones; all of them with "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
+'--lines=[How many lines to begin with, the last ones; all of them with "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
+'-f[Go on showing what is added, until Ctrl-C (exit status 130)]' \
+'--follow[Go on showing what is added, until Ctrl-C (exit status 130)]' \
+'(--control)--server[Only server.log\: what the MPS server and its clients write]' \
+'--control[Only control.log\: what the control daemon writes]' \
+'--sessions[Show control sessions line by line, with every answer]' \
+'--json[Print JSON, an object a line]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':device -- The device\: its name, its UUID, or the unique beginning of that; also of one whose daemon has ended:_default' \
+&& ret=0
+;;
 (set)
 _arguments "${_arguments_options[@]}" : \
 '--dry-run[Show what would be set and change nothing]' \
@@ -199,6 +214,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(logs)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (set)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -251,6 +270,7 @@ _mig-mps_commands() {
 'plan:Show what \`up\` would do, and whom it would disturb' \
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
+'logs:Show the logs of a device'\''s daemon and server' \
 'set:Change settings of a running daemon by hand' \
 'kill:End a client'\''s work on a device' \
 'restart:End daemons and start them again as they are recorded' \
@@ -290,6 +310,7 @@ _mig-mps__subcmd__help_commands() {
 'plan:Show what \`up\` would do, and whom it would disturb' \
 'up:Bring this node to what a profile asks for' \
 'status:Show MPS servers and their clients' \
+'logs:Show the logs of a device'\''s daemon and server' \
 'set:Change settings of a running daemon by hand' \
 'kill:End a client'\''s work on a device' \
 'restart:End daemons and start them again as they are recorded' \
@@ -342,6 +363,11 @@ _mig-mps__subcmd__help__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps help list commands' commands "$@"
 }
+(( $+functions[_mig-mps__subcmd__help__subcmd__logs_commands] )) ||
+_mig-mps__subcmd__help__subcmd__logs_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps help logs commands' commands "$@"
+}
 (( $+functions[_mig-mps__subcmd__help__subcmd__plan_commands] )) ||
 _mig-mps__subcmd__help__subcmd__plan_commands() {
     local commands; commands=()
@@ -381,6 +407,11 @@ _mig-mps__subcmd__kill_commands() {
 _mig-mps__subcmd__list_commands() {
     local commands; commands=()
     _describe -t commands 'mig-mps list commands' commands "$@"
+}
+(( $+functions[_mig-mps__subcmd__logs_commands] )) ||
+_mig-mps__subcmd__logs_commands() {
+    local commands; commands=()
+    _describe -t commands 'mig-mps logs commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__plan_commands] )) ||
 _mig-mps__subcmd__plan_commands() {

@@ -7,8 +7,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::apply::ApplyError;
 use crate::commands::{
-    Ends, check, completions, down, export, import, kill, launch, list, plan, restart, set, status,
-    up,
+    Ends, check, completions, down, export, import, kill, launch, list, logs, plan, restart, set,
+    status, up,
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
@@ -49,6 +49,11 @@ pub enum Command {
     /// Also what computes outside MPS and why, MPS daemons that mig-mps has not started, and what is not as
     /// it should be, with what to do about it. Changes nothing and takes no lock.
     Status(status::StatusArgs),
+    /// Show the logs of a device's daemon and server
+    ///
+    /// control.log and server.log by time. Lines that were faults (!!), refusals (!) or harmless although they do
+    /// not read so (~) are marked and explained. Changes nothing and takes no lock.
+    Logs(logs::LogsArgs),
     /// Change settings of a running daemon by hand
     ///
     /// They are for programs that start afterwards: clients keep what they started with. It is
@@ -146,6 +151,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args, &environment, &ui),
         Command::Up(args) => up::run(args, &environment, &ui),
         Command::Status(args) => status::run(args, &environment, &ui),
+        Command::Logs(args) => logs::run(args, &environment, &ui),
         Command::Set(args) => set::run(args, &environment, &ui),
         Command::Kill(args) => kill::run(args, &environment, &ui),
         Command::Restart(args) => restart::run(args, &environment, &ui),

@@ -225,12 +225,16 @@ impl Environment {
                 .map(|runtime| Path::new(&runtime).join("mig-mps"))
                 .ok_or(EnvironmentError::NoRuntimeDir)?,
         };
-        let log = match (&self.log, self.is_root()) {
-            (Some(log), _) => log.clone(),
-            (None, true) => PathBuf::from(SYSTEM_LOG_DIR),
-            (None, false) => state_home()?.join("mig-mps"),
-        };
+        let log = self.own_logs()?;
         Ok(Home { run, log })
+    }
+
+    fn own_logs(&self) -> Result<PathBuf, EnvironmentError> {
+        match (&self.log, self.is_root()) {
+            (Some(log), _) => Ok(log.clone()),
+            (None, true) => Ok(PathBuf::from(SYSTEM_LOG_DIR)),
+            (None, false) => Ok(state_home()?.join("mig-mps")),
+        }
     }
 
     /// Where the logs of the daemons in a run directory belong; `None` for another user's.
@@ -259,6 +263,15 @@ impl Environment {
             dirs.push(home.run);
         }
         dirs.retain(|dir| dir.is_dir());
+        dirs
+    }
+
+    /// Every directory of daemon logs that reading commands look into, the system's first: the system's and the
+    /// caller's own; the caller's alone where `MIG_MPS_RUN_DIR` names one home.
+    pub fn log_dirs(&self) -> Vec<PathBuf> {
+        let system = self.run.is_none().then(|| PathBuf::from(SYSTEM_LOG_DIR));
+        let mut dirs: Vec<PathBuf> = system.into_iter().chain(self.own_logs().ok()).collect();
+        dirs.dedup();
         dirs
     }
 

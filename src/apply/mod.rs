@@ -17,6 +17,7 @@ mod instances;
 mod journal;
 mod kill;
 mod ledger;
+mod logs;
 mod mode;
 mod names;
 mod retry;
@@ -41,6 +42,7 @@ pub use cause::{Cause, Due};
 pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal};
 pub use kill::{Ended, kill};
+pub use logs::{has_large_logs, put_logs_aside};
 pub use undo::RolledBack;
 
 /// What a run needs of its surroundings.

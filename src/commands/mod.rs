@@ -9,8 +9,11 @@ mod drain;
 pub mod export;
 pub mod import;
 pub mod kill;
+mod large_logs;
 pub mod launch;
+mod lines;
 pub mod list;
+pub mod logs;
 pub mod plan;
 pub mod restart;
 pub mod set;
@@ -59,11 +62,16 @@ fn look_for(profile: &Profile) -> Look {
 
 /// Makes the run directory and takes the node's change lock.
 fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
+    locked_within(environment, home, LOCK_LIMIT)
+}
+
+/// The same, waiting so long for another change.
+fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Result<Lock> {
     let run_dir = RunDir::at(&home.run);
     // Found out before anything is touched.
     run_dir.make().context("cannot use the run directory")?;
     make_dir(&home.log, 0o755).context("cannot use the log directory")?;
-    Ok(Lock::take(&environment.host, &run_dir.lock(), LOCK_LIMIT)?)
+    Ok(Lock::take(&environment.host, &run_dir.lock(), limit)?)
 }
 
 /// Tells of a change that was killed: until another one goes on, what it had stopped stays so.

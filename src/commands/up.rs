@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::agreement::{Agreement, HINT};
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, look_for, pick_up_interrupted};
+use super::{NotAsWanted, accounts, large_logs, look_for, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -73,11 +73,13 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let (node, planned) = up.plan()?;
     if planned.is_empty() {
         ui.note("Nothing to do: the node is as the profile says.");
-        return if args.dry_run && !args.json {
-            Ok(())
-        } else {
-            up.report(&node, &planned, false)
-        };
+        if args.dry_run && !args.json {
+            return Ok(());
+        }
+        if !args.dry_run {
+            large_logs::put_aside(&node, &up.home, environment, ui);
+        }
+        return up.report(&node, &planned, false);
     }
     if args.dry_run && args.json {
         return ui.plan_json(&planned);
@@ -107,6 +109,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let (after, rest) = up.plan()?;
         if rest.is_empty() {
             up.record(&after)?;
+            large_logs::put_aside_under_lock(&after, &up.home, environment, ui);
             up.report(&after, &carried_out, changes)?;
             remark(&carried_out, ui);
             return Ok(());

@@ -208,8 +208,8 @@ impl Daemon {
     /// daemon's.
     pub fn last_words(&self) -> Vec<String> {
         let mut telling = self.lines();
-        for lines in &mut telling {
-            lines.retain(|line| is_telling(line));
+        for (file, lines) in LogFile::ALL.into_iter().zip(&mut telling) {
+            lines.retain(|line| is_telling(file, line));
             lines.drain(..lines.len().saturating_sub(4));
         }
         telling.concat()
@@ -239,8 +239,8 @@ impl Daemon {
 
 /// Whether a log line tells more than that somebody asked something. Wording differs between versions: what is not
 /// known is shown.
-fn is_telling(line: &str) -> bool {
-    let kind = LogLine::parse(line).meaning().kind;
+fn is_telling(file: LogFile, line: &str) -> bool {
+    let kind = LogLine::parse(file, line).meaning().kind;
     !matches!(kind, Kind::Chatter | Kind::Benign)
 }
 

@@ -25,7 +25,8 @@ pub use glance::{Glance, ServerSeen, ServerState};
 pub use launch::{Launch, Launched};
 pub use liveness::Liveness;
 pub use log::{
-    Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, Woken, merge, rotate_logs,
+    Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, Sessions,
+    Woken, merge,
 };
 pub use pending::pending;
 pub use stop::Patience;

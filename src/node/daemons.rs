@@ -12,9 +12,10 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for path in environment.run_dirs() {
         let run_dir = RunDir::at(&path);
         let (records, problems) = run_dir.records();
+        // A user chooses what directories in his own are called: they must not steer root's terminal.
         let unreadable = problems
             .into_iter()
-            .map(|problem| (run_dir.clone(), problem));
+            .map(|problem| (run_dir.clone(), problem.replace(char::is_control, "?")));
         node.unreadable.extend(unreadable);
         match run_dir.node() {
             Ok(file) if file.boot_id == node.boot_id => {

@@ -8,6 +8,7 @@ mod device;
 mod foreign;
 mod gpu;
 mod journal;
+mod logs;
 mod models;
 mod natural;
 mod observe;
@@ -28,6 +29,7 @@ pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
 pub use foreign::{Foreign, MpsProgram, Variable};
 pub use gpu::Gpu;
 pub use journal::{Journal, Taken};
+pub use logs::{DeviceLogs, Logs};
 pub use observe::{Look, ObserveError, Observer, observe};
 pub use outside::Outside;
 pub use problem::Problem;
@@ -72,7 +74,7 @@ pub struct Node {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSuchDevice {
     /// None has this name or UUID.
-    #[error("no device is called \"{wanted}\"; there are {}", known.join(", "))]
+    #[error("no device is called \"{wanted}\"; there {}", there_are(known))]
     Unknown {
         /// What was asked for.
         wanted: String,
@@ -87,6 +89,13 @@ pub enum NoSuchDevice {
         /// The devices it fits.
         uuids: Vec<String>,
     },
+}
+
+fn there_are(known: &[String]) -> String {
+    if known.is_empty() {
+        return "is none".to_owned();
+    }
+    format!("are {}", known.join(", "))
 }
 
 impl Node {

@@ -177,7 +177,12 @@ impl View<'_> {
         else {
             return;
         };
-        let log = end_of(&log_dir.join("control.log"), 0, ENOUGH_LOG);
+        let mut log = end_of(&log_dir.join("control.log"), 0, ENOUGH_LOG);
+        let missing = ENOUGH_LOG.saturating_sub(log.len() as u64);
+        if missing > 0 {
+            // What was put aside a moment ago tells of them too.
+            log = end_of(&log_dir.join("control.log.1"), 0, missing) + &log;
+        }
         let computes = |pid: Pid| {
             let processes = self.processes.into_iter();
             let mut usages =

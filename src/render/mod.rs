@@ -4,6 +4,8 @@ mod check;
 mod json;
 mod kill;
 mod list;
+mod logs;
+mod logs_json;
 mod models;
 mod plan;
 mod plan_json;
@@ -14,6 +16,7 @@ mod table;
 mod ui;
 mod words;
 
+pub use logs::LogView;
 pub use screen::{Key, Screen, restore_terminal};
 pub use status::StatusColumn;
 pub use ui::{Consent, NoConsent, Ui, error, note};

@@ -5,12 +5,14 @@ use console::{Term, style};
 use dialoguer::Input;
 use dialoguer::theme::SimpleTheme;
 
+use super::logs::LogView;
 use super::progress::Bar;
 use super::status::{StatusColumn, StatusView};
-use super::{check, json, kill, list, models, plan, plan_json, status};
+use super::{check, json, kill, list, logs_json, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
 use crate::check::{BlockOnModel, OnNode};
+use crate::mps::{Entry, LogLine};
 use crate::node::Node;
 use crate::plan::{Kill, Plan, Refusal};
 use crate::profile::Profile;
@@ -83,6 +85,40 @@ impl Ui {
     /// When standard output cannot be written.
     pub fn status_schema(&self) -> Result<()> {
         print(&json::pretty(&status::schema())?)
+    }
+
+    /// Whether a person sits before a terminal.
+    pub fn is_for_a_person(&self) -> bool {
+        self.width != UNLIMITED
+    }
+
+    /// How the lines of logs are shown here.
+    pub fn log_view(&self) -> LogView {
+        LogView::new(self.is_for_a_person().then_some(self.width))
+    }
+
+    /// Shows lines of a daemon's logs.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn logs(&self, view: &mut LogView, entries: &[Entry]) -> Result<()> {
+        print(&view.text(entries))
+    }
+
+    /// Says what is to be known about the lines that were shown.
+    pub fn explain_logs(&self, view: &mut LogView) {
+        let explanation = view.explanation();
+        if !explanation.is_empty() {
+            note(&format!("\n{explanation}"));
+        }
+    }
+
+    /// Lines of a daemon's logs for a program, an object each.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn logs_json(&self, lines: &[LogLine]) -> Result<()> {
+        print(&logs_json::of(lines)?)
     }
 
     /// Shows what will happen.

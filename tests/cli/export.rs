@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Ran, Sim, is_root, plain, shell};
+use crate::common::{Ran, Sim, is_alive, is_root, plain, shell};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))
@@ -151,6 +151,9 @@ fn a_dead_daemon_is_mentioned() {
         .ended(0);
     let daemon = &sim.device("0.0")["daemon_pid"];
     shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(daemon) {
+        std::thread::yield_now();
+    }
     let ran = sim.run(&["export"]).ended(0);
     assert!(
         ran.stdout

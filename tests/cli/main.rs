@@ -14,6 +14,7 @@ mod kill;
 mod launch;
 mod list;
 mod live;
+mod logs;
 mod mig_parted;
 mod profiles;
 mod readme;

@@ -1,13 +1,14 @@
-use super::LogLine;
+use super::{LogFile, LogLine};
 
 /// What the last lines of the logs say about a daemon or server that does not come up, in words; `None` where they
 /// say nothing that is known.
 pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<String> {
-    let texts = |lines: &[String]| -> Vec<String> {
-        let texts = lines.iter().map(|line| LogLine::parse(line).text);
+    let texts = |file, lines: &[String]| -> Vec<String> {
+        let texts = lines.iter().map(|line| LogLine::parse(file, line).text);
         texts.map(|text| text.trim().to_owned()).collect()
     };
-    let (control, server) = (texts(control), texts(server));
+    let control = texts(LogFile::Control, control);
+    let server = texts(LogFile::Server, server);
     if let Some(why) = server.iter().rev().find_map(|text| failed_to_start(text)) {
         return Some(format!("the MPS server could not start: {why}"));
     }

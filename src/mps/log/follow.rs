@@ -6,10 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use jiff::civil::DateTime;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::read::split;
 use super::{LogDir, LogFile, LogLine, Past, merge};
+use crate::host::in_path;
 
 /// A line longer than this is shown in parts, in bytes.
 const LONGEST_LINE: usize = 64 << 10;
@@ -29,7 +30,7 @@ pub enum Woken {
     Lines(Vec<LogLine>),
     /// Whoever read the output has gone.
     ReaderGone,
-    /// The directory was removed.
+    /// The directory was removed or moved away.
     DirectoryGone,
 }
 
@@ -37,7 +38,7 @@ impl LogDir {
     /// The last lines of these logs, and whoever waits for more.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's, also where one of the logs cannot be read.
     pub fn follow(
         self,
         logs: &[LogFile],
@@ -48,11 +49,17 @@ impl LogDir {
         let changes = WatchFlags::MODIFY
             | WatchFlags::CREATE
             | WatchFlags::MOVED_TO
-            | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW;
-        inotify::add_watch(&watch, &self.path, changes)?;
+        inotify::add_watch(&watch, &self.path, changes)
+            .map_err(|error| in_path(&self.path, &error.into()))?;
+        // The directory's own end is told by the one above it alone, for as long as this one is held open. Who may
+        // not look there learns of it from nobody.
+        if let Some(parent) = self.path.parent() {
+            let ends = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
+            let _ = inotify::add_watch(&watch, parent, ends);
+        }
         let mut pasts = Vec::new();
         let mut growing = Vec::new();
         for &log in logs {
@@ -84,7 +91,9 @@ impl Follower {
         loop {
             let mut new = Vec::new();
             for log in &mut self.logs {
-                new = merge(new, log.grown(&self.dir)?);
+                let grown = log.grown(&self.dir);
+                let path = || self.dir.path.join(log.log.name());
+                new = merge(new, grown.map_err(|error| in_path(&path(), &error))?);
             }
             if !new.is_empty() {
                 return Ok(Woken::Lines(new));
@@ -103,23 +112,21 @@ impl Follower {
             {
                 return Ok(Woken::ReaderGone);
             }
-            if self.heard_of_the_end()? {
+            self.hear()?;
+            if !self.dir.is_in_place()? {
                 return Ok(Woken::DirectoryGone);
             }
         }
     }
 
-    /// Takes all notices; tells whether one says that the directory is no longer there.
-    fn heard_of_the_end(&self) -> io::Result<bool> {
-        let ends = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
+    /// Takes all notices.
+    fn hear(&self) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut notices = inotify::Reader::new(&self.watch, &mut buffer);
-        let mut is_over = false;
         loop {
             match notices.next() {
-                Ok(notice) => is_over |= notice.events().intersects(ends),
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(is_over),
-                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -148,6 +155,7 @@ impl Growing {
             (_, None) => false,
         };
         // One that was moved away is read to its end, and then the new one.
+        let mut is_at_end = true;
         if let Some(file) = &mut self.file {
             let length = file.metadata()?.len();
             if length < self.offset {
@@ -158,8 +166,12 @@ impl Growing {
                 self.offset = 0;
             }
             self.offset = read_on(file, self.offset, &mut bytes)?;
+            is_at_end = self.offset >= file.metadata()?.len();
         }
-        if is_another && let Some(mut file) = there {
+        if is_another
+            && is_at_end
+            && let Some(mut file) = there
+        {
             self.offset = read_on(&mut file, 0, &mut bytes)?;
             self.file = Some(file);
         }
@@ -169,7 +181,7 @@ impl Growing {
             None => 0,
         };
         self.unfinished = bytes.split_off(complete);
-        let mut lines = split(&bytes);
+        let mut lines = split(self.log, &bytes);
         for line in &mut lines {
             self.at = line.at.or(self.at);
             line.at = self.at;

@@ -8,6 +8,7 @@ mod follow;
 mod meaning;
 mod read;
 mod rotate;
+mod session;
 
 use jiff::civil::DateTime;
 
@@ -15,45 +16,50 @@ pub(super) use diagnosis::diagnose;
 pub use follow::{Follower, Woken};
 pub use meaning::{Kind, Meaning};
 pub use read::{LogDir, LogFile, Past};
-pub use rotate::{LOG_LIMIT, rotate_logs};
+pub use rotate::LOG_LIMIT;
+pub use session::{Entry, Folder, Sessions};
 
 /// One line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
+    /// The log it stands in. Whatever the line says of itself, this is where it is: everybody who may reach a daemon
+    /// can write into its server.log.
+    pub file: LogFile,
     /// When it was written, in the clock of the machine; a line without a head has that of the line
     /// before it.
     pub at: Option<DateTime>,
-    /// The head as it stands in the log, `[2026-11-20 17:34:04.858 Control   447]`; `None` for a line
-    /// that goes on from the one before, or whose form is not known.
-    pub head: Option<String>,
-    /// `Control`, `Server`, `Client`, `Other` and so on.
-    pub tag: Option<String>,
+    /// `Control`, `Server`, `Client`, `Other` and so on; `None` for a line that goes on from the one before, or whose
+    /// form is not known.
+    pub tag: Option<Box<str>>,
+    /// The process id in its head.
+    pub pid: Option<u32>,
     /// What it says; the whole line where there is no head.
-    pub text: String,
+    pub text: Box<str>,
 }
 
 impl LogLine {
     /// Takes a line apart (form: MPS guide, "Appendix: Logging"; recorded on drivers 550 to 595).
-    pub fn parse(line: &str) -> Self {
-        Self::with_head(line).unwrap_or_else(|| Self {
+    pub fn parse(file: LogFile, line: &str) -> Self {
+        Self::with_head(file, line).unwrap_or_else(|| Self {
+            file,
             at: None,
-            head: None,
             tag: None,
-            text: line.to_owned(),
+            pid: None,
+            text: line.into(),
         })
     }
 
-    fn with_head(line: &str) -> Option<Self> {
+    fn with_head(file: LogFile, line: &str) -> Option<Self> {
         const TIME: usize = "2026-11-20 17:34:04.858".len();
         let (head, text) = line.strip_prefix('[')?.split_once(']')?;
         let (time, writer) = (head.get(..TIME)?, head.get(TIME..)?);
         let (tag, pid) = writer.trim().rsplit_once(char::is_whitespace)?;
-        pid.parse::<u32>().ok()?;
         Some(Self {
+            file,
+            pid: Some(pid.parse().ok()?),
             at: Some(time.parse().ok()?),
-            head: Some(format!("[{head}]")),
-            tag: Some(tag.trim().to_owned()),
-            text: text.strip_prefix(' ').unwrap_or(text).to_owned(),
+            tag: Some(tag.trim().into()),
+            text: text.strip_prefix(' ').unwrap_or(text).into(),
         })
     }
 
@@ -86,7 +92,8 @@ mod tests {
     use super::*;
 
     fn line(at: &str, text: &str) -> LogLine {
-        LogLine::parse(&format!("[2026-11-20 17:34:{at} Control   447] {text}"))
+        let line = format!("[2026-11-20 17:34:{at} Control   447] {text}");
+        LogLine::parse(LogFile::Control, &line)
     }
 
     #[test]
@@ -94,14 +101,15 @@ mod tests {
         let parsed = line("04.858", "NEW UI");
         assert_eq!(parsed.at.unwrap().to_string(), "2026-11-20T17:34:04.858");
         assert_eq!(
-            (parsed.tag.as_deref(), parsed.text.as_str()),
-            (Some("Control"), "NEW UI")
+            (parsed.tag.as_deref(), parsed.pid, &*parsed.text),
+            (Some("Control"), Some(447), "NEW UI")
         );
         let volta = "[2021-01-02 03:04:05.006 Legacy Server 31999] Volta MPS: x] y";
-        let parsed = LogLine::parse(volta);
-        assert_eq!(parsed.tag.as_deref(), Some("Legacy Server"));
-        assert_eq!(parsed.text, "Volta MPS: x] y");
-        assert_eq!(format!("{} {}", parsed.head.unwrap(), parsed.text), volta);
+        let parsed = LogLine::parse(LogFile::Server, volta);
+        assert_eq!(
+            (parsed.tag.as_deref(), parsed.pid, &*parsed.text),
+            (Some("Legacy Server"), Some(31999), "Volta MPS: x] y")
+        );
     }
 
     #[test]
@@ -116,8 +124,8 @@ mod tests {
             "[é2026-11-20 17:34:04.85 Control 447] no boundary",
             "plain",
         ] {
-            let parsed = LogLine::parse(text);
-            assert_eq!((parsed.at, parsed.text.as_str()), (None, text));
+            let parsed = LogLine::parse(LogFile::Server, text);
+            assert_eq!((parsed.at, &*parsed.text), (None, text));
         }
     }
 
@@ -129,10 +137,11 @@ mod tests {
             line("05.000", "b, the clock was set back"),
         ];
         let server = vec![line("04.000", "x"), line("05.500", "y")];
-        let texts: Vec<String> = merge(control, server)
+        let texts: Vec<Box<str>> = merge(control, server)
             .into_iter()
             .map(|line| line.text)
             .collect();
-        assert_eq!(texts, ["a", "x", "y", "b", "b, the clock was set back"]);
+        let wanted = ["a", "x", "y", "b", "b, the clock was set back"];
+        assert_eq!(texts, wanted.map(Box::from));
     }
 }

@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat};
@@ -38,8 +39,10 @@ impl LogFile {
 /// How many older parts of a log are kept.
 pub(super) const KEPT: u32 = 3;
 
-/// No more of a log than this is ever read at once, in bytes: whoever owns the directory may put anything there.
+/// No more of a log than this is ever read at once, in bytes and in lines: whoever owns the directory may put
+/// anything there, and a line takes a hundred bytes even if it is empty.
 const MOST: u64 = 64 << 20;
+const MOST_LINES: usize = 1_000_000;
 
 /// A directory with a daemon's logs. It may belong to a user who puts anything there: links are not followed, and
 /// what is no file is not opened.
@@ -54,8 +57,8 @@ pub struct LogDir {
 pub struct Past {
     /// The lines.
     pub lines: Vec<LogLine>,
-    /// Whether there was more than could be read.
-    pub is_cut: bool,
+    /// Why what stands before them could not be read, where that is so.
+    pub cut: Option<String>,
     pub(super) file: Option<File>,
     pub(super) offset: u64,
 }
@@ -80,6 +83,13 @@ impl LogDir {
         &self.path
     }
 
+    /// Whether it still lies where it was opened.
+    pub(super) fn is_in_place(&self) -> io::Result<bool> {
+        let opened = rustix::fs::fstat(&self.dir)?;
+        let there = std::fs::symlink_metadata(&self.path);
+        Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (opened.st_dev, opened.st_ino)))
+    }
+
     /// The last lines of a log, older parts of it included; all of them without a number. A last line that is still
     /// being written belongs to them unless the log is going to be followed.
     ///
@@ -94,14 +104,21 @@ impl LogDir {
             let names =
                 std::iter::once(log.name().to_owned()).chain((1..=KEPT).map(|n| log.older(n)));
             for (age, name) in names.enumerate() {
-                let missing = lines.map_or(usize::MAX, |lines| lines.saturating_sub(found));
+                let missing = lines.unwrap_or(usize::MAX).saturating_sub(found);
                 if age > 0 && missing == 0 {
                     break;
                 }
-                let Some(mut file) = self.open_file(&name)? else {
-                    continue;
+                let most = (left, MOST_LINES.saturating_sub(found));
+                let mut file = match self.open_file(&name) {
+                    Ok(Some(file)) => file,
+                    Ok(None) => continue,
+                    Err(error) if age > 0 => {
+                        past.cut = Some(format!("{name}: {error}"));
+                        break;
+                    }
+                    Err(error) => return Err(error),
                 };
-                let (mut bytes, end, is_cut) = tail(&mut file, missing, left)?;
+                let (mut bytes, end, is_cut) = tail(&mut file, missing, most)?;
                 if age == 0 {
                     past.offset = end;
                     if followed {
@@ -115,11 +132,11 @@ impl LogDir {
                     past.file = Some(file);
                 }
                 left = left.saturating_sub(bytes.len() as u64);
-                let lines = split(&bytes);
+                let lines = split(log, &bytes);
                 found += lines.len();
                 parts.push(lines);
-                past.is_cut |= is_cut;
                 if is_cut {
+                    past.cut = Some(format!("{name} has more than is read at once"));
                     break;
                 }
             }
@@ -156,15 +173,19 @@ impl LogDir {
 }
 
 /// The end of a file with at least so many lines if it has them, its length, and whether the start was left out for
-/// its size.
-fn tail(file: &mut File, lines: usize, most: u64) -> io::Result<(Vec<u8>, u64, bool)> {
+/// its size, in bytes or lines.
+fn tail(
+    file: &mut File,
+    lines: usize,
+    (most, most_lines): (u64, usize),
+) -> io::Result<(Vec<u8>, u64, bool)> {
     const BLOCK: u64 = 64 << 10;
     let end = file.metadata()?.len();
     let mut start = end;
     let mut blocks: Vec<Vec<u8>> = Vec::new();
     // One more than wanted: the first may be only the end of a line.
     let mut newlines = 0_usize;
-    while start > 0 && newlines <= lines && end - start < most {
+    while start > 0 && newlines <= lines && newlines < most_lines && end - start < most {
         let length = BLOCK.min(start);
         start -= length;
         let mut block = Vec::new();
@@ -186,9 +207,9 @@ fn tail(file: &mut File, lines: usize, most: u64) -> io::Result<(Vec<u8>, u64, b
 }
 
 /// Lines out of bytes. Text that is no UTF-8 is shown with replacement characters.
-pub(super) fn split(bytes: &[u8]) -> Vec<LogLine> {
+pub(super) fn split(log: LogFile, bytes: &[u8]) -> Vec<LogLine> {
     let text = String::from_utf8_lossy(bytes);
-    text.lines().map(LogLine::parse).collect()
+    text.lines().map(|line| LogLine::parse(log, line)).collect()
 }
 
 /// Lines without a head were written with the line before them.

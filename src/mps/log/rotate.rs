@@ -2,9 +2,11 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchown, ftruncate, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate, openat, renameat, statat,
+    unlinkat,
+};
 use rustix::io::Errno;
 
 use super::read::KEPT;
@@ -23,7 +25,7 @@ const MOST: u64 = 4 * LOG_LIMIT;
 impl LogDir {
     /// Puts aside what the logs hold that have grown over the limit: copied to `control.log.1` and truncated, since
     /// the daemon keeps its file open and only appends. Lines that it writes between the two are lost. Returns the
-    /// names of those that were.
+    /// names of those that were. One log that cannot be put aside does not keep the other from it.
     ///
     /// The directory may belong to a user, whose every trick ends at himself: nothing is followed, and only regular
     /// files with one link that belong to whoever the directory belongs to are touched. (The directory's own owner is
@@ -32,14 +34,25 @@ impl LogDir {
     /// # Errors
     /// The system's, or `PermissionDenied` where something else lies in a log's place; with the path.
     pub fn rotate(&self) -> io::Result<Vec<&'static str>> {
-        let mut rotated = Vec::new();
-        for log in LogFile::ALL {
+        let one = |log: LogFile| {
             let done = self.rotate_one(log);
-            if done.map_err(|error| in_path(&self.path.join(log.name()), &error))? {
-                rotated.push(log.name());
-            }
-        }
-        Ok(rotated)
+            let done = done.map_err(|error| in_path(&self.path.join(log.name()), &error))?;
+            Ok(done.then_some(log.name()))
+        };
+        let done: Vec<io::Result<_>> = LogFile::ALL.into_iter().map(one).collect();
+        let rotated: io::Result<Vec<_>> = done.into_iter().collect();
+        Ok(rotated?.into_iter().flatten().collect())
+    }
+
+    /// Whether one of the logs has grown over the limit, or something else lies in its place.
+    pub fn is_due(&self) -> bool {
+        LogFile::ALL.into_iter().any(|log| {
+            let meta = statat(&self.dir, log.name(), AtFlags::SYMLINK_NOFOLLOW);
+            meta.is_ok_and(|meta| {
+                let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
+                !is_file || u64::try_from(meta.st_size).is_ok_and(|size| size > LOG_LIMIT)
+            })
+        })
     }
 
     fn rotate_one(&self, log: LogFile) -> io::Result<bool> {
@@ -49,6 +62,7 @@ impl LogDir {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(false),
             Err(Errno::LOOP) => return Err(planted("it is a link")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(planted("it is no regular file")),
             Err(error) => return Err(error.into()),
         };
         let owner = rustix::fs::fstat(&self.dir)?.st_uid;
@@ -65,6 +79,27 @@ impl LogDir {
         if meta.len() <= LOG_LIMIT {
             return Ok(false);
         }
+        // Under a name of its own first: half a copy is never taken for a part of the log.
+        let copy_name = format!("{}.new", log.name());
+        ok_if_missing(unlinkat(&self.dir, &copy_name, AtFlags::empty()))?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let copy = File::from(openat(&self.dir, &copy_name, flags, mode)?);
+        let copied = copy_end(&mut file, &copy)
+            .and_then(|()| give(&copy, &meta))
+            .and_then(|()| self.put_in_line(log, &copy_name));
+        if let Err(error) = copied {
+            // Half a copy helps nobody, and the disk may be full.
+            let _ = unlinkat(&self.dir, &copy_name, AtFlags::empty());
+            return Err(error);
+        }
+        ftruncate(&file, 0)?;
+        Ok(true)
+    }
+
+    /// Makes a copy the youngest of the older parts; the oldest goes.
+    fn put_in_line(&self, log: LogFile, copy: &str) -> io::Result<()> {
         for number in (1..KEPT).rev() {
             ok_if_missing(renameat(
                 &self.dir,
@@ -73,36 +108,7 @@ impl LogDir {
                 log.older(number + 1),
             ))?;
         }
-        let younger = log.older(1);
-        ok_if_missing(unlinkat(&self.dir, &younger, AtFlags::empty()))?;
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let copy = File::from(openat(
-            &self.dir,
-            &younger,
-            flags,
-            Mode::from_raw_mode(0o600),
-        )?);
-        let copied = copy_end(&mut file, &copy).and_then(|()| give(&copy, &meta));
-        if let Err(error) = copied {
-            // Half a copy helps nobody, and the disk may be full.
-            let _ = unlinkat(&self.dir, &younger, AtFlags::empty());
-            return Err(error);
-        }
-        ftruncate(&file, 0)?;
-        Ok(true)
-    }
-}
-
-/// Opens a directory and puts aside what its logs hold over the limit; a directory that is not there has none.
-///
-/// # Errors
-/// As [`LogDir::rotate`].
-pub fn rotate_logs(path: &Path) -> io::Result<Vec<&'static str>> {
-    match LogDir::open(path) {
-        Ok(dir) => dir.rotate(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
+        Ok(renameat(&self.dir, copy, &self.dir, log.older(1))?)
     }
 }
 

@@ -1,0 +1,39 @@
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use crate::environment::{Environment, Home};
+use crate::mps::LogDir;
+use crate::node::{Node, RunDir};
+
+/// Whether a daemon of this home has a log that [`put_logs_aside`] would have to look at.
+pub fn has_large_logs(node: &Node, home: &Home) -> bool {
+    let logs = logs(node, home);
+    logs.iter()
+        .any(|path| LogDir::open(path).is_ok_and(|dir| dir.is_due()))
+}
+
+/// Puts aside what the logs of this home's daemons hold over the limit; returns, in words, what could not be. Nothing
+/// depends on it: a log that stays only goes on growing. The caller holds the node's lock.
+pub fn put_logs_aside(environment: &Environment, node: &Node, home: &Home) -> Vec<String> {
+    // Half of it is done over again by the next one; but there is no need.
+    let _change = environment.interrupt.begin();
+    let logs = logs(node, home).into_iter();
+    logs.filter_map(|path| match LogDir::open(&path) {
+        Ok(dir) => dir.rotate().err(),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => Some(error),
+    })
+    .map(|error| format!("a log could not be put aside: {error}"))
+    .collect()
+}
+
+/// The log directories of the daemons that are this home's.
+fn logs(node: &Node, home: &Home) -> Vec<PathBuf> {
+    let run_dir = RunDir::at(&home.run);
+    let ours = node
+        .served
+        .iter()
+        .filter(|served| served.run_dir == run_dir);
+    ours.map(|served| home.log.join(&served.record.uuid))
+        .collect()
+}

@@ -1,0 +1,22 @@
+use std::str::FromStr;
+
+/// How many lines of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lines {
+    /// `all`
+    All,
+    /// The last ones.
+    Last(usize),
+}
+
+impl FromStr for Lines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) => Ok(Self::Last(number)),
+            Err(_) if text == "all" => Ok(Self::All),
+            Err(_) => Err("it may be a number, or all".to_owned()),
+        }
+    }
+}

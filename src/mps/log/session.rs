@@ -1,0 +1,197 @@
+use jiff::civil::DateTime;
+
+use super::{Kind, LogFile, LogLine};
+
+/// What is shown of a log: a line, or in place of many lines the control sessions that they belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A line.
+    Line(LogLine),
+    /// Control sessions, one after another with nothing between them.
+    Sessions(Sessions),
+}
+
+/// Control sessions: with `status` asking every few seconds they are most of a control.log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// When the last of them was opened.
+    pub at: Option<DateTime>,
+    /// The daemon's process id.
+    pub pid: Option<u32>,
+    /// How many they are; 0 for what is left of one that was interrupted by another line.
+    pub count: usize,
+    /// The commands, each once, and how often they were given.
+    pub commands: Vec<(Box<str>, usize)>,
+    /// Whether one of them was more than a question. Such a session stands alone.
+    pub is_change: bool,
+}
+
+/// Puts sessions together.
+#[derive(Clone, Debug, Default)]
+pub struct Folder {
+    /// Those that have ended.
+    over: Option<Sessions>,
+    /// The one that goes on.
+    open: Option<Sessions>,
+}
+
+impl Folder {
+    /// The entries that these lines come to, after those that it was given before. The last sessions may still
+    /// be missing.
+    pub fn take(&mut self, lines: Vec<LogLine>) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for line in lines {
+            let is_session = line.file == LogFile::Control && line.meaning().kind == Kind::Chatter;
+            if is_session {
+                self.add(&line, &mut entries);
+            } else {
+                entries.extend(self.rest());
+                entries.push(Entry::Line(line));
+            }
+        }
+        entries
+    }
+
+    /// The sessions that have not been given yet; of one that is still open, what it has come to.
+    pub fn rest(&mut self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        self.close(&mut entries);
+        entries.extend(self.over.take().map(Entry::Sessions));
+        entries
+    }
+
+    /// The same, unless a session is still open.
+    pub fn rest_if_closed(&mut self) -> Vec<Entry> {
+        if self.open.is_some() {
+            return Vec::new();
+        }
+        self.rest()
+    }
+
+    fn add(&mut self, line: &LogLine, entries: &mut Vec<Entry>) {
+        let begun = |count| Sessions {
+            at: line.at,
+            pid: line.pid,
+            count,
+            commands: Vec::new(),
+            is_change: false,
+        };
+        let text = line.text.trim();
+        if text == "NEW UI" {
+            self.close(entries);
+            self.open = Some(begun(1));
+        } else if text == "UI closed" {
+            self.close(entries);
+        } else if let Some(command) = text.strip_prefix("Cmd:").map(str::trim) {
+            let open = self.open.get_or_insert_with(|| begun(0));
+            open.is_change |= !is_question(command);
+            count(&mut open.commands, command, 1);
+        }
+        // What it was answered, and that it was let in, goes without saying.
+    }
+
+    /// Puts the session that has been open to those before it.
+    fn close(&mut self, entries: &mut Vec<Entry>) {
+        let Some(closed) = self.open.take() else {
+            return;
+        };
+        if closed.is_change || closed.count == 0 {
+            entries.extend(self.over.take().map(Entry::Sessions));
+            entries.push(Entry::Sessions(closed));
+            return;
+        }
+        let over = self.over.get_or_insert_with(|| Sessions {
+            count: 0,
+            commands: Vec::new(),
+            ..closed.clone()
+        });
+        over.at = closed.at;
+        over.count += closed.count;
+        for (command, times) in closed.commands {
+            count(&mut over.commands, &command, times);
+        }
+    }
+}
+
+fn count(commands: &mut Vec<(Box<str>, usize)>, command: &str, times: usize) {
+    match commands.iter_mut().find(|(known, _)| **known == *command) {
+        Some((_, known)) => *known += times,
+        None => commands.push((command.into(), times)),
+    }
+}
+
+/// Whether a control command changes nothing (MPS guide, "Appendix: nvidia-cuda-mps-control").
+fn is_question(command: &str) -> bool {
+    let name = command.split_whitespace().next().unwrap_or_default();
+    name.starts_with("get_") || ["", "ps", "lspart", "device_query", "help"].contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(texts: &[&str]) -> Vec<LogLine> {
+        let line = |(at, text): (usize, &&str)| {
+            let line = format!("[2026-11-20 17:34:04.{at:03} Control   447] {text}");
+            LogLine::parse(LogFile::Control, &line)
+        };
+        texts.iter().enumerate().map(line).collect()
+    }
+
+    fn session<'a>(commands: &[&'a str]) -> Vec<&'a str> {
+        let mut lines = vec!["Accepting connection...", "NEW UI"];
+        lines.extend(commands);
+        lines.push("UI closed");
+        lines
+    }
+
+    fn shown(folder: &mut Folder, texts: &[&str]) -> Vec<String> {
+        let mut entries = folder.take(lines(texts));
+        entries.extend(folder.rest_if_closed());
+        let show = |entry| match entry {
+            Entry::Line(line) => line.text.to_string(),
+            Entry::Sessions(sessions) => {
+                let change = if sessions.is_change { " !" } else { "" };
+                format!("{} {:?}{change}", sessions.count, sessions.commands)
+            }
+        };
+        entries.into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn questions_one_after_another_are_one_entry() {
+        let asked = session(&["Cmd:get_server_list", "466", "Cmd: get_server_status 466"]);
+        let texts = [asked.clone(), asked, vec!["Removed Shm file"]].concat();
+        let shown = shown(&mut Folder::default(), &texts);
+        let sessions = r#"2 [("get_server_list", 2), ("get_server_status 466", 2)]"#;
+        assert_eq!(shown, [sessions, "Removed Shm file"]);
+    }
+
+    #[test]
+    fn a_change_stands_alone() {
+        let asked = session(&["Cmd:ps"]);
+        let set = session(&["Cmd:set_default_active_thread_percentage 30"]);
+        let texts = [asked.clone(), set, asked].concat();
+        let shown = shown(&mut Folder::default(), &texts);
+        let change = r#"1 [("set_default_active_thread_percentage 30", 1)] !"#;
+        assert_eq!(shown, [r#"1 [("ps", 1)]"#, change, r#"1 [("ps", 1)]"#]);
+    }
+
+    #[test]
+    fn what_is_refused_stands_behind_the_command() {
+        let texts = session(&["Cmd:nosuch", "Unknown command \"nosuch\"", "Cmd:ps"]);
+        let shown = shown(&mut Folder::default(), &texts);
+        let (first, last) = (r#"1 [("nosuch", 1)] !"#, r#"0 [("ps", 1)]"#);
+        assert_eq!(shown, [first, "Unknown command \"nosuch\"", last]);
+    }
+
+    #[test]
+    fn a_session_that_is_open_waits_for_its_end() {
+        let mut folder = Folder::default();
+        assert!(shown(&mut folder, &["Accepting connection...", "NEW UI"]).is_empty());
+        assert!(shown(&mut folder, &["Cmd:ps"]).is_empty());
+        assert_eq!(shown(&mut folder, &["UI closed"]), [r#"1 [("ps", 1)]"#]);
+        // The end of one whose beginning was not read.
+        assert!(shown(&mut folder, &["466", "UI closed"]).is_empty());
+    }
+}

@@ -1,0 +1,284 @@
+use std::fmt::Write as _;
+
+use console::style;
+use jiff::civil::{Date, DateTime};
+
+use super::words::harmless;
+use crate::mps::{Entry, Kind, LogFile, LogLine, Sessions};
+
+/// A line is shown up to so many characters: whoever may write into a log may write a line without end.
+const LONGEST: usize = 4096;
+
+/// What stands before a line's text: mark, time, file and process id, with blanks between them.
+const HEAD: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
+
+/// How the lines of a daemon's logs are shown: it remembers what it has shown and explained.
+#[derive(Debug)]
+pub struct LogView {
+    /// The terminal's width; `None` where nobody sits before one: then every line has its date, and none is broken.
+    width: Option<usize>,
+    day: Option<Date>,
+    /// What lines that were shown mean, each once.
+    meanings: Vec<Explained>,
+    /// Whether sessions were put together.
+    has_sessions: bool,
+    /// Whether that was said.
+    said_sessions: bool,
+}
+
+/// What a kind of line means.
+#[derive(Debug)]
+struct Explained {
+    kind: Kind,
+    why: &'static str,
+    /// One that says it.
+    text: Box<str>,
+    times: usize,
+    is_said: bool,
+}
+
+impl LogView {
+    /// A view of that width.
+    pub(super) fn new(width: Option<usize>) -> Self {
+        Self {
+            width,
+            day: None,
+            meanings: Vec::new(),
+            has_sessions: false,
+            said_sessions: false,
+        }
+    }
+
+    /// These lines and sessions.
+    pub(super) fn text(&mut self, entries: &[Entry]) -> String {
+        let mut text = String::new();
+        for entry in entries {
+            match entry {
+                Entry::Line(line) => self.line(line, &mut text),
+                Entry::Sessions(sessions) => self.sessions(sessions, &mut text),
+            }
+        }
+        text
+    }
+
+    fn line(&mut self, line: &LogLine, text: &mut String) {
+        let meaning = line.meaning();
+        if let Some(why) = meaning.why.filter(|_| meaning.kind != Kind::Chatter) {
+            self.note_meaning(meaning.kind, why, line);
+        }
+        let written_by = match (line.file, line.tag.as_deref()) {
+            (_, None)
+            | (LogFile::Control, Some("Control"))
+            | (LogFile::Server, Some("Server" | "Other")) => String::new(),
+            (_, Some(tag)) => format!("({tag}) "),
+        };
+        let said = format!("{written_by}{}", line.text.trim_end());
+        // A line without a head was written with the one before it.
+        let at = line.at.filter(|_| line.tag.is_some());
+        self.row(meaning.kind, at, line.file, line.pid, &said, text);
+    }
+
+    fn sessions(&mut self, sessions: &Sessions, text: &mut String) {
+        const MOST: usize = 6;
+        self.has_sessions = true;
+        let commands = sessions.commands.iter().take(MOST);
+        let mut said: Vec<String> = commands
+            .map(|(command, times)| match times {
+                1 => command.to_string(),
+                times => format!("{command} ×{times}"),
+            })
+            .collect();
+        if sessions.commands.len() > MOST {
+            said.push(format!("and {} more", sessions.commands.len() - MOST));
+        }
+        if said.is_empty() {
+            said.push("nothing asked".to_owned());
+        }
+        let said = said.join(", ");
+        let said = match sessions.count {
+            0 | 1 => format!("session: {said}"),
+            count => format!("{count} sessions: {said}"),
+        };
+        let kind = if sessions.is_change {
+            Kind::Ordinary
+        } else {
+            Kind::Chatter
+        };
+        let (at, pid) = (sessions.at, sessions.pid);
+        self.row(kind, at, LogFile::Control, pid, &said, text);
+    }
+
+    fn row(
+        &mut self,
+        kind: Kind,
+        at: Option<DateTime>,
+        file: LogFile,
+        pid: Option<u32>,
+        said: &str,
+        text: &mut String,
+    ) {
+        let time = at.map_or(String::new(), |at| at.strftime("%H:%M:%S%.3f").to_string());
+        let time = match (self.width, at) {
+            (None, Some(at)) => format!("{} {time}", at.date()),
+            (None, None) => " ".repeat("2026-11-20 17:34:04.858".len()),
+            (Some(_), Some(at)) if self.day != Some(at.date()) => {
+                self.day = Some(at.date());
+                let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
+                time
+            }
+            (Some(_), _) => time,
+        };
+        let pid = pid.map_or(String::new(), |pid| pid.to_string());
+        let file = match file {
+            LogFile::Control => "control",
+            LogFile::Server => "server",
+        };
+        let said = shortened(said);
+        for (nth, part) in broken(&said, self.width).into_iter().enumerate() {
+            let said = match kind {
+                Kind::Fault => style(part).red().bold(),
+                Kind::Refusal => style(part).yellow(),
+                Kind::Benign | Kind::Chatter => style(part).dim(),
+                Kind::Ordinary | Kind::Unknown => style(part),
+            };
+            if nth > 0 {
+                let _ = writeln!(text, "{:HEAD$}{said}", "");
+                continue;
+            }
+            let head = style(format!("{time:12} {file:7} {pid:>7}")).dim();
+            let line = format!("{}{head}  {said}", mark(kind));
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    }
+
+    fn note_meaning(&mut self, kind: Kind, why: &'static str, line: &LogLine) {
+        match self.meanings.iter_mut().find(|known| known.why == why) {
+            Some(known) => {
+                known.times += 1;
+                known.text.clone_from(&line.text);
+            }
+            None => self.meanings.push(Explained {
+                kind,
+                why,
+                text: line.text.clone(),
+                times: 1,
+                is_said: false,
+            }),
+        }
+    }
+
+    /// What is to be known about the lines shown since the last call, each meaning once; nothing where everything
+    /// was said. What is worst comes last, where the eye is.
+    pub(super) fn explanation(&mut self) -> String {
+        let mut text = String::new();
+        if self.has_sessions && !self.said_sessions {
+            self.said_sessions = true;
+            let said = "Control sessions are put together: --sessions shows every line and answer.";
+            let _ = writeln!(text, "{}", style(said).dim().for_stderr());
+        }
+        for kind in [Kind::Benign, Kind::Ordinary, Kind::Refusal, Kind::Fault] {
+            let new = self.meanings.iter_mut().filter(|known| known.kind == kind);
+            for known in new.filter(|known| !known.is_said) {
+                known.is_said = true;
+                let times = match known.times {
+                    1 => String::new(),
+                    times => format!(" ({times} times)"),
+                };
+                let said = harmless(&known.text);
+                let said = console::truncate_str(&said, 60, "…");
+                let mark = mark_for_stderr(kind);
+                let _ = writeln!(text, "{mark}{said}{times}\n    {}", known.why);
+            }
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+/// What tells a line's kind without colours.
+const fn sign(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Fault => "!! ",
+        Kind::Refusal => "!  ",
+        Kind::Benign => "~  ",
+        Kind::Chatter | Kind::Ordinary | Kind::Unknown => "   ",
+    }
+}
+
+fn mark(kind: Kind) -> String {
+    match kind {
+        Kind::Fault => style(sign(kind)).red().bold().to_string(),
+        Kind::Refusal => style(sign(kind)).yellow().bold().to_string(),
+        _ => sign(kind).to_owned(),
+    }
+}
+
+fn mark_for_stderr(kind: Kind) -> String {
+    let sign = style(sign(kind)).bold().for_stderr();
+    match kind {
+        Kind::Fault => sign.red().to_string(),
+        Kind::Refusal => sign.yellow().to_string(),
+        _ => sign.to_string(),
+    }
+}
+
+/// The text with nothing in it that steers the terminal, and an end.
+fn shortened(said: &str) -> String {
+    let length = said.chars().count();
+    if length <= LONGEST {
+        return harmless(said).into_owned();
+    }
+    let first: String = said.chars().take(LONGEST).collect();
+    format!(
+        "{}… ({} more characters)",
+        harmless(&first),
+        length - LONGEST
+    )
+}
+
+/// The text in parts that fit behind the head; broken between words, where there are some.
+fn broken(said: &str, width: Option<usize>) -> Vec<String> {
+    const LEAST: usize = 20;
+    let Some(room) = width.map(|width| width.saturating_sub(HEAD).max(LEAST)) else {
+        return vec![said.to_owned()];
+    };
+    let mut parts = vec![String::new()];
+    let mut used = 0;
+    for word in said.split_inclusive(' ') {
+        let wide = console::measure_text_width(word.trim_end());
+        if used > 0 && used + wide > room {
+            parts.push(String::new());
+            used = 0;
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push_str(word);
+        }
+        used += console::measure_text_width(word);
+    }
+    // A blank behind the last column would begin another line.
+    parts
+        .iter()
+        .map(|part| part.trim_end().to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_broken_between_words_and_short_ones_are_not() {
+        let broken_at = |room| broken("one two three-and-more four", Some(HEAD + room));
+        assert_eq!(broken_at(27), ["one two three-and-more four"]);
+        assert_eq!(broken_at(22), ["one two three-and-more", "four"]);
+        assert_eq!(broken_at(20), ["one two", "three-and-more four"]);
+        assert_eq!(broken("", Some(80)), [""]);
+        assert_eq!(broken("a b", None), ["a b"]);
+    }
+
+    #[test]
+    fn a_line_without_end_has_one_on_the_screen() {
+        let shown = shortened(&"x".repeat(LONGEST + 7));
+        assert!(shown.ends_with("x… (7 more characters)"));
+    }
+}

@@ -1,0 +1,669 @@
+//! `mig-mps logs`, and how `up` keeps logs small.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use crate::common::{NOBODY, Ran, SMALL, Sim, is_alive, is_root, plain, shell};
+
+/// What an H200 wrote into its logs, cut short.
+const CONTROL: &str = "\
+[2026-11-19 23:59:59.900 Control   689] NEW SERVER 696: Ready
+[2026-11-20 17:45:48.100 Control   689] Accepting connection...
+[2026-11-20 17:45:48.100 Control   689] NEW UI
+[2026-11-20 17:45:48.100 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:48.100 Control   689] 696
+[2026-11-20 17:45:48.100 Control   689] UI closed
+[2026-11-20 17:45:49.100 Control   689] NEW UI
+[2026-11-20 17:45:49.100 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:49.100 Control   689] 696
+[2026-11-20 17:45:49.100 Control   689] Cmd:get_server_status 696
+[2026-11-20 17:45:49.100 Control   689] ACTIVE
+[2026-11-20 17:45:49.100 Control   689] UI closed
+[2026-11-20 17:45:50.000 Control   689] User did not send valid credentials
+[2026-11-20 17:45:50.100 Control   689] NEW CLIENT 777 from user 0: Server already exists
+[2026-11-20 17:45:51.000 Control   689] User did not send valid credentials
+[2026-11-20 17:46:02.000 Control   689] NEW UI
+[2026-11-20 17:46:02.000 Control   689] Cmd:set_default_active_thread_percentage 200
+[2026-11-20 17:46:02.000 Control   689] Invalid percentage, expected between (0.0, 100.0]
+[2026-11-20 17:46:02.000 Control   689] UI closed
+";
+const SERVER: &str = "\
+[2026-11-20 17:46:00.045 Server   696] Client {PID: 777, Context: 1} encountered a fatal GPU error.
+[2026-11-20 17:46:00.045 Server   696] Server is handling a fatal GPU error.
+[2026-11-20 17:46:01.000 Server   696] Server failed to recevie command with status 806, assuming client {PID: 777, Context ID: 1} exit
+[2026-11-20 17:46:03.000 Client   976] Invalid CUDA_VISIBLE_DEVICES.
+[2026-11-20 17:46:04.000 Server   696] A line of a driver to come
+  and what goes on from it
+";
+
+/// A device whose daemon has ended and has left these logs; its name and log directory.
+fn ended(control: &str, server: &str) -> (Sim, PathBuf) {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    sim.run(&["down", "0.0"]).ended(0);
+    fs::write(dir.join("control.log"), control).unwrap();
+    fs::write(dir.join("server.log"), server).unwrap();
+    (sim, dir)
+}
+
+fn dir_of(sim: &Sim, name: &str) -> PathBuf {
+    let uuid = sim.device(name)["uuid"].as_str().unwrap().to_owned();
+    sim.node.log_dir().join(uuid)
+}
+
+/// Adds so many lines to a log that it is over the limit.
+fn fill(log: &Path, text: &str) {
+    let mut file = OpenOptions::new().append(true).open(log).unwrap();
+    let line = format!(
+        "[2026-11-20 17:34:04.858 Control   447] {text} {}\n",
+        "x".repeat(900)
+    );
+    let lines = line.repeat((9 << 20) / line.len());
+    file.write_all(lines.as_bytes()).unwrap();
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+#[test]
+fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
+    let (sim, _) = ended(CONTROL, SERVER);
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert_snapshot!(ran.stdout, @"
+       2026-11-19 23:59:59.900 control     689  NEW SERVER 696: Ready
+       2026-11-20 17:45:49.100 control     689  2 sessions: get_server_list ×2, get_server_status 696
+    ~  2026-11-20 17:45:50.000 control     689  User did not send valid credentials
+       2026-11-20 17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already exists
+    ~  2026-11-20 17:45:51.000 control     689  User did not send valid credentials
+    !! 2026-11-20 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a fatal GPU error.
+    !! 2026-11-20 17:46:00.045 server      696  Server is handling a fatal GPU error.
+    ~  2026-11-20 17:46:01.000 server      696  Server failed to recevie command with status 806, assuming client {PID: 777, Context ID: 1} exit
+       2026-11-20 17:46:02.000 control     689  session: set_default_active_thread_percentage 200
+    !  2026-11-20 17:46:02.000 control     689  Invalid percentage, expected between (0.0, 100.0]
+    !  2026-11-20 17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
+       2026-11-20 17:46:04.000 server      696  A line of a driver to come
+                               server             and what goes on from it
+    ");
+    assert_snapshot!(ran.stderr, @"
+
+    Control sessions are put together: --sessions shows every line and answer.
+    ~  User did not send valid credentials (2 times)
+        harmless: every start of a CUDA program leaves this line
+    ~  Server failed to recevie command with status 806, assuming …
+        harmless: a client has ended
+    !  Invalid CUDA_VISIBLE_DEVICES.
+        the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
+    !! Server is handling a fatal GPU error.
+        every client of this device fails; new ones are refused until all have gone
+    ");
+}
+
+#[test]
+fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
+    let (sim, _) = ended(CONTROL, SERVER);
+    let ran = sim.in_terminal("NO_COLOR=1", "logs 0.0", 80);
+    let shown = ran.stdout.replace('\r', "");
+    assert!(
+        shown.lines().all(|line| line.chars().count() <= 80),
+        "{shown}"
+    );
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    assert_snapshot!(shown, @"
+       2026-11-19
+       23:59:59.900 control     689  NEW SERVER 696: Ready
+       2026-11-20
+       17:45:49.100 control     689  2 sessions: get_server_list ×2,
+                                     get_server_status 696
+    ~  17:45:50.000 control     689  User did not send valid credentials
+       17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already
+                                     exists
+    ~  17:45:51.000 control     689  User did not send valid credentials
+    !! 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a
+                                     fatal GPU error.
+    !! 17:46:00.045 server      696  Server is handling a fatal GPU error.
+    ~  17:46:01.000 server      696  Server failed to recevie command with status
+                                     806, assuming client {PID: 777, Context ID: 1}
+                                     exit
+       17:46:02.000 control     689  session: set_default_active_thread_percentage
+                                     200
+    !  17:46:02.000 control     689  Invalid percentage, expected between (0.0,
+                                     100.0]
+    !  17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
+       17:46:04.000 server      696  A line of a driver to come
+                    server             and what goes on from it
+
+    Control sessions are put together: --sessions shows every line and answer.
+    ~  User did not send valid credentials (2 times)
+        harmless: every start of a CUDA program leaves this line
+    ~  Server failed to recevie command with status 806, assuming …
+        harmless: a client has ended
+    !  Invalid CUDA_VISIBLE_DEVICES.
+        the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID
+    !! Server is handling a fatal GPU error.
+        every client of this device fails; new ones are refused until all have gone
+    ");
+    // The same in colours.
+    let ran = sim.in_terminal("TERM=xterm", "logs 0.0", 200).stdout;
+    let line = |text: &str| ran.lines().find(|line| line.contains(text)).unwrap();
+    assert!(line("Server is handling").contains("\u{1b}[31m"));
+    assert!(line("Invalid percentage").contains("\u{1b}[33m"));
+    assert!(
+        line("valid credentials")
+            .ends_with("\u{1b}[2mUser did not send valid credentials\u{1b}[0m")
+    );
+    assert!(!line("NEW CLIENT 777").contains("\u{1b}[3"));
+}
+
+#[test]
+fn one_log_a_number_of_lines_and_every_line() {
+    let (sim, _) = ended(CONTROL, SERVER);
+    let lines = |args: &[&str]| {
+        let args = [&["logs", "0.0"], args].concat();
+        sim.run(&args).ended(0).stdout
+    };
+    assert_eq!(lines(&["--server"]).lines().count(), 6);
+    assert!(!lines(&["--server"]).contains(" control "));
+    assert!(!lines(&["--control"]).contains(" server "));
+    assert_eq!(lines(&["--sessions"]).lines().count(), 19 + 6);
+    assert_eq!(lines(&["-n", "all"]), lines(&[]));
+    assert_eq!(lines(&["-n", "0"]), "");
+    // What is counted is what is shown: sessions are one line.
+    let all = lines(&[]);
+    for number in 1..=all.lines().count() {
+        let last: Vec<&str> = all.lines().rev().take(number).collect();
+        let shown = lines(&["-n", &number.to_string()]);
+        assert_eq!(shown.lines().rev().collect::<Vec<_>>(), last, "{number}");
+    }
+    let wrong = sim.run(&["logs", "0.0", "-n", "some"]).ended(2);
+    assert!(
+        wrong.stderr.contains("it may be a number, or all"),
+        "{}",
+        wrong.stderr
+    );
+    sim.run(&["logs", "0.0", "--server", "--control"]).ended(2);
+}
+
+/// Between two lines of the server stand more sessions than are read at once.
+#[test]
+fn sessions_do_not_push_out_what_happened() {
+    let polled = "\
+[2026-11-20 17:45:48.100 Control   689] NEW UI
+[2026-11-20 17:45:48.100 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:48.100 Control   689] UI closed
+"
+    .repeat(5000);
+    let began = "[2026-11-20 17:45:40.000 Control   689] NEW SERVER 696: Ready\n";
+    let server = "[2026-11-20 17:45:41.000 Server   696] Server has started\n";
+    let (sim, _) = ended(&format!("{began}{polled}"), server);
+    let shown = sim.run(&["logs", "0.0", "-n", "3"]).ended(0).stdout;
+    assert_snapshot!(shown, @"
+    2026-11-20 17:45:40.000 control     689  NEW SERVER 696: Ready
+    2026-11-20 17:45:41.000 server      696  Server has started
+    2026-11-20 17:45:48.100 control     689  5000 sessions: get_server_list ×5000
+    ");
+}
+
+#[test]
+fn a_program_gets_an_object_a_line() {
+    let (sim, dir) = ended(CONTROL, SERVER);
+    let mut server = OpenOptions::new()
+        .append(true)
+        .open(dir.join("server.log"))
+        .unwrap();
+    writeln!(server, "a \u{1b}[2J \u{9b}1m \u{202e} \\ \"quoted\"").unwrap();
+    let shown = sim.run(&["logs", "0.0", "--json"]).ended(0).stdout;
+    assert_snapshot!(shown.lines().nth(14).unwrap(), @r#"{"time":"2026-11-20T17:45:51.000","file":"control.log","tag":"Control","pid":689,"text":"User did not send valid credentials","kind":"benign","meaning":"harmless: every start of a CUDA program leaves this line"}"#);
+    assert_snapshot!(shown.lines().last().unwrap(), @r#"{"time":"2026-11-20T17:46:04.000","file":"server.log","tag":null,"pid":null,"text":"a \u001b[2J \u009b1m \u202e \\ \"quoted\"","kind":"unknown","meaning":null}"#);
+    let last: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
+    assert_eq!(last["text"], "a \u{1b}[2J \u{9b}1m \u{202e} \\ \"quoted\"");
+    for line in shown.lines() {
+        serde_json::from_str::<Value>(line).unwrap();
+    }
+    assert_eq!(shown.lines().count(), 19 + 7);
+    let two = sim
+        .run(&["logs", "0.0", "--json", "-n", "2"])
+        .ended(0)
+        .stdout;
+    assert!(two.lines().eq(shown.lines().skip(24)), "{two}");
+}
+
+#[test]
+fn a_device_is_found_by_what_is_there() {
+    let (sim, dir) = ended(CONTROL, SERVER);
+    let uuid = dir.file_name().unwrap().to_str().unwrap();
+    let shown = sim.run(&["logs", "0.0"]).ended(0).stdout;
+    assert_eq!(sim.run(&["logs", uuid]).ended(0).stdout, shown);
+    assert_eq!(sim.run(&["logs", &uuid[..12]]).ended(0).stdout, shown);
+    // One that runs, and no driver that answers.
+    let mut command = sim.command(&["logs", "0.2"]);
+    let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(0);
+    assert!(
+        ran.stdout.contains("Starting control daemon"),
+        "{}",
+        ran.stdout
+    );
+    // A name that the driver alone could tell.
+    let mut command = sim.command(&["logs", "0.0"]);
+    let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
+    assert!(
+        ran.stderr.contains("The driver does not say"),
+        "{}",
+        ran.stderr
+    );
+    let unknown = sim.run(&["logs", "nobody"]).ended(2);
+    assert_snapshot!(plain(&unknown.stderr), @r#"error: no device is called "nobody"; there are 0.2, MIG-…"#);
+    let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
+    assert!(
+        ambiguous.stderr.contains("no device is called"),
+        "{}",
+        ambiguous.stderr
+    );
+}
+
+#[test]
+fn a_device_that_was_never_served_has_no_logs() {
+    let (sim, dir) = ended(CONTROL, SERVER);
+    fs::remove_dir_all(dir).unwrap();
+    let none = sim.run(&["logs", "0.0"]).ended(1);
+    assert_snapshot!(plain(&none.stderr), @"error: 0.0 (MIG-…) has no logs: mig-mps has started no daemon for it; status shows who else serves it");
+}
+
+#[test]
+fn a_fault_and_what_clients_do_is_told() {
+    let sim = Sim::with("h200", 1);
+    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
+        .ended(0);
+    sim.app("0", &["run", "0", "--fault"]).finish();
+    let ran = sim.run(&["logs", "0"]).ended(0);
+    let marked = |mark: &str| -> Vec<&str> {
+        let lines = ran.stdout.lines().filter(|line| line.starts_with(mark));
+        lines.collect()
+    };
+    assert!(
+        marked("!!")
+            .iter()
+            .any(|line| line.contains("Server is handling a fatal GPU error"))
+    );
+    assert!(
+        marked("~ ")
+            .iter()
+            .any(|line| line.contains("valid credentials"))
+    );
+    let explained = "harmless: every start of a CUDA program leaves this line";
+    assert_eq!(ran.stderr.matches(explained).count(), 1, "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .trim_end()
+            .ends_with("new ones are refused until all have gone")
+    );
+}
+
+/// `logs --follow`, read line by line.
+struct Following {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Following {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// Reads on to a line with that text.
+    fn await_line(&mut self, text: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let length = self.lines.read_line(&mut line).unwrap();
+            assert_ne!(length, 0, "it ended without {text}");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn following_survives_rotation_and_another_daemon_and_ends_with_ctrl_c() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f"]));
+    following.await_line("NEW SERVER");
+    let first = sim.client("0.0");
+    let pid = format!("NEW CLIENT {}", first.pid());
+    following.await_line(&pid);
+    // Put aside and truncated.
+    let log = dir_of(&sim, "0.0").join("control.log");
+    fill(&log, "filled");
+    following.await_line("filled");
+    sim.up(SMALL, &[]).ended(0);
+    assert!(size(&log) < 1 << 20);
+    let second = sim.client("0.0");
+    following.await_line(&format!("NEW CLIENT {}", second.pid()));
+    drop((first, second));
+    // Another daemon.
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    sim.up(SMALL, &["--yes"]).ended(0);
+    following.await_line("Starting control daemon");
+    shell(format!("kill -INT {}", following.child.id())).ended(0);
+    assert_eq!(following.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn following_ends_with_its_reader_and_with_the_directory() {
+    let (sim, dir) = ended(CONTROL, SERVER);
+    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "-n", "1"]));
+    following.await_line("goes on from it");
+    let Following { child, lines } = &mut following;
+    drop(std::mem::replace(lines, BufReader::new(empty())));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+
+    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "--json"]));
+    following.await_line("goes on from it");
+    fs::remove_dir_all(dir).unwrap();
+    assert_eq!(following.child.wait().unwrap().code(), Some(1));
+}
+
+/// The output of a program that says nothing.
+fn empty() -> std::process::ChildStdout {
+    let mut child = Command::new("true").stdout(Stdio::piped()).spawn().unwrap();
+    child.wait().unwrap();
+    child.stdout.take().unwrap()
+}
+
+/// Whoever owns the directory may put anything there.
+#[test]
+fn nothing_that_is_planted_hurts_who_reads() {
+    let (sim, dir) = ended(CONTROL, SERVER);
+    let control = dir.join("control.log");
+    let server = dir.join("server.log");
+    let secret = sim.node.dir().join("secret");
+    fs::write(&secret, "a secret\n").unwrap();
+    fs::remove_file(&control).unwrap();
+    symlink(&secret, &control).unwrap();
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert!(!ran.stdout.contains("secret") && ran.stdout.contains("fatal GPU error"));
+    assert!(
+        ran.stderr
+            .contains("control.log: it is a link: not followed"),
+        "{}",
+        ran.stderr
+    );
+
+    fs::remove_file(&server).unwrap();
+    shell(format!("mkfifo {}", server.display())).ended(0);
+    let ran = sim.run(&["logs", "0.0"]).ended(1);
+    assert!(
+        ran.stderr.contains("server.log: it is no regular file"),
+        "{}",
+        ran.stderr
+    );
+
+    // An older part that is a link, and a line that would clear the screen and draw another one.
+    fs::remove_file(&control).unwrap();
+    fs::remove_file(&server).unwrap();
+    let head = "[2026-11-20 17:34:04.858 Con\u{1b}]0;trol   447]";
+    fs::write(
+        &control,
+        format!("{head} \u{1b}[2J\u{1b}[1;1Hall is well\r\u{8}\u{9b}2J\u{202e}\n"),
+    )
+    .unwrap();
+    symlink(&secret, dir.join("control.log.1")).unwrap();
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert_snapshot!(ran.stdout, @r"                           control          [2026-11-20 17:34:04.858 Con\x1b]0;trol   447] \x1b[2J\x1b[1;1Hall is well\x0d\x08\u{9b}2J\u{202e}");
+    assert!(
+        ran.stderr
+            .contains("older lines are left out: control.log.1: it is a link"),
+        "{}",
+        ran.stderr
+    );
+    let terminal = sim.in_terminal("NO_COLOR=1", "logs 0.0", 80).stdout;
+    assert!(!terminal.contains('\u{1b}'), "{terminal}");
+
+    // Files without end, of nothing and of nothing but lines.
+    fs::File::create(&control)
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let ran = sim.run(&["logs", "0.0", "-n", "5"]).ended(0);
+    assert!(
+        ran.stderr
+            .contains("control.log has more than is read at once"),
+        "{}",
+        ran.stderr
+    );
+    fs::write(&server, "\n".repeat(8 << 20)).unwrap();
+    let ran = sim.run(&["logs", "0.0", "--server", "-n", "all"]).ended(0);
+    assert!(ran.stdout.lines().count() < 2_000_000);
+    assert!(
+        ran.stderr
+            .contains("server.log has more than is read at once"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// So may whoever owns a run directory, and root reads every user's.
+#[test]
+fn no_name_of_a_directory_steers_the_terminal() {
+    let (sim, _) = ended(CONTROL, SERVER);
+    for planted in [
+        sim.node.run_dir().join("\u{1b}[2J"),
+        sim.node.log_dir().join("MIG-\u{1b}[2J"),
+    ] {
+        fs::create_dir(&planted).unwrap();
+        fs::write(planted.join("device.json"), "{}").unwrap();
+    }
+    for args in [&["logs", "nobody"][..], &["logs", "0.0"], &["status"]] {
+        let ran = sim.run(args);
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(all.contains("device.json"), "{all}");
+        assert!(!all.contains('\u{1b}'), "{all}");
+    }
+}
+
+#[test]
+fn what_a_plain_user_may_not_read_is_said() {
+    if !is_root("what_a_plain_user_may_not_read_is_said") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    let logs = || {
+        let mut command = sim.by_nobody(&["logs", "0.0"]);
+        command.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+        Ran::of(command.env("MIG_MPS_LOG_DIR", sim.node.log_dir()))
+    };
+    assert!(logs().ended(0).stdout.contains("NEW SERVER"));
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&dir.join("server.log"), 0o600);
+    let ran = logs().ended(0);
+    assert!(ran.stdout.contains("NEW SERVER"));
+    assert!(
+        ran.stderr.contains("server.log: Permission denied"),
+        "{}",
+        ran.stderr
+    );
+    mode(&dir, 0o700);
+    let ran = logs().ended(1);
+    assert!(
+        ran.stderr.contains("cannot read the logs of 0.0"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("Permission denied"), "{}", ran.stderr);
+}
+
+#[test]
+fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    let control = dir.join("control.log");
+    let older = |number: u32| dir.join(format!("control.log.{number}"));
+    let neighbour = dir_of(&sim, "0.2");
+    let foreign = sim.node.log_dir().join("GPU-not-ours");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("control.log"), "").unwrap();
+    fill(&foreign.join("control.log"), "foreign");
+    for round in 1..=5 {
+        fill(&control, &format!("round {round}"));
+        let ran = sim.up(SMALL, &[]).ended(0);
+        // Nothing was done that is worth a word.
+        assert_eq!(
+            ran.stderr,
+            "Nothing to do: the node is as the profile says.\n"
+        );
+        assert!(size(&control) < 1 << 20);
+        assert_eq!(older(round).exists(), round <= 3);
+        let before = size(&control);
+        let client = sim.client("0.0");
+        assert!(client.finish().status.success());
+        assert!(size(&control) > before);
+        let text = fs::read(&control).unwrap();
+        assert!(!text.contains(&0), "it goes on where it was before");
+    }
+    assert!(fs::read_to_string(older(3)).unwrap().contains("round 3"));
+    let meta = |path: &Path| {
+        let meta = fs::metadata(path).unwrap();
+        (meta.uid(), meta.gid(), meta.mode())
+    };
+    assert_eq!(meta(&older(1)), meta(&control));
+    assert!(!neighbour.join("control.log.1").exists());
+    assert!(size(&foreign.join("control.log")) > 8 << 20);
+    let shown = sim.run(&["logs", "0.0"]).ended(0).stdout;
+    let rounds: Vec<bool> = (1..=5)
+        .map(|round| shown.contains(&format!("round {round}")))
+        .collect();
+    assert_eq!(rounds, [false, false, true, true, true]);
+    // Also where there is something to do.
+    fill(&neighbour.join("server.log"), "server");
+    sim.run(&["down", "0.0"]).ended(0);
+    sim.up(SMALL, &[]).ended(0);
+    assert!(size(&neighbour.join("server.log")) < 1 << 20);
+    sim.run(&["up", "--dry-run", sim.profile(SMALL).to_str().unwrap()])
+        .ended(0);
+}
+
+/// A lock that somebody holds keeps neither `logs` from reading nor `up` from having nothing to do.
+#[test]
+fn nobody_waits_for_the_lock() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let control = dir_of(&sim, "0.0").join("control.log");
+    fill(&control, "large");
+    let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(sim.run(&["logs", "0.0"]).ended(0).stdout.contains("large"));
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert!(
+        ran.stderr.contains("large logs could not be put aside"),
+        "{}",
+        ran.stderr
+    );
+    assert!(size(&control) > 8 << 20);
+    lock.unlock().unwrap();
+    assert!(!sim.up(SMALL, &[]).ended(0).stderr.contains("put aside"));
+    assert!(size(&control) < 1 << 20);
+}
+
+/// In a directory that is a user's, root makes files of that user's alone, and writes through none of the user's
+/// links.
+#[test]
+fn logs_of_a_users_daemon_stay_the_users() {
+    if !is_root("logs_of_a_users_daemon_stay_the_users") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile =
+        "mps = { serve = \"user:nobody\" }\n[[gpu]]\nselect = { all = true }\nmig = false\n";
+    sim.up(profile, &[]).ended(0);
+    let dir = dir_of(&sim, "0");
+    let control = dir.join("control.log");
+    assert_eq!(fs::metadata(&control).unwrap().uid(), NOBODY);
+    let target = sim.node.dir().join("target");
+    fs::write(&target, "a treasure").unwrap();
+    for name in ["control.log.new", "control.log.1", "control.log.2"] {
+        symlink(&target, dir.join(name)).unwrap();
+    }
+    fill(&control, "large");
+    sim.up(profile, &[]).ended(0);
+    assert_eq!(fs::read_to_string(&target).unwrap(), "a treasure");
+    let older = fs::symlink_metadata(dir.join("control.log.1")).unwrap();
+    assert!(older.is_file() && older.uid() == NOBODY && older.len() > 8 << 20);
+    assert!(size(&control) < 1 << 20);
+    let ran = sim.run(&["logs", "0"]).ended(0);
+    assert!(ran.stdout.contains("large") && !ran.stdout.contains("treasure"));
+    assert!(
+        ran.stderr.contains("control.log.2: it is a link"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// What the owner of a log directory puts in a log's place is left alone, and `up` says so and does the rest.
+#[test]
+fn up_does_not_touch_what_was_planted() {
+    if !is_root("up_does_not_touch_what_was_planted") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    let control = dir.join("control.log");
+    let target = sim.node.dir().join("target");
+    let plant: [(&str, &dyn Fn()); 4] = [
+        ("it is a link", &|| symlink(&target, &control).unwrap()),
+        ("it is no regular file", &|| {
+            shell(format!("mkfifo {}", control.display())).ended(0);
+        }),
+        ("it has other names", &|| {
+            fs::hard_link(&target, &control).unwrap();
+        }),
+        ("it does not belong to the owner of its directory", &|| {
+            fs::copy(&target, &control).unwrap();
+            chown(&control, Some(NOBODY), None).unwrap();
+        }),
+    ];
+    for (why, plant) in plant {
+        fs::write(&target, "").unwrap();
+        fill(&target, "a treasure");
+        let before = fs::read(&target).unwrap();
+        let _ = fs::remove_file(&control);
+        plant();
+        fill(&dir.join("server.log"), "server");
+        let ran = sim.up(SMALL, &[]).ended(0);
+        assert!(ran.stderr.contains(why), "{why}: {}", ran.stderr);
+        assert!(ran.stdout.contains("ready"), "{}", ran.stdout);
+        assert_eq!(fs::read(&target).unwrap(), before, "{why}");
+        assert!(!dir.join("control.log.1").exists(), "{why}");
+        assert!(size(&dir.join("server.log")) < 1 << 20, "{why}");
+    }
+}
