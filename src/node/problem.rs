@@ -263,6 +263,10 @@ fn before(served: &Served) -> String {
 }
 
 fn drift(served: &Served) -> Option<String> {
+    if !served.record.finished {
+        // It is being set.
+        return None;
+    }
     let set = served.record.settings.active_thread_percentage;
     let answered = served
         .percentage

@@ -2,6 +2,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::{DeviceRecord, Journal, NodeFile};
 use crate::host::{
@@ -88,6 +89,17 @@ impl RunDir {
             }
         }
         (records, problems)
+    }
+
+    /// The files that say what was made, and what is being changed.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let records = entries(&self.path).map(|entry| entry.path().join("device.json"));
+        records.chain([self.journal_file()]).collect()
+    }
+
+    /// When a device's record was last written.
+    pub(super) fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
+        fs::symlink_metadata(self.record(uuid)).ok()?.modified().ok()
     }
 
     /// Writes a device's record and its link by name.

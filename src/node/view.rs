@@ -5,7 +5,7 @@ use super::answers::{Remembered, Seen, lasts};
 use super::{Client, DaemonId, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable, end_of};
-use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerState, pending};
+use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
 
@@ -14,6 +14,13 @@ use crate::profile::Serve;
 const PATIENCE: Duration = Duration::from_millis(1500);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// For how long a process whose lock is free may still be ending, before it is called an orphan.
+const DYING: Duration = Duration::from_millis(50);
+
+/// How old a server must be to be believed ready because NVML lists it, in 200 times what its start takes on an H200.
+/// NVML lists it as soon as it has its context.
+const PROVEN: Duration = Duration::from_secs(60);
+
 /// How much of a daemon's log is looked through for programs that wait: half a day of somebody who asks every
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
@@ -21,6 +28,8 @@ const ENOUGH_LOG: u64 = 1 << 20;
 /// What one daemon is seen by.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
+    /// Whether somebody is changing something.
+    pub(super) is_under_way: bool,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
     pub(super) host: &'a Host,
@@ -42,24 +51,34 @@ impl View<'_> {
             let process = self.host.process(id.pid);
             process.is_some_and(|process| process.started == id.start_time)
         };
-        let pid = match self.daemon(served).liveness() {
-            Liveness::Held(pid) => pid,
-            Liveness::HeldUnseen | Liveness::Hidden => {
+        let is_seen = |lock: &Liveness| match lock {
+            Liveness::Held(pid) => self.host.process(*pid).is_some(),
+            _ => true,
+        };
+        let daemon = self.daemon(served);
+        // One that ended between the two looks holds nothing at the third.
+        let lock = Some(daemon.liveness()).filter(is_seen);
+        let pid = match lock.unwrap_or_else(|| daemon.liveness()) {
+            Liveness::Held(pid) if self.host.process(pid).is_some() => pid,
+            // Something lives there, and `/proc` or the directory hides it from the caller.
+            Liveness::Held(_) | Liveness::HeldUnseen | Liveness::Hidden => {
                 served.life = Life::Hidden;
                 return None;
             }
             Liveness::Dead => {
-                if recorded.is_some_and(is_recorded) {
+                let lives_on = |id: DaemonId| {
+                    let held = self.host.hold(id.pid, id.start_time);
+                    // A process that ends lets go of its files first.
+                    held.is_some_and(|held| !held.ends_within(DYING))
+                };
+                if recorded.is_some_and(lives_on) {
                     served.life = Life::Orphan;
+                } else if self.is_under_way && record.daemon.is_none() && !record.finished {
+                    served.life = Life::Starting;
                 }
                 return None;
             }
         };
-        if self.host.process(pid).is_none() {
-            // Something lives there, and `/proc` hides it from the caller.
-            served.life = Life::Hidden;
-            return None;
-        }
         // A lock that somebody else holds on a dead daemon's file means nothing.
         let ours = match record.daemon {
             Some(id) => recorded.is_some() && id.pid == pid && is_recorded(id),
@@ -79,7 +98,7 @@ impl View<'_> {
     ///
     /// A fault lasts only as long as the clients that met it: a server that computes and has no
     /// clients serves. A server that NVML does not list yet is starting, and its daemon must be
-    /// asked; so must one with clients.
+    /// asked; so must one with clients, and one that somebody's program has just started.
     pub(super) fn tells(self, served: &mut Served, daemon: Pid) -> bool {
         let Some(processes) = self.processes.filter(|_| served.record.finished) else {
             return false;
@@ -91,7 +110,13 @@ impl View<'_> {
         let children: Vec<&Process> = self.table.children(daemon).collect();
         served.life = match children.as_slice() {
             [] if processes.compute.is_empty() => Life::NoServerYet,
-            [only] if is_running(only) && lists(&processes.compute, only.pid) => Life::Ready,
+            [only]
+                if is_running(only)
+                    && lists(&processes.compute, only.pid)
+                    && self.is_proven(served, only) =>
+            {
+                Life::Ready
+            }
             _ => return false,
         };
         served.is_known = true;
@@ -100,6 +125,15 @@ impl View<'_> {
             .map(|child| self.server(child.pid))
             .collect();
         true
+    }
+
+    /// Whether a server that NVML lists is sure to be ready: it is old, or `up` has found it ready and said so.
+    fn is_proven(self, served: &Served, server: &Process) -> bool {
+        let recorded = served.run_dir.recorded_at(&served.record.uuid);
+        let since = recorded.and_then(|at| at.elapsed().ok());
+        server
+            .age()
+            .is_some_and(|age| age > PROVEN || since.is_some_and(|since| age > since))
     }
 
     /// Asks the daemon, unless everything else is as it was when it answered before; returns what may do again.
@@ -133,8 +167,14 @@ impl View<'_> {
         let mut glance = self
             .daemon(served)
             .glance(&children, PATIENCE, ANSWER_LIMIT);
+        let is_odd = |server: &ServerSeen| match server.state {
+            None => true,
+            // Its last client went between the two questions.
+            Some(ServerState::Fault) => server.clients.is_empty(),
+            Some(_) => false,
+        };
         if let Ok(seen) = &glance
-            && seen.servers.iter().any(|server| server.state.is_none())
+            && seen.servers.iter().any(is_odd)
         {
             // A server came up meanwhile, and may have clients already.
             children = seen.servers.iter().map(|server| server.pid).collect();
@@ -203,17 +243,18 @@ impl View<'_> {
                 .iter()
                 .any(|server| server.state == Some(state))
         };
-        if served.record.finished {
-            served.life = if says(ServerState::Fault) {
-                Life::Fault
-            } else if says(ServerState::Active) {
-                Life::Ready
-            } else if glance.servers.is_empty() {
-                Life::NoServerYet
-            } else {
-                Life::Starting
-            };
-        }
+        // A change of settings leaves the record unfinished for a moment, and its server serves meanwhile.
+        served.life = if served.record.daemon.is_none() {
+            Life::Starting
+        } else if says(ServerState::Fault) {
+            Life::Fault
+        } else if says(ServerState::Active) {
+            Life::Ready
+        } else if glance.servers.is_empty() && served.record.finished {
+            Life::NoServerYet
+        } else {
+            Life::Starting
+        };
         served.is_known = glance.servers.iter().all(|server| server.state.is_some());
         served.percentage = Some(glance.percentage);
         served.servers = glance

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -53,7 +53,7 @@ fn what_status_reports_was_true() {
         // A failure must not leave the watchers looking on for ever.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             driver.cycle();
-            while watch.ended.load(Ordering::SeqCst) < RUNS {
+            while watch.runs() < RUNS {
                 driver.cycle();
             }
         }));
@@ -110,11 +110,11 @@ struct Run {
 #[derive(Default)]
 struct Watch {
     is_over: AtomicBool,
-    /// How many runs have begun, and how many have ended.
+    /// How many runs have begun.
     begun: AtomicUsize,
-    ended: AtomicUsize,
-    /// The numbers of runs that have ended.
+    /// The numbers of those that have ended.
     numbers: Mutex<BTreeSet<usize>>,
+    news: Condvar,
 }
 
 impl Watch {
@@ -128,7 +128,7 @@ impl Watch {
             runs.push(Run { begin, end, ran });
             let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
             numbers.insert(number);
-            self.ended.fetch_add(1, Ordering::SeqCst);
+            self.news.notify_all();
         }
         runs
     }
@@ -136,14 +136,14 @@ impl Watch {
     /// Waits until somebody has seen what is there now.
     fn see(&self) {
         let next = self.begun.load(Ordering::SeqCst);
-        loop {
-            let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-            if numbers.range(next..).next().is_some() {
-                return;
-            }
-            drop(numbers);
-            std::thread::yield_now();
-        }
+        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let unseen = |numbers: &mut BTreeSet<usize>| numbers.range(next..).next().is_none();
+        let seen = self.news.wait_while(numbers, unseen);
+        drop(seen.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn runs(&self) -> usize {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 

@@ -75,7 +75,7 @@ impl History {
         let device = row["uuid"].as_str().and_then(|uuid| self.devices.get(uuid));
         let device = device.unwrap_or(&nothing);
         let Some(pid) = row["daemon_pid"].as_u64() else {
-            return self.row_without_daemon(row, device, time);
+            return self.row_without_daemon(row, said, device, time);
         };
         let mut daemons = device.daemons.iter();
         let daemon = daemons.find(|daemon| u64::from(daemon.pid) == pid && daemon.life.at(time).may());
@@ -103,7 +103,7 @@ impl History {
         faults
     }
 
-    fn row_without_daemon(&self, row: &Value, device: &Device, time: Time) -> Faults {
+    fn row_without_daemon(&self, row: &Value, said: &Value, device: &Device, time: Time) -> Faults {
         let mut faults = Vec::new();
         let mut daemons = device.daemons.iter();
         let lives = daemons.any(|daemon| daemon.life.at(time).must());
@@ -129,9 +129,17 @@ impl History {
         if !is_true {
             faults.push(format!("it was not {} without a daemon", row["state"]));
         }
-        for unknown in ["servers", "clients"] {
-            if !row[unknown].is_null() {
-                faults.push(format!("without a daemon its {unknown} are {}", row[unknown]));
+        let lives = |daemon: &&Daemon| daemon.life.at(time).may();
+        match device.daemons.iter().find(lives) {
+            // Its pid is not recorded yet, and it may be asked already.
+            Some(daemon) if row["state"] == "starting" => {
+                faults.extend(servers(row, daemon, time));
+                faults.extend(clients(row, said, daemon, time));
+            }
+            _ => {
+                let known = ["servers", "clients"].map(|what| (what, &row[what]));
+                let known = known.iter().filter(|(_, value)| !value.is_null());
+                faults.extend(known.map(|(what, value)| format!("without a daemon its {what} are {value}")));
             }
         }
         faults
