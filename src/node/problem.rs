@@ -58,7 +58,8 @@ impl Node {
                 self.problem_of(served)
                     .map(|what| Problem::of(served, what)),
             );
-            if let Some(drift) = drift(served) {
+            // What is being changed may be read in two halves.
+            if let Some(drift) = drift(served).filter(|_| self.under_way.is_empty()) {
                 problems.push(Problem::of(served, drift));
             }
         }

@@ -99,7 +99,10 @@ impl RunDir {
 
     /// When a device's record was last written.
     pub(super) fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
-        fs::symlink_metadata(self.record(uuid)).ok()?.modified().ok()
+        fs::symlink_metadata(self.record(uuid))
+            .ok()?
+            .modified()
+            .ok()
     }
 
     /// Writes a device's record and its link by name.

@@ -37,7 +37,10 @@ const WATCHERS: usize = 2;
 #[test]
 fn what_status_reports_was_true() {
     let sim = Sim::with("a100-80gb", 2);
-    let policy = sim.node.node().update(|state| state.policy.latency = Latency::H200R580);
+    let policy = sim
+        .node
+        .node()
+        .update(|state| state.policy.latency = Latency::H200R580);
     policy.unwrap();
     let watch = Watch::default();
     let mut runs = std::thread::scope(|scope| {
@@ -58,7 +61,9 @@ fn what_status_reports_was_true() {
             }
         }));
         watch.is_over.store(true, Ordering::SeqCst);
-        let runs = watchers.into_iter().flat_map(|watcher| watcher.join().unwrap());
+        let runs = watchers
+            .into_iter()
+            .flat_map(|watcher| watcher.join().unwrap());
         let runs: Vec<Run> = runs.collect();
         if let Err(panic) = done {
             // Their ends are waited for.
@@ -76,25 +81,51 @@ fn what_status_reports_was_true() {
         let said = match run.ran.status {
             0 => serde_json::from_str(&run.ran.stdout).unwrap(),
             status => {
-                wrong.push(format!("run {number} ended with {status}: {}", run.ran.stderr));
+                wrong.push(format!(
+                    "run {number} ended with {status}: {}",
+                    run.ran.stderr
+                ));
                 continue;
             }
         };
-        let report = Report { begin: run.begin, end: run.end, said };
+        let report = Report {
+            begin: run.begin,
+            end: run.end,
+            said,
+        };
         for row in report.said["devices"].as_array().unwrap() {
             states.insert(row["state"].as_str().unwrap().to_owned());
         }
         for fault in history.judge(&report) {
-            wrong.push(format!("run {number} of {} ns from {}: {fault}", run.end - run.begin, run.begin));
+            wrong.push(format!(
+                "run {number} of {} ns from {}: {fault}",
+                run.end - run.begin,
+                run.begin
+            ));
         }
     }
     if !wrong.is_empty() {
         let kept = std::env::temp_dir().join("truth-events.jsonl");
-        let lines: Vec<String> = events.iter().map(|event| json!(event).to_string()).collect();
+        let lines: Vec<String> = events
+            .iter()
+            .map(|event| json!(event).to_string())
+            .collect();
         fs::write(&kept, lines.join("\n")).unwrap();
-        panic!("{}\nthe event log is kept in {}", wrong.join("\n"), kept.display());
+        panic!(
+            "{}\nthe event log is kept in {}",
+            wrong.join("\n"),
+            kept.display()
+        );
     }
-    for state in ["ready", "no server yet", "fault", "no answer", "orphan", "dead", "no daemon"] {
+    for state in [
+        "ready",
+        "no server yet",
+        "fault",
+        "no answer",
+        "orphan",
+        "dead",
+        "no daemon",
+    ] {
         assert!(states.contains(state), "nobody saw {state}: {states:?}");
     }
 }
@@ -143,7 +174,10 @@ impl Watch {
     }
 
     fn runs(&self) -> usize {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.numbers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
     }
 }
 

@@ -75,12 +75,7 @@ pub(crate) struct Command {
 struct Log<'a>(&'a [Event]);
 
 impl Log<'_> {
-    fn first(
-        &self,
-        after: Time,
-        what: &str,
-        fits: impl Fn(&Event) -> bool,
-    ) -> Option<Time> {
+    fn first(&self, after: Time, what: &str, fits: impl Fn(&Event) -> bool) -> Option<Time> {
         let mut events = self.0.iter();
         let found = events.find(|event| event.time >= after && event.what == what && fits(event));
         found.map(|event| event.time)
@@ -165,9 +160,7 @@ impl History {
             end.map_or(life.to, |end| (end, end))
         };
         let servers = of_it("server start").into_iter();
-        let servers: Vec<Server> = servers
-            .map(|event| Server::of(log, event, life))
-            .collect();
+        let servers: Vec<Server> = servers.map(|event| Server::of(log, event, life)).collect();
         let set = of_it("set_default_active_thread_percentage").into_iter();
         let set = set.filter_map(|event| {
             let answer = event.detail["answer"][0].as_str()?;
@@ -232,12 +225,16 @@ impl History {
 impl Command {
     fn of(log: &Log<'_>, begins: &Event) -> Self {
         let number = &begins.detail["number"];
-        let ends = log.0.iter().find(|event| {
-            event.what == did::ENDS && event.detail["number"] == *number
-        });
+        let ends = log
+            .0
+            .iter()
+            .find(|event| event.what == did::ENDS && event.detail["number"] == *number);
         let devices = begins.detail["devices"].as_array().into_iter().flatten();
         Self {
-            name: begins.detail["command"].as_str().unwrap_or_default().to_owned(),
+            name: begins.detail["command"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
             begin: begins.time,
             end: ends.map_or(Time::MAX, |event| event.time),
             devices: devices
@@ -291,14 +288,8 @@ impl Server {
         let end = first(&[("server end", "server"), (did::GONE, "pid")]);
         let gone = end.unwrap_or(Time::MAX).min(daemon.to.1);
         let life = Span {
-            from: (
-                launched.map_or(start.time, |event| event.time),
-                start.time,
-            ),
-            to: (
-                leaves.unwrap_or(gone).min(daemon.to.0).min(gone),
-                gone,
-            ),
+            from: (launched.map_or(start.time, |event| event.time), start.time),
+            to: (leaves.unwrap_or(gone).min(daemon.to.0).min(gone), gone),
         };
         let up = log.naming(start.time, "server ready", "server", pid);
         let ready = up.map(|ready| Span {

@@ -35,9 +35,16 @@ impl History {
         }
         for (uuid, device) in &self.devices {
             let is_shown = rows().any(|row| row["uuid"] == *uuid);
-            let had_daemon = |time: &Time| device.daemons.iter().any(|daemon| daemon.life.at(*time).must());
+            let had_daemon = |time: &Time| {
+                device
+                    .daemons
+                    .iter()
+                    .any(|daemon| daemon.life.at(*time).must())
+            };
             if !is_shown && moments.iter().all(had_daemon) {
-                faults.push(format!("{uuid} is not shown, and had a daemon all the time"));
+                faults.push(format!(
+                    "{uuid} is not shown, and had a daemon all the time"
+                ));
             }
         }
         for problem in report.said["problems"].as_array().into_iter().flatten() {
@@ -60,7 +67,11 @@ impl History {
     /// are like one of these.
     fn moments(&self, begin: Time, end: Time) -> Vec<Time> {
         let mut edges = BTreeSet::from([begin, end]);
-        edges.extend(self.commands.iter().flat_map(|command| [command.begin, command.end]));
+        edges.extend(
+            self.commands
+                .iter()
+                .flat_map(|command| [command.begin, command.end]),
+        );
         for device in self.devices.values() {
             edges.extend(device.recorded.iter().flat_map(|span| span.edges()));
             edges.extend(device.daemons.iter().flat_map(Daemon::edges));
@@ -78,7 +89,8 @@ impl History {
             return self.row_without_daemon(row, said, device, time);
         };
         let mut daemons = device.daemons.iter();
-        let daemon = daemons.find(|daemon| u64::from(daemon.pid) == pid && daemon.life.at(time).may());
+        let daemon =
+            daemons.find(|daemon| u64::from(daemon.pid) == pid && daemon.life.at(time).may());
         let Some(daemon) = daemon else {
             return vec![format!("daemon {pid} did not live, state {}", row["state"])];
         };
@@ -94,7 +106,10 @@ impl History {
         if answered.is_some_and(|answered| daemon.percentage(time) != Some(answered)) {
             faults.push(format!("the percentage was not {answered:?}"));
         }
-        if !self.percentages(device, time).contains(&row["active_thread_percentage"].as_f64()) {
+        if !self
+            .percentages(device, time)
+            .contains(&row["active_thread_percentage"].as_f64())
+        {
             faults.push(format!(
                 "the recorded percentage was not {}",
                 row["active_thread_percentage"]
@@ -107,7 +122,8 @@ impl History {
         let mut faults = Vec::new();
         let mut daemons = device.daemons.iter();
         let lives = daemons.any(|daemon| daemon.life.at(time).must());
-        let recorded = |span: fn(&Span, Time) -> bool| device.recorded.iter().any(|of| span(of, time));
+        let recorded =
+            |span: fn(&Span, Time) -> bool| device.recorded.iter().any(|of| span(of, time));
         let is_true = match row["state"].as_str().unwrap_or_default() {
             "no daemon" => !lives && !recorded(|span, time| span.at(time).must()),
             "dead" => {
@@ -139,7 +155,9 @@ impl History {
             _ => {
                 let known = ["servers", "clients"].map(|what| (what, &row[what]));
                 let known = known.iter().filter(|(_, value)| !value.is_null());
-                faults.extend(known.map(|(what, value)| format!("without a daemon its {what} are {value}")));
+                faults.extend(
+                    known.map(|(what, value)| format!("without a daemon its {what} are {value}")),
+                );
             }
         }
         faults
@@ -155,9 +173,8 @@ impl History {
             }),
             "no server yet" => !servers.any(|server| server.life.at(time).must()),
             "starting" => {
-                let coming = servers.any(|server| {
-                    server.ready.is_none_or(|ready| !ready.at(time).must())
-                });
+                let coming =
+                    servers.any(|server| server.ready.is_none_or(|ready| !ready.at(time).must()));
                 coming || (daemon.start.from.0..=daemon.start.to.1).contains(&time)
             }
             "fault" => servers.any(|server| server.faults.iter().any(within)),
@@ -185,7 +202,12 @@ impl History {
     fn problem(&self, problem: &Value, time: Time) -> bool {
         let what = problem["what"].as_str().unwrap_or_default();
         let any = |is: &dyn Fn(&Device) -> bool| self.devices.values().any(is);
-        let lives = |device: &Device| device.daemons.iter().any(|daemon| daemon.life.at(time).must());
+        let lives = |device: &Device| {
+            device
+                .daemons
+                .iter()
+                .any(|daemon| daemon.life.at(time).must())
+        };
         let says = |device: &Device, word: &str| {
             let mut daemons = device.daemons.iter();
             daemons.any(|daemon| daemon.life.at(time).may() && self.is_in(daemon, word, time))
@@ -193,11 +215,12 @@ impl History {
         if what.starts_with("its daemon has died") {
             // One that a command ends has not died.
             let killed = |device: &Device| {
-                let last = device.daemons.iter().rfind(|daemon| daemon.life.to.0 <= time);
+                let last = device
+                    .daemons
+                    .iter()
+                    .rfind(|daemon| daemon.life.to.0 <= time);
                 let recorded = device.recorded.iter().any(|span| span.at(time).may());
-                recorded && last.is_some_and(|daemon| {
-                    self.command_at(daemon.life.to.0).is_none()
-                })
+                recorded && last.is_some_and(|daemon| self.command_at(daemon.life.to.0).is_none())
             };
             any(&|device| !lives(device) && killed(device))
         } else if what.starts_with("a GPU fault") {
@@ -215,7 +238,12 @@ impl History {
 impl Daemon {
     fn edges(&self) -> Vec<Time> {
         let mut spans = vec![self.life, self.start];
-        spans.extend(self.sessions.iter().chain(&self.stopped).chain(&self.orphaned));
+        spans.extend(
+            self.sessions
+                .iter()
+                .chain(&self.stopped)
+                .chain(&self.orphaned),
+        );
         spans.extend(self.waiting.iter().map(|(_, span)| span));
         for server in &self.servers {
             spans.push(server.life);
@@ -232,7 +260,9 @@ impl Daemon {
     }
 
     fn servers_at(&self, time: Time) -> impl Iterator<Item = &Server> {
-        self.servers.iter().filter(move |server| server.life.at(time).may())
+        self.servers
+            .iter()
+            .filter(move |server| server.life.at(time).may())
     }
 }
 
@@ -240,8 +270,14 @@ fn servers(row: &Value, daemon: &Daemon, time: Time) -> Faults {
     let Some(said) = row["servers"].as_array() else {
         return must_be_known(row, "servers");
     };
-    let said: Vec<u64> = said.iter().filter_map(|server| server["pid"].as_u64()).collect();
-    let spans = daemon.servers.iter().map(|server| (server.pid, server.life));
+    let said: Vec<u64> = said
+        .iter()
+        .filter_map(|server| server["pid"].as_u64())
+        .collect();
+    let spans = daemon
+        .servers
+        .iter()
+        .map(|server| (server.pid, server.life));
     compare("server", &said, spans, time)
 }
 
@@ -250,7 +286,9 @@ fn clients(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
         return must_be_known(row, "clients");
     };
     let pids = pids_of(row, &said["clients"]);
-    let spans = daemon.servers_at(time).flat_map(|server| server.clients.iter().copied());
+    let spans = daemon
+        .servers_at(time)
+        .flat_map(|server| server.clients.iter().copied());
     let mut faults = compare("client", &pids, spans, time);
     if count != pids.len() as u64 {
         faults.push(format!("{count} clients, and {} are listed", pids.len()));
@@ -260,15 +298,26 @@ fn clients(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
 
 fn waiting(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
     let pids = pids_of(row, &said["waiting"]);
-    let spans = daemon.waiting.iter().copied().filter(|(pid, _)| pids.contains(&u64::from(*pid)));
+    let spans = daemon
+        .waiting
+        .iter()
+        .copied()
+        .filter(|(pid, _)| pids.contains(&u64::from(*pid)));
     // Who waits is told by a log, and only for daemons that are asked: it need not be complete.
-    compare("waiting program", &pids, spans.filter(|(_, span)| span.at(time).may()), time)
+    compare(
+        "waiting program",
+        &pids,
+        spans.filter(|(_, span)| span.at(time).may()),
+        time,
+    )
 }
 
 fn pids_of(row: &Value, programs: &Value) -> Vec<u64> {
     let programs = programs.as_array().into_iter().flatten();
     let of_device = programs.filter(|program| program["device"] == row["name"]);
-    of_device.filter_map(|program| program["pid"].as_u64()).collect()
+    of_device
+        .filter_map(|program| program["pid"].as_u64())
+        .collect()
 }
 
 /// Whether exactly those are named that were there.
@@ -281,7 +330,10 @@ fn compare(
     let spans: Vec<(u64, Span)> = spans.map(|(pid, span)| (u64::from(pid), span)).collect();
     let mut faults = Vec::new();
     for pid in said {
-        if !spans.iter().any(|(known, span)| known == pid && span.at(time).may()) {
+        if !spans
+            .iter()
+            .any(|(known, span)| known == pid && span.at(time).may())
+        {
             faults.push(format!("{what} {pid} was not there"));
         }
     }
