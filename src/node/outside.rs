@@ -89,7 +89,7 @@ fn suspects(node: &Node, table: &ProcessTable, uuid: &str, processes: &Processes
             || processes.clients.iter().any(|client| client.pid == pid)
             || table
                 .get(Pid(pid))
-                .is_some_and(|process| MpsProgram::of(process).is_some())
+                .is_some_and(MpsProgram::is_one)
     };
     let pids = processes.compute.iter().map(|usage| usage.pid);
     pids.filter(|&pid| !known(pid)).collect()

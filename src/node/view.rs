@@ -51,14 +51,12 @@ impl View<'_> {
             let process = self.host.process(id.pid);
             process.is_some_and(|process| process.started == id.start_time)
         };
-        let is_seen = |lock: &Liveness| match lock {
-            Liveness::Held(pid) => self.host.process(*pid).is_some(),
-            _ => true,
+        let lock = match self.daemon(served).liveness() {
+            // It has ended since.
+            Liveness::Held(pid) if self.host.has_ended(pid) => Liveness::Dead,
+            lock => lock,
         };
-        let daemon = self.daemon(served);
-        // One that ended between the two looks holds nothing at the third.
-        let lock = Some(daemon.liveness()).filter(is_seen);
-        let pid = match lock.unwrap_or_else(|| daemon.liveness()) {
+        let pid = match lock {
             Liveness::Held(pid) if self.host.process(pid).is_some() => pid,
             // Something lives there, and `/proc` or the directory hides it from the caller.
             Liveness::Held(_) | Liveness::HeldUnseen | Liveness::Hidden => {
@@ -154,7 +152,7 @@ impl View<'_> {
         let children: Vec<&Process> = self.table.children(daemon).collect();
         // Before it is asked: what happens meanwhile is news for the next look.
         let seen = process
-            .and_then(|process| Seen::of(process, &children, self.processes, log_dir))
+            .and_then(|process| Seen::of(served, process, &children, self.processes, log_dir))
             .filter(|_| served.record.finished);
         if let Some(known) = self
             .answer
