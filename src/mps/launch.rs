@@ -202,6 +202,8 @@ fn in_words(output: &Output, device: &str) -> String {
         Some(34) => "CUDA says the system is not ready (is the fabric manager running?)".to_owned(),
         Some(35) => "the CUDA driver library and the kernel module differ in version".to_owned(),
         Some(0) => "it ended without an error and no daemon is there".to_owned(),
+        // Measured for a path that is too long.
+        Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
         _ => "it said nothing".to_owned(),
     };
     let status = code.map_or_else(

@@ -101,7 +101,9 @@ pub(super) fn look(
             served.device_is_there = devices
                 .iter()
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
-            served.client_limit = client_limit.filter(|_| served.record.key.instance.is_none());
+            // What the device is meant for goes before what it can take.
+            let limit = client_limit.filter(|_| served.record.key.instance.is_none());
+            served.client_limit = served.record.settings.max_clients.or(limit);
             let uuid = served.record.uuid.clone();
             let mut view = View {
                 is_under_way,
@@ -119,15 +121,16 @@ pub(super) fn look(
             if look == Look::Geometry {
                 continue;
             }
+            let logs = environment.logs_of(served.run_dir.path());
+            let logs = logs.map(|logs| logs.join(&uuid));
             if look == Look::Status {
-                if view.tells(served, daemon) {
+                if view.tells(served, daemon, logs.as_deref()) {
                     continue;
                 }
                 view.answer = answers.get(&uuid);
             }
-            let logs = environment.logs_of(served.run_dir.path());
             asked.push(scope.spawn(move || {
-                let log = view.log_dir(daemon, logs.map(|logs| logs.join(&uuid)));
+                let log = view.log_dir(daemon, logs);
                 let answer = view.ask(served, daemon, log.as_deref());
                 view.find_waiting(served, log.as_deref());
                 (uuid, answer)

@@ -21,6 +21,13 @@ const DYING: Duration = Duration::from_millis(50);
 /// NVML lists it as soon as it has its context.
 const PROVEN: Duration = Duration::from_secs(60);
 
+/// For how long nothing may have been added to its log: it takes a second or so to get over a fault when its
+/// clients have gone, and is in nobody's list of clients meanwhile.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// How late the last line about a server that `up` has found ready may be written: its daemon writes that log.
+const LOG_DELAY: Duration = Duration::from_secs(1);
+
 /// How much of a daemon's log is looked through for programs that wait: half a day of somebody who asks every
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
@@ -94,10 +101,10 @@ impl View<'_> {
 
     /// Fills in what can be told without a control session; `false` where a question is left.
     ///
-    /// A fault lasts only as long as the clients that met it: a server that computes and has no
+    /// A fault lasts hardly longer than the clients that met it: a server that computes and has long had no
     /// clients serves. A server that NVML does not list yet is starting, and its daemon must be
-    /// asked; so must one with clients, and one that somebody's program has just started.
-    pub(super) fn tells(self, served: &mut Served, daemon: Pid) -> bool {
+    /// asked; so must one with clients, and one that somebody's program has just started or left.
+    pub(super) fn tells(self, served: &mut Served, daemon: Pid, logs: Option<&Path>) -> bool {
         let Some(processes) = self.processes.filter(|_| served.record.finished) else {
             return false;
         };
@@ -111,7 +118,11 @@ impl View<'_> {
             [only]
                 if is_running(only)
                     && lists(&processes.compute, only.pid)
-                    && self.is_proven(served, only) =>
+                    && self.is_proven(
+                        served,
+                        only,
+                        self.log_dir(daemon, logs.map(Path::to_owned)),
+                    ) =>
             {
                 Life::Ready
             }
@@ -125,13 +136,22 @@ impl View<'_> {
         true
     }
 
-    /// Whether a server that NVML lists is sure to be ready: it is old, or `up` has found it ready and said so.
-    fn is_proven(self, served: &Served, server: &Process) -> bool {
+    /// Whether a server that NVML lists and that has no clients is sure to be ready: `up` has found it so, or it has
+    /// been there for long, and nothing has happened since that it may be busy with still.
+    fn is_proven(self, served: &Served, server: &Process, log_dir: Option<PathBuf>) -> bool {
         let recorded = served.run_dir.recorded_at(&served.record.uuid);
-        let since = recorded.and_then(|at| at.elapsed().ok());
-        server
-            .age()
-            .is_some_and(|age| age > PROVEN || since.is_some_and(|since| age > since))
+        let recorded = recorded.and_then(|at| at.elapsed().ok());
+        let Some(age) = server.age() else {
+            return false;
+        };
+        if age < PROVEN && recorded.is_none_or(|recorded| age < recorded) {
+            return false;
+        }
+        let log = log_dir.map(|log_dir| std::fs::metadata(log_dir.join("server.log")));
+        let written = log.and_then(|meta| meta.ok()?.modified().ok()?.elapsed().ok());
+        written.is_none_or(|written| {
+            written > QUIET || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
+        })
     }
 
     /// Asks the daemon, unless everything else is as it was when it answered before; returns what may do again.
@@ -190,13 +210,25 @@ impl View<'_> {
                 served.life = Life::Busy;
                 served.servers = children.iter().map(|&pid| self.server(pid)).collect();
             }
-            Err(MpsError::NoDaemon(_)) => served.life = Life::Dead,
+            Err(MpsError::NoDaemon(_)) if self.is_gone(served, daemon) => served.life = Life::Dead,
+            // It takes its lock before it listens.
+            Err(MpsError::NoDaemon(_)) if !served.record.finished => {
+                served.life = Life::Starting;
+            }
             Err(error) => {
                 served.life = Life::NoAnswer;
                 served.problem = Some(error.to_string());
             }
         }
         None
+    }
+
+    /// Whether a daemon that nobody can reach has ended, or does.
+    fn is_gone(self, served: &Served, daemon: Pid) -> bool {
+        let process = self.host.process(daemon);
+        let held = process.and_then(|process| self.host.hold(daemon, process.started));
+        self.daemon(served).liveness() == Liveness::Dead
+            || held.is_none_or(|held| held.ends_within(DYING))
     }
 
     /// Where the daemon writes its logs: what it was told, where that can be read, or where they belong.
