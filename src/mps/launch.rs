@@ -75,7 +75,10 @@ impl Daemon {
             }
             Liveness::Dead => {}
         }
-        self.remove_leftovers().map_err(MpsError::Directory)?;
+        if self.remove_leftovers().is_err() {
+            self.put_aside().map_err(MpsError::Directory)?;
+            self.make_directories(&shall.who)?;
+        }
         let mut command = self.control_within(&self.limits(shall));
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", &shall.device);
         if let WhoMay::User(account) = &shall.who {

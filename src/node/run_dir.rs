@@ -8,6 +8,7 @@ use super::{DeviceRecord, Journal, NodeFile};
 use crate::host::{
     Uid, in_path, make_dir, read_json, remove_if_there, write_json, write_private_json,
 };
+use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
 /// A run directory: the state of what mig-mps made (DESIGN 6).
@@ -95,6 +96,15 @@ impl RunDir {
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let records = entries(&self.path).map(|entry| entry.path().join("device.json"));
         records.chain([self.journal_file()]).collect()
+    }
+
+    /// Pipe directories that were put aside because of what their users had put into them.
+    pub fn left(&self) -> Vec<PathBuf> {
+        let mut left: Vec<PathBuf> = entries(&self.path.join(LEFT))
+            .map(|entry| entry.path())
+            .collect();
+        left.sort();
+        left
     }
 
     /// When a device's record was last written.
