@@ -90,8 +90,8 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     let mut seen = observer.look(Look::Status).map_err(anyhow::Error::from)?;
     if let Err(unknown) = seen.resolve(&args.devices) {
         // A device may be called 5: only a mistake tells that none was meant.
-        let words = args.devices.iter();
-        let meant = words.filter(|word| seconds(word).is_ok()).next_back();
+        let mut words = args.devices.iter();
+        let meant = words.rfind(|word| seconds(word).is_ok());
         let error = anyhow::Error::from(unknown);
         return Err(match meant {
             Some(meant) => error.context(format!("seconds stand behind an =: --watch={meant}")),

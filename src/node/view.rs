@@ -118,11 +118,7 @@ impl View<'_> {
             [only]
                 if is_running(only)
                     && lists(&processes.compute, only.pid)
-                    && self.is_proven(
-                        served,
-                        only,
-                        self.log_dir(daemon, logs.map(Path::to_owned)),
-                    ) =>
+                    && is_proven(served, only, self.log_dir(daemon, logs.map(Path::to_owned))) =>
             {
                 Life::Ready
             }
@@ -134,24 +130,6 @@ impl View<'_> {
             .map(|child| self.server(child.pid))
             .collect();
         true
-    }
-
-    /// Whether a server that NVML lists and that has no clients is sure to be ready: `up` has found it so, or it has
-    /// been there for long, and nothing has happened since that it may be busy with still.
-    fn is_proven(self, served: &Served, server: &Process, log_dir: Option<PathBuf>) -> bool {
-        let recorded = served.run_dir.recorded_at(&served.record.uuid);
-        let recorded = recorded.and_then(|at| at.elapsed().ok());
-        let Some(age) = server.age() else {
-            return false;
-        };
-        if age < PROVEN && recorded.is_none_or(|recorded| age < recorded) {
-            return false;
-        }
-        let log = log_dir.map(|log_dir| std::fs::metadata(log_dir.join("server.log")));
-        let written = log.and_then(|meta| meta.ok()?.modified().ok()?.elapsed().ok());
-        written.is_none_or(|written| {
-            written > QUIET || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
-        })
     }
 
     /// Asks the daemon, unless everything else is as it was when it answered before; returns what may do again.
@@ -328,6 +306,24 @@ impl View<'_> {
             age: process.as_ref().and_then(Process::age),
         }
     }
+}
+
+/// Whether a server that NVML lists and that has no clients is sure to be ready: `up` has found it so, or it has
+/// been there for long, and nothing has happened since that it may be busy with still.
+fn is_proven(served: &Served, only: &Process, log_dir: Option<PathBuf>) -> bool {
+    let recorded = served.run_dir.recorded_at(&served.record.uuid);
+    let recorded = recorded.and_then(|at| at.elapsed().ok());
+    let Some(age) = only.age() else {
+        return false;
+    };
+    if age < PROVEN && recorded.is_none_or(|recorded| age < recorded) {
+        return false;
+    }
+    let log = log_dir.map(|log_dir| std::fs::metadata(log_dir.join("server.log")));
+    let written = log.and_then(|meta| meta.ok()?.modified().ok()?.elapsed().ok());
+    written.is_none_or(|written| {
+        written > QUIET || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
+    })
 }
 
 fn lists(usages: &[Usage], pid: Pid) -> bool {
