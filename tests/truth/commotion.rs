@@ -76,7 +76,7 @@ fn what_status_reports_was_true() {
     let events = sim.node.events();
     let history = History::of(&events);
     let mut wrong = Vec::new();
-    let mut states = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for (number, run) in runs.into_iter().enumerate() {
         let said = match run.ran.status {
             0 => serde_json::from_str(&run.ran.stdout).unwrap(),
@@ -94,7 +94,7 @@ fn what_status_reports_was_true() {
             said,
         };
         for row in report.said["devices"].as_array().unwrap() {
-            states.insert(row["state"].as_str().unwrap().to_owned());
+            seen.insert(row["state"].as_str().unwrap().to_owned());
         }
         for fault in history.judge(&report) {
             wrong.push(format!(
@@ -126,7 +126,7 @@ fn what_status_reports_was_true() {
         "dead",
         "no daemon",
     ] {
-        assert!(states.contains(state), "nobody saw {state}: {states:?}");
+        assert!(seen.contains(state), "nobody saw {state}: {seen:?}");
     }
 }
 

@@ -86,7 +86,7 @@ impl History {
         let device = row["uuid"].as_str().and_then(|uuid| self.devices.get(uuid));
         let device = device.unwrap_or(&nothing);
         let Some(pid) = row["daemon_pid"].as_u64() else {
-            return self.row_without_daemon(row, said, device, time);
+            return Self::row_without_daemon(row, said, device, time);
         };
         let mut daemons = device.daemons.iter();
         let daemon =
@@ -96,7 +96,7 @@ impl History {
         };
         let mut faults = Vec::new();
         let state = row["state"].as_str().unwrap_or_default();
-        if !self.is_in(daemon, state, time) {
+        if !Self::is_in(daemon, state, time) {
             faults.push(format!("daemon {pid} was not {state}"));
         }
         faults.extend(servers(row, daemon, time));
@@ -118,7 +118,7 @@ impl History {
         faults
     }
 
-    fn row_without_daemon(&self, row: &Value, said: &Value, device: &Device, time: Time) -> Faults {
+    fn row_without_daemon(row: &Value, said: &Value, device: &Device, time: Time) -> Faults {
         let mut faults = Vec::new();
         let mut daemons = device.daemons.iter();
         let lives = daemons.any(|daemon| daemon.life.at(time).must());
@@ -163,7 +163,7 @@ impl History {
         faults
     }
 
-    fn is_in(&self, daemon: &Daemon, state: &str, time: Time) -> bool {
+    fn is_in(daemon: &Daemon, state: &str, time: Time) -> bool {
         let within = |span: &Span| span.at(time).may();
         let mut servers = daemon.servers.iter().filter(|server| within(&server.life));
         match state {
@@ -210,7 +210,7 @@ impl History {
         };
         let says = |device: &Device, word: &str| {
             let mut daemons = device.daemons.iter();
-            daemons.any(|daemon| daemon.life.at(time).may() && self.is_in(daemon, word, time))
+            daemons.any(|daemon| daemon.life.at(time).may() && Self::is_in(daemon, word, time))
         };
         if what.starts_with("its daemon has died") {
             // One that a command ends has not died.
