@@ -138,6 +138,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     }
     drop(lock);
     ui.note(&report(&plan));
+    remark_on_what_was_put_aside(&run_dir, ui);
     if args.destroy_mig || args.disable_mig {
         remark_on_what_stays(&after, ui);
     }
@@ -150,6 +151,18 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
 /// Whether it switches MIG mode off on a GPU that wants a reset for it.
 fn may_need_reset(plan: &Plan) -> bool {
     plan.gpus.iter().any(|gpu| gpu.due.is_some())
+}
+
+/// Files that a user had put beside his daemon's are kept, and somebody must know where.
+fn remark_on_what_was_put_aside(run_dir: &RunDir, ui: &Ui) {
+    let left = run_dir.left();
+    let left: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
+    if !left.is_empty() {
+        ui.note(&format!(
+            "These pipe directories hold files that are not the daemon's, and were put aside:\n  {}",
+            left.join("\n  ")
+        ));
+    }
 }
 
 /// `--destroy-mig` destroys what mig-mps made; whoever gave it wants to know what that was not.

@@ -88,7 +88,16 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
     let mut seen = observer.look(Look::Status).map_err(anyhow::Error::from)?;
-    seen.resolve(&args.devices)?;
+    if let Err(unknown) = seen.resolve(&args.devices) {
+        // A device may be called 5: only a mistake tells that none was meant.
+        let mut words = args.devices.iter();
+        let meant = words.rfind(|word| seconds(word).is_ok());
+        let error = anyhow::Error::from(unknown);
+        return Err(match meant {
+            Some(meant) => error.context(format!("seconds stand behind an =: --watch={meant}")),
+            None => error,
+        });
+    }
     let mut screen = Screen::take().context("cannot draw on the terminal")?;
     let mut trouble: Option<String> = None;
     loop {

@@ -21,6 +21,19 @@ impl Host {
         let process = self.process(pid)?;
         (process.started == started).then_some(Held { pidfd })
     }
+
+    /// Whether the process with that id has ended, or there is none; told also where `/proc` hides it.
+    pub fn has_ended(&self, pid: Pid) -> bool {
+        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
+        let pidfd = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty()));
+        match pidfd {
+            // A zombie that may still have threads has ended as well.
+            _ if self.shows(pid) => self.process(pid).is_none(),
+            Some(Ok(pidfd)) => Held { pidfd }.has_ended(),
+            Some(Err(error)) => error == rustix::io::Errno::SRCH,
+            None => true,
+        }
+    }
 }
 
 impl Held {
@@ -68,7 +81,11 @@ mod tests {
         assert!(!held.has_ended());
         held.signal(Signal::TERM).unwrap();
         assert!(held.ends_within(Duration::from_secs(20)));
+        // Not waited for yet, it is a zombie.
+        assert!(host.has_ended(pid));
+        assert!(!host.has_ended(Pid(std::process::id())));
         child.wait().unwrap();
+        assert!(host.has_ended(pid));
         assert!(host.hold(pid, started).is_none(), "it is gone");
     }
 }

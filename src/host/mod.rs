@@ -69,6 +69,11 @@ impl Host {
         ProcessTable::read(&self.root.join("proc"))
     }
 
+    /// Whether `/proc` shows something of a process, be it a zombie.
+    fn shows(&self, pid: Pid) -> bool {
+        std::fs::read(self.root.join(format!("proc/{pid}/stat"))).is_ok()
+    }
+
     /// One process, if it can be seen.
     pub fn process(&self, pid: Pid) -> Option<Process> {
         Process::read(&self.root.join("proc"), pid)

@@ -97,6 +97,20 @@ impl Process {
         }
     }
 
+    /// The groups it is in, as far as they are shown.
+    pub fn groups(&self) -> Vec<u32> {
+        let status = fs::read_to_string(self.directory.join("status")).unwrap_or_default();
+        let of = |field: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field));
+            let numbers = line.unwrap_or_default().split_whitespace();
+            numbers.filter_map(|number| number.parse().ok()).collect()
+        };
+        let own: Vec<u32> = of("Gid:");
+        let others: Vec<u32> = of("Groups:");
+        // Real, effective, saved, and the one that counts for files.
+        own.into_iter().nth(3).into_iter().chain(others).collect()
+    }
+
     /// The value a variable had when the process started; `None` where it was unset or is hidden.
     pub fn environment(&self, variable: &str) -> Option<String> {
         self.environ()?.get(variable).map(str::to_owned)

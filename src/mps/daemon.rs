@@ -21,6 +21,9 @@ pub(super) const PIPE_FILES: [&str; 5] = [
     "nvidia-cuda-mps-control.pid",
 ];
 
+/// Where in a run directory pipe directories are kept that hold files of their users' own.
+pub const LEFT: &str = "left";
+
 /// The one whose lock says whether a daemon lives.
 pub(super) const LOCK_FILE: &str = PIPE_FILES[2];
 
@@ -179,21 +182,34 @@ impl Daemon {
         }
     }
 
-    /// Removes what daemons leave in the pipe directory, and the directory.
+    /// Removes what daemons leave in the pipe directory, and the directory. One in which its user keeps files of
+    /// his own is put aside: it must hold nobody up, and what is his is not ours to remove.
     ///
     /// # Errors
-    /// [`MpsError::Directory`], also where somebody put other files there.
+    /// [`MpsError::Directory`]
     pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
-        let remove = || {
-            self.remove_leftovers()?;
-            match std::fs::remove_dir(&self.pipe) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(host::in_path(&self.pipe, &error))
-                }
-                _ => Ok(()),
-            }
-        };
-        remove().map_err(MpsError::Directory)
+        let removed = self
+            .remove_leftovers()
+            .and_then(|()| std::fs::remove_dir(&self.pipe));
+        match removed {
+            Ok(()) => Ok(()),
+            Err(_) if self.pipe.symlink_metadata().is_err() => Ok(()),
+            Err(_) => self.put_aside().map_err(MpsError::Directory),
+        }
+    }
+
+    /// Moves the pipe directory to where such are kept. That is a directory of ours in between: a record that a user
+    /// has made up is found nowhere.
+    pub(super) fn put_aside(&self) -> std::io::Result<()> {
+        let device = self.pipe.parent().unwrap_or(&self.pipe);
+        let name = device.file_name().unwrap_or_default().to_string_lossy();
+        let left = device.with_file_name(LEFT);
+        host::make_dir(&left, 0o755)?;
+        let free = (1..=u16::MAX)
+            .map(|number| left.join(format!("{name}.{number}")))
+            .find(|place| place.symlink_metadata().is_err());
+        let place = free.unwrap_or_else(|| left.join(&*name));
+        std::fs::rename(&self.pipe, &place).map_err(|error| host::in_path(&self.pipe, &error))
     }
 
     /// Removes the files of a daemon that has ended. Anyone may hold the lock of an old lock file,

@@ -75,7 +75,10 @@ impl Daemon {
             }
             Liveness::Dead => {}
         }
-        self.remove_leftovers().map_err(MpsError::Directory)?;
+        if self.remove_leftovers().is_err() {
+            self.put_aside().map_err(MpsError::Directory)?;
+            self.make_directories(&shall.who)?;
+        }
         let mut command = self.control_within(&self.limits(shall));
         command.arg("-d").env("CUDA_VISIBLE_DEVICES", &shall.device);
         if let WhoMay::User(account) = &shall.who {
@@ -202,6 +205,8 @@ fn in_words(output: &Output, device: &str) -> String {
         Some(34) => "CUDA says the system is not ready (is the fabric manager running?)".to_owned(),
         Some(35) => "the CUDA driver library and the kernel module differ in version".to_owned(),
         Some(0) => "it ended without an error and no daemon is there".to_owned(),
+        // Measured for a path that is too long.
+        Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
         _ => "it said nothing".to_owned(),
     };
     let status = code.map_or_else(

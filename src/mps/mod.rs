@@ -19,7 +19,7 @@ mod settings;
 mod stop;
 mod terminate;
 
-pub use daemon::{Daemon, MAX_PIPE_DIR, WhoMay};
+pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
 pub use launch::{Launch, Launched};

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
+use super::Served;
 use crate::host::{Pid, Process, StartTime};
 use crate::mps::{Glance, ServerState};
 use crate::nvml::{Processes, Usage};
@@ -26,11 +27,14 @@ pub(super) struct Seen {
     /// How long its server.log is, and when it was last written: every fault, and every client that comes or
     /// goes, adds to it, and control sessions do not.
     log: (u64, SystemTime),
+    /// When its record was written: `set` and `up` change what it answers.
+    recorded: Option<SystemTime>,
 }
 
 impl Seen {
     /// `None` where the log cannot be read: a fault would stay unseen.
     pub(super) fn of(
+        served: &Served,
         daemon: &Process,
         children: &[&Process],
         processes: Option<&Processes>,
@@ -50,6 +54,7 @@ impl Seen {
             compute: processes.map(|processes| pids(&processes.compute)),
             clients: processes.map(|processes| pids(&processes.clients)),
             log: (log.len(), log.modified().ok()?),
+            recorded: served.run_dir.recorded_at(&served.record.uuid),
         })
     }
 }

@@ -1,5 +1,9 @@
 //! Finds out how each recorded daemon is: passively first, then by asking it.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
 use super::answers::Answers;
 use super::natural::natural;
 use super::view::View;
@@ -27,7 +31,10 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         }
         match run_dir.journal() {
             Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
-                node.interrupted.push((run_dir.clone(), journal));
+                // Who has ended since it was read has removed it first.
+                if let Ok(Some(journal)) = run_dir.journal() {
+                    node.interrupted.push((run_dir.clone(), journal));
+                }
             }
             Ok(Some(journal)) => node.under_way.push(journal),
             Ok(None) => {}
@@ -87,6 +94,7 @@ pub(super) fn look(
     let programs = environment.mps_programs().ok();
     let client_limit = client_limit(&node.driver);
     let (boot_id, processes) = (&node.boot_id, &node.processes);
+    let is_under_way = !node.under_way.is_empty();
     // Control sessions are short-lived programs with limits of their own.
     let answered = std::thread::scope(|scope| {
         let mut asked = Vec::new();
@@ -94,9 +102,12 @@ pub(super) fn look(
             served.device_is_there = devices
                 .iter()
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
-            served.client_limit = client_limit.filter(|_| served.record.key.instance.is_none());
+            // What the device is meant for goes before what it can take.
+            let limit = client_limit.filter(|_| served.record.key.instance.is_none());
+            served.client_limit = served.record.settings.max_clients.or(limit);
             let uuid = served.record.uuid.clone();
             let mut view = View {
+                is_under_way,
                 may_ask: may_ask(environment, &served.run_dir),
                 host: &environment.host,
                 table,
@@ -111,15 +122,16 @@ pub(super) fn look(
             if !look.at_processes() {
                 continue;
             }
+            let logs = environment.logs_of(served.run_dir.path());
+            let logs = logs.map(|logs| logs.join(&uuid));
             if look == Look::Status {
-                if view.tells(served, daemon) {
+                if view.tells(served, daemon, logs.as_deref()) {
                     continue;
                 }
                 view.answer = answers.get(&uuid);
             }
-            let logs = environment.logs_of(served.run_dir.path());
             asked.push(scope.spawn(move || {
-                let log = view.log_dir(daemon, logs.map(|logs| logs.join(&uuid)));
+                let log = view.log_dir(daemon, logs);
                 let answer = view.ask(served, daemon, log.as_deref());
                 view.find_waiting(served, log.as_deref());
                 (uuid, answer)
@@ -142,6 +154,21 @@ pub(super) fn look(
 fn client_limit(driver: &str) -> Option<u32> {
     let major: u32 = driver.split('.').next()?.parse().ok()?;
     (major < 590).then_some(48)
+}
+
+/// Which files say what mig-mps has made and is changing, and of when they are: each is replaced when what it
+/// says changes.
+pub(super) fn marks(environment: &Environment) -> Vec<(PathBuf, u64, SystemTime)> {
+    let run_dirs = environment.run_dirs();
+    let files = run_dirs.iter().flat_map(|path| RunDir::at(path).files());
+    let mut marks: Vec<_> = files
+        .filter_map(|path| {
+            let meta = std::fs::symlink_metadata(&path).ok()?;
+            Some((path, meta.ino(), meta.modified().ok()?))
+        })
+        .collect();
+    marks.sort();
+    marks
 }
 
 /// Whether a change is under way, or was killed.

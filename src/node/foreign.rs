@@ -56,9 +56,14 @@ pub enum Variable {
 const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run/nvidia-mps"];
 
 impl MpsProgram {
+    /// Whether a process runs one of them, also where it is about to end and no longer says which.
+    pub(super) fn is_one(process: &Process) -> bool {
+        process.name.starts_with("nvidia-cuda-mps")
+    }
+
     /// Which of them a process runs, if any. The kernel cuts both names to the same 15 bytes.
     pub(super) fn of(process: &Process) -> Option<Self> {
-        if !process.name.starts_with("nvidia-cuda-mps") {
+        if !Self::is_one(process) {
             return None;
         }
         match process.program().as_str() {

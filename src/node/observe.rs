@@ -7,6 +7,10 @@ use super::{Gpu, Node, daemons, foreign, outside};
 use crate::environment::Environment;
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
+/// How often `status` looks again when records have changed while it looked: a change of one device writes
+/// them at most so often.
+const TRIES: u32 = 4;
+
 /// Why nothing can be seen.
 #[derive(Debug, Error)]
 pub enum ObserveError {
@@ -78,13 +82,30 @@ impl<'a> Observer<'a> {
     /// # Errors
     /// [`ObserveError`]: without NVML or `/proc` nothing true can be said.
     pub fn look(&mut self, look: Look) -> Result<Node, ObserveError> {
+        // Whoever plans holds the lock; who only reads takes none, and another's change may come in between.
+        let mut again = if look == Look::Status { TRIES } else { 0 };
+        loop {
+            let before = daemons::marks(self.environment);
+            let node = self.look_once(look)?;
+            if again == 0 || daemons::marks(self.environment) == before {
+                return Ok(node);
+            }
+            again -= 1;
+        }
+    }
+
+    fn look_once(&mut self, look: Look) -> Result<Node, ObserveError> {
         let environment = self.environment;
         let (known, library) = (self.nvml, environment.nvml_library.clone());
         // What an interrupted change has left is told by everything that is there.
         let instances_too = look != Look::Status || daemons::has_journal(environment);
-        // The hardware answers while the records are read. The thread ends by NVML's own limits.
+        let (records_are_read, go) = std::sync::mpsc::channel::<()>();
+        // NVML is opened while the records are read, and the hardware is read after them: a device is made
+        // before its record. The thread ends by NVML's own limits.
         let hardware = std::thread::spawn(move || {
             let nvml = known.map_or_else(|| Nvml::open(library.as_deref()), Ok)?;
+            // Nobody waits for what is read after a failure.
+            let _ = go.recv();
             read_hardware(nvml, look, instances_too).map(|hardware| (nvml, hardware))
         });
         let mut node = Node {
@@ -92,6 +113,7 @@ impl<'a> Observer<'a> {
             ..Node::default()
         };
         daemons::read_records(environment, &mut node);
+        drop(records_are_read);
         let (nvml, hardware) = hardware
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

@@ -1,13 +1,12 @@
 //! Programs that compute beside MPS. CUDA falls back to that without a word when it does not find a daemon.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use super::foreign::{MpsProgram, Variable};
 use super::{Node, Served};
-use crate::host::{Host, Pid, Process, ProcessTable, Uid, user_name};
+use crate::host::{Host, Pid, Process, ProcessTable, Reader, Uid, user_name};
 use crate::nvml::{Nvml, Processes};
 
 /// A program that computes on a device without being a client of a daemon's.
@@ -87,9 +86,7 @@ fn suspects(node: &Node, table: &ProcessTable, uuid: &str, processes: &Processes
         servers.any(|server| server.pid.0 == pid)
             || clients.any(|client| client.pid.0 == pid)
             || processes.clients.iter().any(|client| client.pid == pid)
-            || table
-                .get(Pid(pid))
-                .is_some_and(|process| MpsProgram::of(process).is_some())
+            || table.get(Pid(pid)).is_some_and(MpsProgram::is_one)
     };
     let pids = processes.compute.iter().map(|usage| usage.pid);
     pids.filter(|&pid| !known(pid)).collect()
@@ -162,7 +159,8 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
         };
     }
     if let Some(user) = process.owner()
-        && let Some(closed) = closed_to(&right, user)
+        && let Some(closed) =
+            Reader::User(user, process.groups()).is_kept_out_of(&right.join("control"))
     {
         return format!("{} may not enter {}", user_name(user), closed.display());
     }
@@ -174,17 +172,4 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
         return "it started before the daemon".to_owned();
     }
     "unknown: its pipe directory is the right one".to_owned()
-}
-
-/// The directory on the way to `path` that a user may not enter, judged without his groups.
-fn closed_to(path: &Path, user: Uid) -> Option<&Path> {
-    if user == Uid::ROOT {
-        return None;
-    }
-    path.ancestors().find(|directory| {
-        std::fs::metadata(directory).is_ok_and(|meta| {
-            let bit = if meta.uid() == user.0 { 0o100 } else { 0o011 };
-            meta.mode() & bit == 0
-        })
-    })
 }

@@ -58,7 +58,8 @@ impl Node {
                 self.problem_of(served)
                     .map(|what| Problem::of(served, what)),
             );
-            if let Some(drift) = drift(served) {
+            // What is being changed may be read in two halves.
+            if let Some(drift) = drift(served).filter(|_| self.under_way.is_empty()) {
                 problems.push(Problem::of(served, drift));
             }
         }
@@ -113,6 +114,7 @@ impl Node {
                 let what = "its server has ended; the next client starts another";
                 remarks.push(Problem::of(served, what.to_owned()));
             }
+            remarks.extend(crowd(served).map(|what| Problem::of(served, what)));
             let before = before(served);
             for waiting in &served.waiting {
                 let user = waiting
@@ -283,7 +285,24 @@ fn before(served: &Served) -> String {
     }
 }
 
+/// That no more clients fit, or there are more than it is meant for.
+fn crowd(served: &Served) -> Option<String> {
+    let most = served.client_limit.filter(|_| served.is_known)?;
+    let clients = u32::try_from(served.clients.len()).ok()?;
+    if let Some(meant) = served.record.settings.max_clients {
+        let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
+        return (clients > meant).then_some(more);
+    }
+    let full =
+        "it has as many clients as it takes: another program's context fails with CUDA error 46";
+    (clients >= most).then(|| full.to_owned())
+}
+
 fn drift(served: &Served) -> Option<String> {
+    if !served.record.finished {
+        // It is being set.
+        return None;
+    }
     let set = served.record.settings.active_thread_percentage;
     let answered = served
         .percentage

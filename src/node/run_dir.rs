@@ -2,11 +2,13 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::{DeviceRecord, Journal, NodeFile};
 use crate::host::{
     Uid, in_path, make_dir, read_json, remove_if_there, write_json, write_private_json,
 };
+use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
 /// A run directory: the state of what mig-mps made (DESIGN 6).
@@ -88,6 +90,29 @@ impl RunDir {
             }
         }
         (records, problems)
+    }
+
+    /// The files that say what was made, and what is being changed.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let records = entries(&self.path).map(|entry| entry.path().join("device.json"));
+        records.chain([self.journal_file()]).collect()
+    }
+
+    /// Pipe directories that were put aside because of what their users had put into them.
+    pub fn left(&self) -> Vec<PathBuf> {
+        let mut left: Vec<PathBuf> = entries(&self.path.join(LEFT))
+            .map(|entry| entry.path())
+            .collect();
+        left.sort();
+        left
+    }
+
+    /// When a device's record was last written.
+    pub(super) fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
+        fs::symlink_metadata(self.record(uuid))
+            .ok()?
+            .modified()
+            .ok()
     }
 
     /// Writes a device's record and its link by name.

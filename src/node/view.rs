@@ -14,6 +14,20 @@ use crate::profile::Serve;
 const PATIENCE: Duration = Duration::from_millis(1500);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// For how long a process whose lock is free may still be ending, before it is called an orphan.
+const DYING: Duration = Duration::from_millis(50);
+
+/// How old a server must be to be believed ready because NVML lists it, in 200 times what its start takes on an H200.
+/// NVML lists it as soon as it has its context.
+const PROVEN: Duration = Duration::from_secs(60);
+
+/// For how long nothing may have been added to its log: it takes a second or so to get over a fault when its
+/// clients have gone, and is in nobody's list of clients meanwhile.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// How late the last line about a server that `up` has found ready may be written: its daemon writes that log.
+const LOG_DELAY: Duration = Duration::from_secs(1);
+
 /// How much of a daemon's log is looked through for programs that wait: half a day of somebody who asks every
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
@@ -21,6 +35,8 @@ const ENOUGH_LOG: u64 = 1 << 20;
 /// What one daemon is seen by.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
+    /// Whether somebody is changing something.
+    pub(super) is_under_way: bool,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
     pub(super) host: &'a Host,
@@ -42,24 +58,32 @@ impl View<'_> {
             let process = self.host.process(id.pid);
             process.is_some_and(|process| process.started == id.start_time)
         };
-        let pid = match self.daemon(served).liveness() {
-            Liveness::Held(pid) => pid,
-            Liveness::HeldUnseen | Liveness::Hidden => {
+        let lock = match self.daemon(served).liveness() {
+            // It has ended since.
+            Liveness::Held(pid) if self.host.has_ended(pid) => Liveness::Dead,
+            lock => lock,
+        };
+        let pid = match lock {
+            Liveness::Held(pid) if self.host.process(pid).is_some() => pid,
+            // Something lives there, and `/proc` or the directory hides it from the caller.
+            Liveness::Held(_) | Liveness::HeldUnseen | Liveness::Hidden => {
                 served.life = Life::Hidden;
                 return None;
             }
             Liveness::Dead => {
-                if recorded.is_some_and(is_recorded) {
+                let lives_on = |id: DaemonId| {
+                    let held = self.host.hold(id.pid, id.start_time);
+                    // A process that ends lets go of its files first.
+                    held.is_some_and(|held| !held.ends_within(DYING))
+                };
+                if recorded.is_some_and(lives_on) {
                     served.life = Life::Orphan;
+                } else if self.is_under_way && record.daemon.is_none() && !record.finished {
+                    served.life = Life::Starting;
                 }
                 return None;
             }
         };
-        if self.host.process(pid).is_none() {
-            // Something lives there, and `/proc` hides it from the caller.
-            served.life = Life::Hidden;
-            return None;
-        }
         // A lock that somebody else holds on a dead daemon's file means nothing.
         let ours = match record.daemon {
             Some(id) => recorded.is_some() && id.pid == pid && is_recorded(id),
@@ -77,10 +101,10 @@ impl View<'_> {
 
     /// Fills in what can be told without a control session; `false` where a question is left.
     ///
-    /// A fault lasts only as long as the clients that met it: a server that computes and has no
+    /// A fault lasts hardly longer than the clients that met it: a server that computes and has long had no
     /// clients serves. A server that NVML does not list yet is starting, and its daemon must be
-    /// asked; so must one with clients.
-    pub(super) fn tells(self, served: &mut Served, daemon: Pid) -> bool {
+    /// asked; so must one with clients, and one that somebody's program has just started or left.
+    pub(super) fn tells(self, served: &mut Served, daemon: Pid, logs: Option<&Path>) -> bool {
         let Some(processes) = self.processes.filter(|_| served.record.finished) else {
             return false;
         };
@@ -91,7 +115,13 @@ impl View<'_> {
         let children: Vec<&Process> = self.table.children(daemon).collect();
         served.life = match children.as_slice() {
             [] if processes.compute.is_empty() => Life::NoServerYet,
-            [only] if is_running(only) && lists(&processes.compute, only.pid) => Life::Ready,
+            [only]
+                if is_running(only)
+                    && lists(&processes.compute, only.pid)
+                    && is_proven(served, only, self.log_dir(daemon, logs.map(Path::to_owned))) =>
+            {
+                Life::Ready
+            }
             _ => return false,
         };
         served.is_known = true;
@@ -120,7 +150,7 @@ impl View<'_> {
         let children: Vec<&Process> = self.table.children(daemon).collect();
         // Before it is asked: what happens meanwhile is news for the next look.
         let seen = process
-            .and_then(|process| Seen::of(process, &children, self.processes, log_dir))
+            .and_then(|process| Seen::of(served, process, &children, self.processes, log_dir))
             .filter(|_| served.record.finished);
         if let Some(known) = self
             .answer
@@ -133,8 +163,14 @@ impl View<'_> {
         let mut glance = self
             .daemon(served)
             .glance(&children, PATIENCE, ANSWER_LIMIT);
+        let is_odd = |server: &ServerSeen| match server.state {
+            None => true,
+            // Its last client went between the two questions.
+            Some(ServerState::Fault) => server.clients.is_empty(),
+            Some(_) => false,
+        };
         if let Ok(seen) = &glance
-            && seen.servers.iter().any(|server| server.state.is_none())
+            && seen.servers.iter().any(is_odd)
         {
             // A server came up meanwhile, and may have clients already.
             children = seen.servers.iter().map(|server| server.pid).collect();
@@ -152,13 +188,25 @@ impl View<'_> {
                 served.life = Life::Busy;
                 served.servers = children.iter().map(|&pid| self.server(pid)).collect();
             }
-            Err(MpsError::NoDaemon(_)) => served.life = Life::Dead,
+            Err(MpsError::NoDaemon(_)) if self.is_gone(served, daemon) => served.life = Life::Dead,
+            // It takes its lock before it listens.
+            Err(MpsError::NoDaemon(_)) if !served.record.finished => {
+                served.life = Life::Starting;
+            }
             Err(error) => {
                 served.life = Life::NoAnswer;
                 served.problem = Some(error.to_string());
             }
         }
         None
+    }
+
+    /// Whether a daemon that nobody can reach has ended, or does.
+    fn is_gone(self, served: &Served, daemon: Pid) -> bool {
+        let process = self.host.process(daemon);
+        let held = process.and_then(|process| self.host.hold(daemon, process.started));
+        self.daemon(served).liveness() == Liveness::Dead
+            || held.is_none_or(|held| held.ends_within(DYING))
     }
 
     /// Where the daemon writes its logs: what it was told, where that can be read, or where they belong.
@@ -208,17 +256,18 @@ impl View<'_> {
                 .iter()
                 .any(|server| server.state == Some(state))
         };
-        if served.record.finished {
-            served.life = if says(ServerState::Fault) {
-                Life::Fault
-            } else if says(ServerState::Active) {
-                Life::Ready
-            } else if glance.servers.is_empty() {
-                Life::NoServerYet
-            } else {
-                Life::Starting
-            };
-        }
+        // A change of settings leaves the record unfinished for a moment, and its server serves meanwhile.
+        served.life = if served.record.daemon.is_none() {
+            Life::Starting
+        } else if says(ServerState::Fault) {
+            Life::Fault
+        } else if says(ServerState::Active) {
+            Life::Ready
+        } else if glance.servers.is_empty() && served.record.finished {
+            Life::NoServerYet
+        } else {
+            Life::Starting
+        };
         served.is_known = glance.servers.iter().all(|server| server.state.is_some());
         served.percentage = Some(glance.percentage);
         served.servers = glance
@@ -268,6 +317,24 @@ impl View<'_> {
             age: process.as_ref().and_then(Process::age),
         }
     }
+}
+
+/// Whether a server that NVML lists and that has no clients is sure to be ready: `up` has found it so, or it has
+/// been there for long, and nothing has happened since that it may be busy with still.
+fn is_proven(served: &Served, only: &Process, log_dir: Option<PathBuf>) -> bool {
+    let recorded = served.run_dir.recorded_at(&served.record.uuid);
+    let recorded = recorded.and_then(|at| at.elapsed().ok());
+    let Some(age) = only.age() else {
+        return false;
+    };
+    if age < PROVEN && recorded.is_none_or(|recorded| age < recorded) {
+        return false;
+    }
+    let log = log_dir.map(|log_dir| std::fs::metadata(log_dir.join("server.log")));
+    let written = log.and_then(|meta| meta.ok()?.modified().ok()?.elapsed().ok());
+    written.is_none_or(|written| {
+        written > QUIET || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
+    })
 }
 
 fn lists(usages: &[Usage], pid: Pid) -> bool {

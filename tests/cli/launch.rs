@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain};
+use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain, shell};
 use crate::settings::{ask, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
@@ -257,4 +257,46 @@ fn the_launcher_is_hidden_and_strict() {
             "65534\n65534\n65534\n"
         );
     }
+}
+
+/// What a user keeps beside her daemon's files holds nobody up, and is not lost.
+#[test]
+fn a_users_own_files_are_put_aside() {
+    if !is_root("a_users_own_files_are_put_aside") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let hers = whole(r#"serve = "user:nobody""#);
+    sim.up(&hers, &[]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    fs::write(pipe(&sim).join("notes"), "hers").unwrap();
+    // No record that she makes up is believed, wherever it comes to lie.
+    fs::write(pipe(&sim).join("device.json"), "{").unwrap();
+    let ran = sim.run(&["down"]).ended(0);
+    let kept = sim.node.run_dir().join("left").join(format!("{uuid}.1"));
+    let said = format!("were put aside:\n  {}", kept.display());
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    assert_eq!(fs::read_to_string(kept.join("notes")).unwrap(), "hers");
+    assert_eq!(sim.run_dir(), ["left", "lock"]);
+    let status = sim.status();
+    assert_eq!(
+        (&status["hidden"], &status["degraded"]),
+        (&serde_json::json!([]), &false.into())
+    );
+
+    // A directory where the daemon's socket was: the next daemon gets a directory of its own.
+    sim.up(&hers, &[]).ended(0);
+    let daemon = sim.device("0")["daemon_pid"].clone();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    fs::remove_file(pipe(&sim).join("control")).unwrap();
+    fs::create_dir_all(pipe(&sim).join("control/mine")).unwrap();
+    sim.up(&hers, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    assert!(reaches(&sim, NOBODY));
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.run(&["down"]).ended(0);
 }

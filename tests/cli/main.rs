@@ -1,14 +1,17 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
 mod check;
+mod clients;
 mod common;
 mod completions;
 mod compute_mode;
 mod down;
+mod drivers;
 mod environment;
 mod errors;
 mod export;
 mod failures;
+mod fault;
 mod import;
 mod kill;
 mod launch;
@@ -20,8 +23,10 @@ mod profiles;
 mod readme;
 mod restart;
 mod review;
+mod serve;
 mod settings;
 mod sight;
+mod start_failures;
 mod status;
 mod status_json;
 mod up;

@@ -195,3 +195,14 @@ fn without_a_terminal_it_says_so() {
     sim.run(&["status", "--watch=0"]).ended(2);
     sim.run(&["status", "--watch", "--json"]).ended(2);
 }
+
+/// `--watch 5` cannot be told from a device that is called 5.
+#[test]
+fn seconds_without_a_sign_are_explained() {
+    let sim = Sim::with("h200", 1);
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let mut script = std::process::Command::new("script");
+    script.args(["-qec", &format!("{program} status --watch 5"), "/dev/null"]);
+    let ran = crate::common::Ran::of(script.env_clear().envs(sim.node.env())).ended(2);
+    assert!(ran.stdout.contains("--watch=5"), "{}", ran.stdout);
+}

@@ -1,0 +1,60 @@
+//! A GPU fault, and those who share it.
+
+use serde_json::Value;
+
+use crate::common::{SMALL, Sim, in_state};
+
+#[test]
+fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.device("0.2")["servers"].clone();
+    let neighbour = sim.client("0.0");
+    // It waits to be told that it is over, as a program does that is between two calls.
+    let healthy = sim.app("0.2", &["hold"]);
+    let mut healthy = healthy;
+    healthy.wait_up();
+    let healthy_pid = healthy.pid();
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0.2")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0.0"], "its own fault domain");
+    let clients = pids(&status);
+    assert!(clients.contains(&faulty.pid()), "{status:#}");
+    let problem = &status["problems"][0];
+    assert_eq!(problem["device"], "0.2");
+    let what = problem["what"].as_str().unwrap();
+    assert!(
+        what.starts_with("a GPU fault: it serves again when all its clients have ended (pid "),
+        "{what}"
+    );
+    for pid in clients.iter().filter(|pid| **pid != neighbour.pid()) {
+        assert!(what.contains(&pid.to_string()), "{what}");
+    }
+    let text = sim.run(&["status", "--exit-code", "0.2"]).ended(3).stdout;
+    assert!(text.contains("  fault  "), "{text}");
+    sim.run(&["status", "--exit-code", "0.0"]).ended(0);
+    // Who was healthy is told of it too.
+    let healthy = healthy.finish();
+    assert_eq!(healthy.status.code(), Some(6), "{}", healthy.output);
+    assert!(healthy.output.contains("err 700"), "{}", healthy.output);
+    assert!(!pids(&sim.status()).contains(&healthy_pid));
+    assert_eq!(sim.device("0.2")["state"], "fault", "one is left");
+    drop(faulty);
+    while sim.device("0.2")["state"] != "ready" {
+        std::thread::yield_now();
+    }
+    sim.run(&["status", "--exit-code"]).ended(0);
+    assert_eq!(sim.device("0.2")["servers"], before);
+    assert!(sim.client("0.2").finish().status.success());
+    assert!(neighbour.finish().status.success());
+}
+
+fn pids(status: &Value) -> Vec<u32> {
+    let clients = status["clients"].as_array().unwrap().iter();
+    let pids = clients.map(|client| client["pid"].as_u64().unwrap().try_into().unwrap());
+    pids.collect()
+}

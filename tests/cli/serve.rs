@@ -1,0 +1,156 @@
+//! Whose clients a device serves: every value of `serve`, each with two users.
+
+use std::os::unix::process::CommandExt;
+
+use serde_json::{Value, json};
+use simnode::harness::App;
+
+use crate::common::{NOBODY, Ran, Sim, is_root, shell};
+use crate::settings::whole;
+
+/// The second user, with a group of the same name: both are on every machine.
+const DAEMON: u32 = 1;
+
+/// A program of a user, told the pipe directory of device 0.
+fn program(sim: &Sim, uid: u32, pipe: &Value) -> App {
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe.as_str().unwrap());
+    app.uid(uid).gid(uid);
+    App::start(app)
+}
+
+/// Who is in a list of `status --json`, by user.
+fn users(status: &Value, list: &str) -> Vec<String> {
+    let programs = status[list].as_array().unwrap().iter();
+    let mut users: Vec<String> = programs
+        .map(|program| program["user"].as_str().unwrap().to_owned())
+        .collect();
+    users.sort();
+    users
+}
+
+fn served(serve: &str) -> (Sim, Value) {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(&format!("serve = \"{serve}\"")), &[])
+        .ended(0);
+    let device = sim.device("0");
+    assert_eq!(device["serve"], serve);
+    (sim, device["pipe_directory"].clone())
+}
+
+fn joins(app: &mut App) {
+    let up = app.wait_up();
+    assert!(up.ends_with("mps yes"), "{up}");
+}
+
+fn is_left_alone(app: &mut App) {
+    let up = app.wait_up();
+    assert!(up.ends_with("mps no"), "{up}");
+}
+
+#[test]
+fn one_at_a_time_lets_the_second_user_wait() {
+    if !is_root("one_at_a_time_lets_the_second_user_wait") {
+        return;
+    }
+    let (sim, pipe) = served("one-at-a-time");
+    let mut first = program(&sim, NOBODY, &pipe);
+    joins(&mut first);
+    assert_eq!(sim.device("0")["servers"][0]["uid"], NOBODY);
+    let mut second = program(&sim, DAEMON, &pipe);
+    while users(&sim.status(), "waiting") != ["daemon"] {
+        std::thread::yield_now();
+    }
+    let status = sim.status();
+    assert_eq!(users(&status, "clients"), ["nobody"]);
+    assert_eq!(status["waiting"][0]["pid"], second.pid());
+    let waits = format!("daemon waits behind nobody (pid {})", second.pid());
+    assert_eq!(status["remarks"][0]["what"], waits);
+    sim.run(&["status", "--exit-code"]).ended(0);
+    assert!(first.finish().status.success());
+    joins(&mut second);
+    let status = sim.status();
+    assert_eq!(users(&status, "clients"), ["daemon"]);
+    assert_eq!(users(&status, "waiting"), [""; 0]);
+    assert_eq!(status["devices"][0]["servers"][0]["uid"], DAEMON);
+}
+
+#[test]
+fn all_are_served_at_once_by_one_server() {
+    if !is_root("all_are_served_at_once_by_one_server") {
+        return;
+    }
+    let (sim, pipe) = served("all");
+    let before = sim.device("0")["servers"].clone();
+    let mut both = [NOBODY, DAEMON].map(|uid| program(&sim, uid, &pipe));
+    both.iter_mut().for_each(joins);
+    let status = sim.status();
+    assert_eq!(users(&status, "clients"), ["daemon", "nobody"]);
+    assert_eq!(users(&status, "waiting"), [""; 0]);
+    assert_eq!(status["devices"][0]["servers"], before);
+    assert_eq!(before[0]["uid"], 0);
+}
+
+#[test]
+fn a_group_keeps_others_out_and_they_are_seen() {
+    if !is_root("a_group_keeps_others_out_and_they_are_seen") {
+        return;
+    }
+    let (sim, pipe) = served("group:daemon");
+    let mut member = program(&sim, DAEMON, &pipe);
+    joins(&mut member);
+    let mut stranger = program(&sim, NOBODY, &pipe);
+    is_left_alone(&mut stranger);
+    let status = sim.status();
+    assert_eq!(users(&status, "clients"), ["daemon"]);
+    assert_eq!(users(&status, "outside_mps"), ["nobody"]);
+    let pipe = pipe.as_str().unwrap();
+    let cause = format!("nobody may not enter {pipe}");
+    assert_eq!(status["outside_mps"][0]["cause"], cause);
+}
+
+#[test]
+fn a_users_device_keeps_others_out_and_they_are_seen() {
+    if !is_root("a_users_device_keeps_others_out_and_they_are_seen") {
+        return;
+    }
+    let (sim, pipe) = served("user:nobody");
+    let mut hers = program(&sim, NOBODY, &pipe);
+    joins(&mut hers);
+    let mut stranger = program(&sim, DAEMON, &pipe);
+    is_left_alone(&mut stranger);
+    let status = sim.status();
+    assert_eq!(users(&status, "clients"), ["nobody"]);
+    assert_eq!(users(&status, "outside_mps"), ["daemon"]);
+    let pipe = pipe.as_str().unwrap();
+    let cause = format!("daemon may not enter {pipe}");
+    assert_eq!(status["outside_mps"][0]["cause"], cause);
+    // Root's own programs get in, and find that her daemon may not start a server for them.
+    assert_eq!(shell(format!("ls {pipe}")).ended(0).stderr, "");
+}
+
+#[test]
+fn a_plain_users_own_device_keeps_others_out() {
+    if !is_root("a_plain_users_own_device_keeps_others_out") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(r#"serve = "self""#));
+    Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
+    let status = || Ran::of(&mut sim.by_nobody(&["status", "--json"])).json();
+    let device = status()["devices"][0].clone();
+    assert_eq!(
+        (&device["state"], &device["serve"]),
+        (&json!("ready"), &json!("self"))
+    );
+    let mut own = program(&sim, NOBODY, &device["pipe_directory"]);
+    joins(&mut own);
+    let mut stranger = program(&sim, DAEMON, &device["pipe_directory"]);
+    is_left_alone(&mut stranger);
+    let status = status();
+    assert_eq!(users(&status, "clients"), ["nobody"]);
+    assert_eq!(users(&status, "outside_mps"), ["daemon"]);
+    drop((own, stranger));
+    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
+}

@@ -1,0 +1,121 @@
+//! Why a daemon or its server does not start, in words.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use insta::assert_snapshot;
+use simnode::node::ControlVersion;
+
+use crate::common::{Ran, Sim, tidy};
+use crate::settings::whole;
+
+/// What `up` says, but for the logs' last lines; nothing is left of it.
+fn said(sim: &Sim, script: Option<(&str, &str)>) -> String {
+    let profile = sim.profile(&whole(""));
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let bin = sim.node.dir().join("bin");
+    if let Some((program, script)) = script {
+        let replaced = sim.node.dir().join("replaced");
+        fs::create_dir_all(&replaced).unwrap();
+        let path = replaced.join(program);
+        let real = bin.join(program);
+        fs::write(
+            &path,
+            format!("#!/bin/sh\nreal={}\n{script}\n", real.display()),
+        )
+        .unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}:/usr/bin:/bin", replaced.display(), bin.display());
+        up.env("PATH", path);
+    }
+    let ran = Ran::of(&mut up).ended(1);
+    assert_eq!(sim.device("0")["state"], "no daemon");
+    assert_eq!(sim.run_dir(), ["lock"]);
+    let said = tidy(&ran.stderr);
+    said.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_launchers_exit_status_is_told_in_words() {
+    let sim = Sim::with("h200", 1);
+    let mut all = String::new();
+    for status in [100, 244, 34, 35, 1, 7] {
+        sim.node.fault("daemon start").fails(status).unwrap();
+        all += &said(&sim, None);
+        all.push('\n');
+    }
+    assert_snapshot!(all, @"
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 100): CUDA sees no device GPU-…
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 244): CUDA's driver library libcuda.so.1 cannot be loaded
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 34): CUDA says the system is not ready (is the fabric manager running?)
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 35): the CUDA driver library and the kernel module differ in version
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 1): it said nothing, as where it cannot use its pipe directory
+    error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 7): it said nothing
+    ");
+}
+
+#[test]
+fn an_option_that_is_not_known_ends_the_launcher_with_0() {
+    let sim = Sim::with("h200", 1);
+    let script =
+        r#"case " $* " in *" -d "*) echo "Unrecognized option"; exit 0;; esac; exec "$real" "$@""#;
+    assert_snapshot!(said(&sim, Some(("nvidia-cuda-mps-control", script))), @"error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 0): Unrecognized option");
+}
+
+/// Driver 550's daemon starts whatever devices it is given; its server is the first to find none.
+#[test]
+fn cudas_words_in_the_servers_log_are_told() {
+    let sim = Sim::with("h200", 1);
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.policy.control = ControlVersion::R550);
+    update.unwrap();
+    let script = r#"case " $* " in *" -d "*) export CUDA_VISIBLE_DEVICES=GPU-gone;; esac; exec "$real" "$@""#;
+    assert_snapshot!(said(&sim, Some(("nvidia-cuda-mps-control", script))), @"error: GPU 0 (GPU-…): start the daemon of 0: the MPS server did not start: the MPS server could not start: no CUDA-capable device is detected");
+}
+
+#[test]
+fn a_server_without_a_word_is_told_with_the_likely_cause() {
+    let sim = Sim::with("h200", 1);
+    assert_snapshot!(said(&sim, Some(("nvidia-cuda-mps-server", "exit 1"))), @"error: GPU 0 (GPU-…): start the daemon of 0: the MPS server did not start: the MPS server ended with status 1, and wrote nothing: its program is not found in the daemon's PATH, or its user may not enter one of the directories above the pipe directory");
+}
+
+/// A daemon that is not root's cannot become another user for a server; the simulator's says so by this status.
+#[test]
+fn a_server_for_another_user_is_not_permitted() {
+    let sim = Sim::with("h200", 1);
+    assert_snapshot!(said(&sim, Some(("nvidia-cuda-mps-server", "exit 126"))), @"error: GPU 0 (GPU-…): start the daemon of 0: the MPS server did not start: the daemon may not start a server for user 0: Operation not permitted (a daemon that is not root's serves its own user alone)");
+}
+
+/// A client knocks before `up` gets to its server: the daemon starts one after another for it.
+#[test]
+fn a_crash_loop_is_told_as_one() {
+    let sim = Sim::with("h200", 1);
+    sim.node.fault("server start").every().fails(1).unwrap();
+    let script = r#"case " $* " in *" -d "*)
+  "$real" "$@"; status=$?
+  "${real%/*}/cuda-app" > /dev/null 2>&1 < /dev/null
+  exit $status;;
+esac
+exec "$real" "$@""#;
+    assert_snapshot!(said(&sim, Some(("nvidia-cuda-mps-control", script))), @"error: GPU 0 (GPU-…): start the daemon of 0: the MPS server did not start: the MPS server ended with status 1, 7 times over: with a client waiting, the daemon tries again and again, and wrote nothing: its program is not found in the daemon's PATH, or its user may not enter one of the directories above the pipe directory");
+}
+
+#[test]
+fn a_missing_server_program_is_told_before_anything_is_touched() {
+    let sim = Sim::with("h200", 1);
+    let alone = sim.node.dir().join("alone");
+    fs::create_dir(&alone).unwrap();
+    let control = fs::canonicalize(sim.node.dir().join("bin/nvidia-cuda-mps-control")).unwrap();
+    std::os::unix::fs::symlink(control, alone.join("nvidia-cuda-mps-control")).unwrap();
+    let profile = sim.profile(&whole(""));
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let path = format!("{}:/usr/bin:/bin", alone.display());
+    let ran = Ran::of(up.env("PATH", path)).ended(1);
+    assert_snapshot!(ran.stderr, @"
+    error: nvidia-cuda-mps-server is not in PATH, where nvidia-cuda-mps-control looks for it
+    hint: both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); MIG_MPS_CONTROL may give the path of the control program
+    ");
+    assert_eq!(sim.happened("daemon start"), 0);
+}

@@ -1,0 +1,311 @@
+//! A node on which something happens all the time, and those who look at it meanwhile.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use serde_json::{Value, json};
+use simnode::harness::TestNode;
+use simnode::node::{Latency, processes};
+
+use crate::common::{Ran, Sim};
+use crate::history::{History, did};
+use crate::judge::Report;
+use crate::span::Time;
+
+const PROFILE: &str = r#"
+[[gpu]]
+select = { index = [0] }
+devices = [ { name = "two", profile = "2g" }, { name = "one", profile = "1g" } ]
+
+[[gpu]]
+select = { index = [1] }
+mig = false
+"#;
+
+/// How many runs are judged, at least.
+const RUNS: usize = 100;
+
+/// How many look at the same time.
+const WATCHERS: usize = 2;
+
+#[test]
+fn what_status_reports_was_true() {
+    let sim = Sim::with("a100-80gb", 2);
+    let policy = sim
+        .node
+        .node()
+        .update(|state| state.policy.latency = Latency::H200R580);
+    policy.unwrap();
+    let watch = Watch::default();
+    let mut runs = std::thread::scope(|scope| {
+        let watchers: Vec<_> = (0..WATCHERS)
+            .map(|_| scope.spawn(|| watch.look_on(&sim.node)))
+            .collect();
+        let mut driver = Driver {
+            sim: &sim,
+            watch: &watch,
+            scope,
+            commands: 0,
+        };
+        // A failure must not leave the watchers looking on for ever.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            driver.cycle();
+            while watch.runs() < RUNS {
+                driver.cycle();
+            }
+        }));
+        watch.is_over.store(true, Ordering::SeqCst);
+        let runs = watchers
+            .into_iter()
+            .flat_map(|watcher| watcher.join().unwrap());
+        let runs: Vec<Run> = runs.collect();
+        if let Err(panic) = done {
+            // Their ends are waited for.
+            processes::end_all(sim.node.dir(), Duration::from_secs(10));
+            std::panic::resume_unwind(panic);
+        }
+        runs
+    });
+    runs.sort_by_key(|run| run.begin);
+    let events = sim.node.events();
+    let history = History::of(&events);
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (number, run) in runs.into_iter().enumerate() {
+        let said = match run.ran.status {
+            0 => serde_json::from_str(&run.ran.stdout).unwrap(),
+            status => {
+                wrong.push(format!(
+                    "run {number} ended with {status}: {}",
+                    run.ran.stderr
+                ));
+                continue;
+            }
+        };
+        let report = Report {
+            begin: run.begin,
+            end: run.end,
+            said,
+        };
+        for row in report.said["devices"].as_array().unwrap() {
+            seen.insert(row["state"].as_str().unwrap().to_owned());
+        }
+        for fault in history.judge(&report) {
+            wrong.push(format!(
+                "run {number} of {} ns from {}: {fault}",
+                run.end - run.begin,
+                run.begin
+            ));
+        }
+    }
+    if !wrong.is_empty() {
+        let kept = std::env::temp_dir().join("truth-events.jsonl");
+        let lines: Vec<String> = events
+            .iter()
+            .map(|event| json!(event).to_string())
+            .collect();
+        fs::write(&kept, lines.join("\n")).unwrap();
+        panic!(
+            "{}\nthe event log is kept in {}",
+            wrong.join("\n"),
+            kept.display()
+        );
+    }
+    for state in [
+        "ready",
+        "no server yet",
+        "fault",
+        "no answer",
+        "orphan",
+        "dead",
+        "no daemon",
+    ] {
+        assert!(seen.contains(state), "nobody saw {state}: {seen:?}");
+    }
+}
+
+/// A run of `status`.
+struct Run {
+    begin: Time,
+    end: Time,
+    ran: Ran,
+}
+
+/// Those who look on.
+#[derive(Default)]
+struct Watch {
+    is_over: AtomicBool,
+    /// How many runs have begun.
+    begun: AtomicUsize,
+    /// The numbers of those that have ended.
+    numbers: Mutex<BTreeSet<usize>>,
+    news: Condvar,
+}
+
+impl Watch {
+    fn look_on(&self, node: &TestNode) -> Vec<Run> {
+        let mut runs = Vec::new();
+        while !self.is_over.load(Ordering::SeqCst) {
+            let number = self.begun.fetch_add(1, Ordering::SeqCst);
+            let begin = now();
+            let ran = Ran::of(node.mig_mps().args(["status", "--json"]));
+            let end = now();
+            runs.push(Run { begin, end, ran });
+            let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+            numbers.insert(number);
+            self.news.notify_all();
+        }
+        runs
+    }
+
+    /// Waits until somebody has seen what is there now.
+    fn see(&self) {
+        let next = self.begun.load(Ordering::SeqCst);
+        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let unseen = |numbers: &mut BTreeSet<usize>| numbers.range(next..).next().is_none();
+        let seen = self.news.wait_while(numbers, unseen);
+        drop(seen.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn runs(&self) -> usize {
+        self.numbers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+}
+
+/// Who makes things happen, and writes down what he does.
+struct Driver<'scope, 'a> {
+    sim: &'a Sim,
+    watch: &'a Watch,
+    scope: &'scope std::thread::Scope<'scope, 'a>,
+    commands: u64,
+}
+
+impl Driver<'_, '_> {
+    fn cycle(&mut self) {
+        self.up();
+        self.watch.see();
+        let two = self.device("two");
+        let whole = self.device("1");
+        let first = self.sim.client("two");
+        let second = self.sim.client("two");
+        self.mig_mps(&["set", "two", "active-thread-percentage=50"], &[]);
+        let third = self.sim.client("1");
+        self.watch.see();
+        self.mig_mps(&["set", "1", "active-thread-percentage=25"], &[]);
+        assert!(first.finish().status.success());
+        self.kill(second.pid());
+        drop(second);
+        self.watch.see();
+
+        // A fault takes everybody with it.
+        let mut faulty = self.sim.app("1", &["hold", "--fault"]);
+        faulty.wait_up();
+        self.watch.see();
+        self.kill(faulty.pid());
+        drop(faulty);
+        third.finish();
+        self.watch.see();
+
+        // The server dies; the next client gets another.
+        self.kill(pid(&whole["servers"][0]["pid"]));
+        self.watch.see();
+        let client = self.sim.client("1");
+        self.watch.see();
+        assert!(client.finish().status.success());
+
+        // A daemon dies, and `up` starts it again.
+        self.kill(pid(&two["daemon_pid"]));
+        self.watch.see();
+        self.up();
+
+        let daemon = pid(&self.device("two")["daemon_pid"]);
+        self.note(did::STOPS, json!({ "pid": daemon }));
+        signal(daemon, Signal::STOP);
+        self.watch.see();
+        signal(daemon, Signal::CONT);
+        self.note(did::CONTINUES, json!({ "pid": daemon }));
+
+        let one = self.device("one");
+        let daemon = pid(&one["daemon_pid"]);
+        self.note(did::REMOVES, json!({ "pid": daemon }));
+        fs::remove_dir_all(Path::new(one["pipe_directory"].as_str().unwrap())).unwrap();
+        self.note(did::REMOVED, json!({ "pid": daemon }));
+        self.watch.see();
+        let uuid = one["uuid"].as_str().unwrap();
+        self.mig_mps(&["down", "one", "--now"], &[uuid]);
+        self.mig_mps(&["down"], &[]);
+        self.watch.see();
+    }
+
+    fn up(&mut self) {
+        let path = self.sim.profile(PROFILE);
+        self.mig_mps(&["up", path.to_str().unwrap(), "--yes"], &[]);
+        for name in ["two", "one", "1"] {
+            self.mourn(pid(&self.device(name)["daemon_pid"]));
+        }
+    }
+
+    fn mig_mps(&mut self, args: &[&str], devices: &[&str]) {
+        self.commands += 1;
+        let number = self.commands;
+        let begins = json!({ "number": number, "command": args[0], "devices": devices });
+        self.note(did::BEGINS, begins);
+        let ran = self.sim.run(args);
+        self.note(did::ENDS, json!({ "number": number, "status": ran.status }));
+        ran.ended(0);
+    }
+
+    fn device(&self, name: &str) -> Value {
+        self.sim.device(name)
+    }
+
+    /// Kills a process and waits until it is gone; with a daemon goes its server.
+    fn kill(&self, pid: u32) {
+        let fd = pidfd_open(process(pid), PidfdFlags::empty()).unwrap();
+        self.note(did::KILLS, json!({ "pid": pid }));
+        signal(pid, Signal::KILL);
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
+        self.note(did::GONE, json!({ "pid": pid }));
+    }
+
+    /// Writes down when a process has ended.
+    fn mourn(&self, pid: u32) {
+        let fd = pidfd_open(process(pid), PidfdFlags::empty()).unwrap();
+        let node = self.sim.node.node();
+        self.scope.spawn(move || {
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
+            node.event(did::GONE, json!({ "pid": pid }));
+        });
+    }
+
+    fn note(&self, what: &str, detail: Value) {
+        self.sim.node.node().event(what, detail);
+    }
+}
+
+/// By the clock of the event log.
+fn now() -> Time {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    now.as_nanos().try_into().unwrap()
+}
+
+fn pid(value: &Value) -> u32 {
+    value.as_u64().unwrap().try_into().unwrap()
+}
+
+fn process(pid: u32) -> Pid {
+    Pid::from_raw(pid.try_into().unwrap()).unwrap()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(process(pid), signal).unwrap();
+}

@@ -1,0 +1,355 @@
+//! Compares what a run of `status` said with what was true meanwhile.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::history::{Daemon, Device, History, Server};
+use crate::span::{Span, Time};
+
+/// What one run of `status --json` said, and when it ran.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) begin: Time,
+    pub(crate) end: Time,
+    pub(crate) said: Value,
+}
+
+/// What is wrong at the moment at which the least is.
+type Faults = Vec<String>;
+
+impl History {
+    /// Everything in a report that was true at no moment of its run.
+    pub(crate) fn judge(&self, report: &Report) -> Faults {
+        let mut faults = Vec::new();
+        let moments = self.moments(report.begin, report.end);
+        let rows = || report.said["devices"].as_array().into_iter().flatten();
+        for row in rows() {
+            let least = moments
+                .iter()
+                .map(|time| self.row(row, &report.said, *time))
+                .min_by_key(Vec::len)
+                .unwrap_or_default();
+            let name = &row["name"];
+            faults.extend(least.into_iter().map(|fault| format!("{name}: {fault}")));
+        }
+        for (uuid, device) in &self.devices {
+            let is_shown = rows().any(|row| row["uuid"] == *uuid);
+            let had_daemon = |time: &Time| {
+                device
+                    .daemons
+                    .iter()
+                    .any(|daemon| daemon.life.at(*time).must())
+            };
+            if !is_shown && moments.iter().all(had_daemon) {
+                faults.push(format!(
+                    "{uuid} is not shown, and had a daemon all the time"
+                ));
+            }
+        }
+        for problem in report.said["problems"].as_array().into_iter().flatten() {
+            if !moments.iter().any(|time| self.problem(problem, *time)) {
+                faults.push(format!("it was no problem at any moment: {problem}"));
+            }
+        }
+        if report.said["degraded"] != (report.said["problems"] != Value::Array(Vec::new())) {
+            faults.push("degraded is not whether there are problems".to_owned());
+        }
+        for what in ["foreign", "outside_mps"] {
+            for stray in report.said[what].as_array().into_iter().flatten() {
+                faults.push(format!("there was no {what}: {stray}"));
+            }
+        }
+        faults
+    }
+
+    /// Every moment of a window at which something began or ended, and one between each two of them: all others
+    /// are like one of these.
+    fn moments(&self, begin: Time, end: Time) -> Vec<Time> {
+        let mut edges = BTreeSet::from([begin, end]);
+        edges.extend(
+            self.commands
+                .iter()
+                .flat_map(|command| [command.begin, command.end]),
+        );
+        for device in self.devices.values() {
+            edges.extend(device.recorded.iter().flat_map(|span| span.edges()));
+            edges.extend(device.daemons.iter().flat_map(Daemon::edges));
+        }
+        let edges: Vec<Time> = edges.range(begin..=end).copied().collect();
+        let between = edges.windows(2).map(|pair| pair[0].midpoint(pair[1]));
+        between.chain(edges.iter().copied()).collect()
+    }
+
+    fn row(&self, row: &Value, said: &Value, time: Time) -> Faults {
+        let nothing = Device::default();
+        let device = row["uuid"].as_str().and_then(|uuid| self.devices.get(uuid));
+        let device = device.unwrap_or(&nothing);
+        let Some(pid) = row["daemon_pid"].as_u64() else {
+            return Self::row_without_daemon(row, said, device, time);
+        };
+        let mut daemons = device.daemons.iter();
+        let daemon =
+            daemons.find(|daemon| u64::from(daemon.pid) == pid && daemon.life.at(time).may());
+        let Some(daemon) = daemon else {
+            return vec![format!("daemon {pid} did not live, state {}", row["state"])];
+        };
+        let mut faults = Vec::new();
+        let state = row["state"].as_str().unwrap_or_default();
+        if !Self::is_in(daemon, state, time) {
+            faults.push(format!("daemon {pid} was not {state}"));
+        }
+        faults.extend(servers(row, daemon, time));
+        faults.extend(clients(row, said, daemon, time));
+        faults.extend(waiting(row, said, daemon, time));
+        let answered = row["answered_active_thread_percentage"].as_f64();
+        if answered.is_some_and(|answered| daemon.percentage(time) != Some(answered)) {
+            faults.push(format!("the percentage was not {answered:?}"));
+        }
+        if !self
+            .percentages(device, time)
+            .contains(&row["active_thread_percentage"].as_f64())
+        {
+            faults.push(format!(
+                "the recorded percentage was not {}",
+                row["active_thread_percentage"]
+            ));
+        }
+        faults
+    }
+
+    fn row_without_daemon(row: &Value, said: &Value, device: &Device, time: Time) -> Faults {
+        let mut faults = Vec::new();
+        let mut daemons = device.daemons.iter();
+        let lives = daemons.any(|daemon| daemon.life.at(time).must());
+        let recorded =
+            |span: fn(&Span, Time) -> bool| device.recorded.iter().any(|of| span(of, time));
+        let is_true = match row["state"].as_str().unwrap_or_default() {
+            "no daemon" => !lives && !recorded(|span, time| span.at(time).must()),
+            "dead" => {
+                let since = device.recorded.iter().find(|span| span.at(time).may());
+                let ended = |since: &Span| {
+                    device.daemons.iter().any(|daemon| {
+                        daemon.life.from.0 >= since.from.0 && daemon.life.to.0 <= time
+                    })
+                };
+                !lives && since.is_some_and(ended)
+            }
+            // Its daemon is being started, and its pid not recorded yet.
+            "starting" => {
+                let mut starts = device.daemons.iter().map(|daemon| daemon.start);
+                starts.any(|start| (start.from.0..=start.to.1).contains(&time))
+            }
+            _ => false,
+        };
+        if !is_true {
+            faults.push(format!("it was not {} without a daemon", row["state"]));
+        }
+        let lives = |daemon: &&Daemon| daemon.life.at(time).may();
+        match device.daemons.iter().find(lives) {
+            // Its pid is not recorded yet, and it may be asked already.
+            Some(daemon) if row["state"] == "starting" => {
+                faults.extend(servers(row, daemon, time));
+                faults.extend(clients(row, said, daemon, time));
+            }
+            _ => {
+                let known = ["servers", "clients"].map(|what| (what, &row[what]));
+                let known = known.iter().filter(|(_, value)| !value.is_null());
+                faults.extend(
+                    known.map(|(what, value)| format!("without a daemon its {what} are {value}")),
+                );
+            }
+        }
+        faults
+    }
+
+    fn is_in(daemon: &Daemon, state: &str, time: Time) -> bool {
+        let within = |span: &Span| span.at(time).may();
+        let mut servers = daemon.servers.iter().filter(|server| within(&server.life));
+        match state {
+            "ready" => servers.any(|server| {
+                server.ready.as_ref().is_some_and(within)
+                    && !server.faults.iter().any(|fault| fault.at(time).must())
+            }),
+            "no server yet" => !servers.any(|server| server.life.at(time).must()),
+            "starting" => {
+                let coming =
+                    servers.any(|server| server.ready.is_none_or(|ready| !ready.at(time).must()));
+                coming || (daemon.start.from.0..=daemon.start.to.1).contains(&time)
+            }
+            "fault" => servers.any(|server| server.faults.iter().any(within)),
+            "busy" => daemon.sessions.iter().any(within),
+            "no answer" => daemon.stopped.iter().any(within),
+            "orphan" => daemon.orphaned.as_ref().is_some_and(within),
+            // The judge's root hides nothing, and no device goes while its daemon lives.
+            _ => false,
+        }
+    }
+
+    /// What may be recorded: while a command runs, what was before it and what is after it.
+    fn percentages(&self, device: &Device, time: Time) -> Vec<Option<f64>> {
+        let at = |time: Time| {
+            let set = device.daemons.iter().flat_map(|daemon| &daemon.percentages);
+            let before = set.filter(|(at, _)| *at <= time).max_by_key(|(at, _)| *at);
+            before.map(|(_, value)| *value)
+        };
+        match self.command_at(time) {
+            Some(command) => vec![at(command.begin), at(command.end)],
+            None => vec![at(time)],
+        }
+    }
+
+    fn problem(&self, problem: &Value, time: Time) -> bool {
+        let what = problem["what"].as_str().unwrap_or_default();
+        let any = |is: &dyn Fn(&Device) -> bool| self.devices.values().any(is);
+        let lives = |device: &Device| {
+            device
+                .daemons
+                .iter()
+                .any(|daemon| daemon.life.at(time).must())
+        };
+        let says = |device: &Device, word: &str| {
+            let mut daemons = device.daemons.iter();
+            daemons.any(|daemon| daemon.life.at(time).may() && Self::is_in(daemon, word, time))
+        };
+        if what.starts_with("its daemon has died") {
+            // One that a command ends has not died.
+            let killed = |device: &Device| {
+                let last = device
+                    .daemons
+                    .iter()
+                    .rfind(|daemon| daemon.life.to.0 <= time);
+                let recorded = device.recorded.iter().any(|span| span.at(time).may());
+                recorded && last.is_some_and(|daemon| self.command_at(daemon.life.to.0).is_none())
+            };
+            any(&|device| !lives(device) && killed(device))
+        } else if what.starts_with("a GPU fault") {
+            any(&|device| says(device, "fault"))
+        } else if what.contains("and its pipe directory is gone") {
+            any(&|device| says(device, "orphan"))
+        } else if what.contains("is stopped and answers nobody") {
+            any(&|device| says(device, "no answer"))
+        } else {
+            false
+        }
+    }
+}
+
+impl Daemon {
+    fn edges(&self) -> Vec<Time> {
+        let mut spans = vec![self.life, self.start];
+        spans.extend(
+            self.sessions
+                .iter()
+                .chain(&self.stopped)
+                .chain(&self.orphaned),
+        );
+        spans.extend(self.waiting.iter().map(|(_, span)| span));
+        for server in &self.servers {
+            spans.push(server.life);
+            spans.extend(server.ready.iter().chain(&server.faults));
+            spans.extend(server.clients.iter().map(|(_, span)| span));
+        }
+        let set = self.percentages.iter().map(|(time, _)| *time);
+        spans.into_iter().flat_map(Span::edges).chain(set).collect()
+    }
+
+    fn percentage(&self, time: Time) -> Option<f64> {
+        let set = self.percentages.iter().rfind(|(at, _)| *at <= time);
+        set.map(|(_, value)| *value)
+    }
+
+    fn servers_at(&self, time: Time) -> impl Iterator<Item = &Server> {
+        self.servers
+            .iter()
+            .filter(move |server| server.life.at(time).may())
+    }
+}
+
+fn servers(row: &Value, daemon: &Daemon, time: Time) -> Faults {
+    let Some(said) = row["servers"].as_array() else {
+        return must_be_known(row, "servers");
+    };
+    let said: Vec<u64> = said
+        .iter()
+        .filter_map(|server| server["pid"].as_u64())
+        .collect();
+    let spans = daemon
+        .servers
+        .iter()
+        .map(|server| (server.pid, server.life));
+    compare("server", &said, spans, time)
+}
+
+fn clients(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
+    let Some(count) = row["clients"].as_u64() else {
+        return must_be_known(row, "clients");
+    };
+    let pids = pids_of(row, &said["clients"]);
+    let spans = daemon
+        .servers_at(time)
+        .flat_map(|server| server.clients.iter().copied());
+    let mut faults = compare("client", &pids, spans, time);
+    if count != pids.len() as u64 {
+        faults.push(format!("{count} clients, and {} are listed", pids.len()));
+    }
+    faults
+}
+
+fn waiting(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
+    let pids = pids_of(row, &said["waiting"]);
+    let spans = daemon
+        .waiting
+        .iter()
+        .copied()
+        .filter(|(pid, _)| pids.contains(&u64::from(*pid)));
+    // Who waits is told by a log, and only for daemons that are asked: it need not be complete.
+    compare(
+        "waiting program",
+        &pids,
+        spans.filter(|(_, span)| span.at(time).may()),
+        time,
+    )
+}
+
+fn pids_of(row: &Value, programs: &Value) -> Vec<u64> {
+    let programs = programs.as_array().into_iter().flatten();
+    let of_device = programs.filter(|program| program["device"] == row["name"]);
+    of_device
+        .filter_map(|program| program["pid"].as_u64())
+        .collect()
+}
+
+/// Whether exactly those are named that were there.
+fn compare(
+    what: &str,
+    said: &[u64],
+    spans: impl Iterator<Item = (u32, Span)>,
+    time: Time,
+) -> Faults {
+    let spans: Vec<(u64, Span)> = spans.map(|(pid, span)| (u64::from(pid), span)).collect();
+    let mut faults = Vec::new();
+    for pid in said {
+        if !spans
+            .iter()
+            .any(|(known, span)| known == pid && span.at(time).may())
+        {
+            faults.push(format!("{what} {pid} was not there"));
+        }
+    }
+    for (pid, span) in spans {
+        if span.at(time).must() && !said.contains(&pid) {
+            faults.push(format!("{what} {pid} was there, and is not shown"));
+        }
+    }
+    faults
+}
+
+/// These states are told by what is known of servers and clients.
+fn must_be_known(row: &Value, what: &str) -> Faults {
+    let state = row["state"].as_str().unwrap_or_default();
+    if ["ready", "no server yet", "fault"].contains(&state) {
+        return vec![format!("{state}, and its {what} are unknown")];
+    }
+    Vec::new()
+}
