@@ -188,7 +188,8 @@ impl Node {
                 ),
             }),
             Life::Fault if served.clients.is_empty() => Some(format!(
-                "its fault does not clear though it has no client left: `mig-mps restart {name}` starts another"
+                "a GPU fault whose clients have gone: it clears within a second or so; if it does not, \
+                 `mig-mps restart {name}` starts another"
             )),
             Life::Fault => {
                 let clients = served.clients.iter().map(|client| client.pid);

@@ -179,7 +179,11 @@ impl View<'_> {
                 .glance(&children, PATIENCE, ANSWER_LIMIT);
         }
         match glance {
-            Ok(glance) => {
+            Ok(mut glance) => {
+                // Measured: a server that was killed is listed for a moment, with a fault.
+                glance
+                    .servers
+                    .retain(|server| !self.host.has_ended(server.pid));
                 self.fill_in(served, &glance);
                 let seen = seen.filter(|_| lasts(&glance))?;
                 return Some(Remembered { seen, glance });

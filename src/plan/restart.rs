@@ -143,7 +143,7 @@ fn because(served: &Served) -> &'static str {
         Life::Dead => "its daemon has died",
         Life::Orphan => "its pipe directory was removed",
         Life::NoAnswer => "its daemon does not answer",
-        Life::Fault if is_stuck(served) => "its fault does not clear",
+        Life::Fault if is_stuck(served) => "a GPU fault that has not cleared",
         Life::Fault => "a GPU fault",
         _ => "asked for",
     }

@@ -258,7 +258,7 @@ echo "$commands" | "$real" "$@" | sed 's/^ACTIVE$/FAULT/'"#,
     let ran = Ran::of(restart.env("MIG_MPS_CONTROL", &control).env("PATH", path)).ended(0);
     assert!(
         ran.stdout
-            .contains("- stop 1 daemon (its fault does not clear): 0.2"),
+            .contains("- stop 1 daemon (a GPU fault that has not cleared): 0.2"),
         "{}",
         ran.stdout
     );
