@@ -57,7 +57,7 @@ impl Hand {
 
     pub(crate) fn observe(&self) -> Node {
         // What `status` reads is too little to plan with.
-        observe(&self.environment, Look::Close).unwrap()
+        observe(&self.environment, Look::Plan).unwrap()
     }
 
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {
