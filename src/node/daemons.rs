@@ -10,6 +10,7 @@ use super::view::View;
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
 use crate::host::{ProcessTable, Uid};
+use crate::nvml::EXCLUSIVE_PROCESS;
 
 /// Reads the records of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
@@ -69,6 +70,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 clients: Vec::new(),
                 waiting: Vec::new(),
                 client_limit: None,
+                mode_is_lost: false,
                 percentage: None,
             });
         }
@@ -93,7 +95,7 @@ pub(super) fn look(
         .collect();
     let programs = environment.mps_programs().ok();
     let client_limit = client_limit(&node.driver);
-    let (boot_id, processes) = (&node.boot_id, &node.processes);
+    let (boot_id, processes, gpus) = (&node.boot_id, &node.processes, &node.gpus);
     let is_under_way = !node.under_way.is_empty();
     // Control sessions are short-lived programs with limits of their own.
     let answered = std::thread::scope(|scope| {
@@ -102,6 +104,12 @@ pub(super) fn look(
             served.device_is_there = devices
                 .iter()
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == served.record.uuid);
+            served.mode_is_lost = served.record.finished
+                && served.record.settings.compute_mode.is_some()
+                && gpu
+                    .and_then(|gpu| gpu.compute_mode)
+                    .is_some_and(|mode| mode != EXCLUSIVE_PROCESS);
             // What the device is meant for goes before what it can take.
             let limit = client_limit.filter(|_| served.record.key.instance.is_none());
             served.client_limit = served.record.settings.max_clients.or(limit);

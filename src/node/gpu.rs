@@ -18,6 +18,8 @@ pub struct Gpu {
     /// How much of the last sampling period it was computing, in percent; `None` in MIG mode, where no
     /// driver tells, and where it was not asked.
     pub utilization: Option<u32>,
+    /// Its compute mode by NVML's number; `None` in MIG mode, and where it was not asked.
+    pub compute_mode: Option<u32>,
     /// `None` for a GPU that has no MIG.
     pub mig: Option<MigMode>,
     /// Whether its MIG mode changes without a reset; `None` where nobody has asked.
@@ -41,6 +43,7 @@ impl Gpu {
             pci: reading.pci,
             memory: reading.memory,
             utilization: None,
+            compute_mode: None,
             mig: reading.mig,
             resetless: None,
             profiles: offers,

@@ -30,6 +30,7 @@ impl Gpu {
             pci: "(catalog)".to_owned(),
             memory,
             utilization: None,
+            compute_mode: None,
             mig: Some(MigMode {
                 current: false,
                 pending: false,

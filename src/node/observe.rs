@@ -184,6 +184,9 @@ fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware
                     }
                 }
             }
+            if look.at_processes() && !gpu.in_mig_mode() {
+                gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
+            }
             if look == Look::Status && !gpu.in_mig_mode() {
                 gpu.utilization = session.utilization(&gpu.uuid);
             }

@@ -207,6 +207,10 @@ impl Node {
                     "a GPU fault: it serves again when all its clients have ended, and `{cure}` ends them"
                 ))
             }
+            _ if served.mode_is_lost => Some(format!(
+                "somebody has changed its GPU's compute mode, which was exclusive-process: \
+                 `mig-mps restart {name}` sets it again"
+            )),
             _ if !served.device_is_there => Some(format!(
                 "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
             )),

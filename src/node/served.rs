@@ -27,6 +27,8 @@ pub struct Served {
     pub waiting: Vec<Client>,
     /// How many clients it takes, where that is known.
     pub client_limit: Option<u32>,
+    /// Whether its GPU has lost the compute mode that its daemon was started with: somebody has set another.
+    pub mode_is_lost: bool,
     /// Its default active thread percentage as it answers now; `None` where it was not asked: what
     /// was read back when it was started is in the record.
     pub percentage: Option<f64>,

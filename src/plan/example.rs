@@ -76,6 +76,7 @@ fn gpu(index: u32) -> Gpu {
         pci: String::new(),
         memory: None,
         utilization: None,
+        compute_mode: None,
         mig: None,
         resetless: None,
         profiles: Vec::new(),
@@ -126,6 +127,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         clients: Vec::new(),
         waiting: Vec::new(),
         client_limit: None,
+        mode_is_lost: false,
         percentage: None,
     }
 }

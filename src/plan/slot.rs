@@ -56,7 +56,10 @@ impl Terms<'_> {
                 .map_or_else(|| "?".to_owned(), ToString::to_string);
             return Some(format!("serve is \"{is}\", not \"{}\"", self.serve));
         }
-        change::needs_restart(record, self.settings)
+        change::needs_restart(record, self.settings).or_else(|| {
+            let because = "the GPU's compute mode is exclusive-process no more";
+            served.mode_is_lost.then(|| because.to_owned())
+        })
     }
 
     /// What of it is not as it should be and can be changed while it runs.

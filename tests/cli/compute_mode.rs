@@ -42,6 +42,25 @@ fn what_somebody_else_has_set_since_then_stays() {
     assert_eq!(mode(&sim), ComputeMode::Prohibited);
 }
 
+#[test]
+fn that_somebody_else_has_changed_it_is_seen() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+    let profile = sim.profile(&whole(EXCLUSIVE)).display().to_string();
+    set(&sim, ComputeMode::Default);
+    let said = sim.run(&["status", "--exit-code"]).ended(3).stdout;
+    let problem = "0: somebody has changed its GPU's compute mode, which was exclusive-process: `mig-mps restart 0` sets it again";
+    assert!(said.contains(problem), "{said}");
+    let said = sim.run(&["plan", &profile, "--exit-code"]).ended(3).stdout;
+    let why = "(the GPU's compute mode is exclusive-process no more): 0";
+    assert!(said.contains(why), "{said}");
+    sim.run(&["restart", "0", "--yes"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::ExclusiveProcess);
+    sim.run(&["plan", &profile, "--exit-code"]).ended(0);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(mode(&sim), ComputeMode::Default);
+}
+
 /// The daemon dies, another one takes its place, and the mode that was there before is still known.
 #[test]
 fn a_daemon_that_died_does_not_lose_it() {

@@ -38,6 +38,7 @@ fn gpu(model: &Model, index: u32) -> Gpu {
         pci: format!("0000:{index:02x}:00.0"),
         memory: None,
         utilization: None,
+        compute_mode: None,
         mig: Some(MigMode {
             current: true,
             pending: true,

@@ -293,6 +293,7 @@ impl Scene {
             clients: Vec::new(),
             waiting: Vec::new(),
             client_limit: None,
+            mode_is_lost: false,
             percentage: None,
         });
     }
