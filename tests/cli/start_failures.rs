@@ -119,3 +119,18 @@ fn a_missing_server_program_is_told_before_anything_is_touched() {
     ");
     assert_eq!(sim.happened("daemon start"), 0);
 }
+
+#[test]
+fn what_fails_everywhere_for_one_reason_is_told_once() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]";
+    // All start at once where the instances are there.
+    sim.up(profile, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+    sim.node.fault("daemon start").every().fails(244).unwrap();
+    let said = sim.up(profile, &[]).ended(1).stderr;
+    let times = |what: &str| said.matches(what).count();
+    assert_eq!(times("libcuda.so.1 cannot be loaded"), 1, "{said}");
+    assert_eq!(times("and likewise "), 1, "{said}");
+    assert_eq!(times("hint: the whole logs are in"), 1, "{said}");
+}
