@@ -493,3 +493,27 @@ fn a_plain_user_restarts_his_own_and_not_roots() {
     );
     assert_eq!(sim.device("0"), before);
 }
+
+/// Whoever may use a device writes into its server.log, and its end is quoted where a server does not start.
+#[test]
+fn what_a_log_says_does_not_steer_the_terminal() {
+    let sim = Sim::with("a100-80gb", 1);
+    // The daemon writes its pipe directory into its log: a way to have such a line there in time.
+    let evil = sim.node.run_dir().with_file_name("\u{1b}[2J");
+    let command = |args: &[&str]| {
+        let mut command = sim.command(args);
+        command.env("MIG_MPS_RUN_DIR", &evil);
+        command
+    };
+    let profile = sim.profile(SMALL);
+    Ran::of(&mut command(&["up", profile.to_str().unwrap()])).ended(0);
+    sim.node.fault("server start").every().fails(1).unwrap();
+    let ran = Ran::of(&mut command(&["restart", "0.0", "--yes"])).ended(1);
+    assert!(
+        ran.stderr.contains(r"set env CUDA_MPS_PIPE_DIRECTORY="),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains(r"\x1b[2J"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
+}
