@@ -5,7 +5,7 @@ use super::natural::natural;
 use super::view::View;
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
-use crate::host::{ProcessTable, Uid};
+use crate::host::{ProcessTable, Uid, printable};
 
 /// Reads the records of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
@@ -15,7 +15,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         // A user chooses what directories in his own are called: they must not steer root's terminal.
         let unreadable = problems
             .into_iter()
-            .map(|problem| (run_dir.clone(), problem.replace(char::is_control, "?")));
+            .map(|problem| (run_dir.clone(), printable(&problem)));
         node.unreadable.extend(unreadable);
         match run_dir.node() {
             Ok(file) if file.boot_id == node.boot_id => {
@@ -23,7 +23,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 node.switched_on.extend(file.switched_on);
             }
             Ok(_) => {}
-            Err(error) => node.hidden.push(error.to_string()),
+            Err(error) => node.hidden.push(printable(&error.to_string())),
         }
         match run_dir.journal() {
             Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
@@ -33,7 +33,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             Ok(None) => {}
             // Only its owner may read it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
-            Err(error) => node.hidden.push(error.to_string()),
+            Err(error) => node.hidden.push(printable(&error.to_string())),
         }
         for record in records {
             // The system's directory comes first: its record of a name or device wins.
