@@ -262,9 +262,11 @@ impl Ui {
                 _ => NoConsent::NobodyToAsk(disturbs),
             });
         }
+        // A question that is wider than the terminal would be drawn twice.
+        note(&format!("This will {disturbs}."));
         // A line and not a key: "maybe" is no yes, and the cursor is never hidden.
         let answer: Result<String, _> = Input::with_theme(&SimpleTheme)
-            .with_prompt(format!("This will {disturbs}. Go on? [y/N]"))
+            .with_prompt("Go on? [y/N]")
             .allow_empty(true)
             .interact_text();
         match answer.as_deref().map(str::trim) {

@@ -135,7 +135,7 @@ fn it_asks_before_it_ends_a_daemon() {
     assert_eq!(no.status, 4, "{}", no.stdout);
     assert!(
         no.stdout
-            .contains("This will restart 1 daemon. Go on? [y/N]"),
+            .contains("This will restart 1 daemon.\nGo on? [y/N]"),
         "{}",
         no.stdout
     );
