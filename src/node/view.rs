@@ -14,6 +14,9 @@ use crate::profile::Serve;
 const PATIENCE: Duration = Duration::from_millis(1500);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a daemon's process may outlive its socket when it ends.
+const END_LIMIT: Duration = Duration::from_millis(500);
+
 /// How much of a daemon's log is looked through for programs that wait: half a day of somebody who asks every
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
@@ -88,6 +91,9 @@ impl View<'_> {
         if !processes.clients.is_empty() || !self.table.get(daemon).is_some_and(is_running) {
             return false;
         }
+        if !self.daemon(served).has_socket() {
+            return false;
+        }
         let children: Vec<&Process> = self.table.children(daemon).collect();
         served.life = match children.as_slice() {
             [] if processes.compute.is_empty() => Life::NoServerYet,
@@ -152,13 +158,27 @@ impl View<'_> {
                 served.life = Life::Busy;
                 served.servers = children.iter().map(|&pid| self.server(pid)).collect();
             }
-            Err(MpsError::NoDaemon(_)) => served.life = Life::Dead,
+            // One that starts has no socket yet, one that ends has none any more.
+            Err(MpsError::NoDaemon(_)) if !served.record.finished => {}
+            Err(MpsError::NoDaemon(_)) if process.is_none_or(|process| self.ends(process)) => {
+                served.life = Life::Dead;
+            }
+            Err(MpsError::NoDaemon(_)) => {
+                served.life = Life::NoAnswer;
+                served.problem = Some("no program reaches it by its socket".to_owned());
+            }
             Err(error) => {
                 served.life = Life::NoAnswer;
                 served.problem = Some(error.to_string());
             }
         }
         None
+    }
+
+    /// Whether a daemon that nobody reaches any more is about to end.
+    fn ends(self, process: &Process) -> bool {
+        let held = self.host.hold(process.pid, process.started);
+        held.is_none_or(|held| held.ends_within(END_LIMIT))
     }
 
     /// Where the daemon writes its logs: what it was told, where that can be read, or where they belong.

@@ -233,6 +233,34 @@ fn an_orphan_is_ended_by_force_alone() {
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
 
+/// Its process and its lock say that it lives, whatever lies in the sockets' places.
+#[test]
+fn a_daemon_without_its_sockets_is_not_called_dead() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.device("0.2");
+    let pipe = std::path::Path::new(before["pipe_directory"].as_str().unwrap());
+    for socket in ["control", "control_privileged"] {
+        fs::remove_file(pipe.join(socket)).unwrap();
+    }
+    let status = sim.run(&["status"]).ended(0).stdout;
+    let problem = format!(
+        "0.2: its daemon (pid {}) does not answer: no program reaches it by its socket: `mig-mps restart 0.2 --force` \
+         starts another",
+        before["daemon_pid"]
+    );
+    assert!(status.contains(&problem), "{status}");
+    // Whether it has clients is not known.
+    for args in [&["restart", "0.2", "--yes"][..], &["down", "0.2", "--yes"]] {
+        let ran = sim.run(args).ended(4);
+        assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
+    }
+    assert!(is_alive(&before["daemon_pid"]));
+    sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
+    assert!(!is_alive(&before["daemon_pid"]));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
 /// The server says FAULT though nobody is left, and does not end when it is asked to: as long as there is a file.
 #[test]
 fn a_fault_that_does_not_clear_is_cured() {
