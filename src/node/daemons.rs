@@ -25,16 +25,26 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             Ok(_) => {}
             Err(error) => node.hidden.push(printable(&error.to_string())),
         }
+        let mut is_quiet = false;
         match run_dir.journal() {
             Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
                 node.interrupted.push((run_dir.clone(), journal));
+                is_quiet = true;
             }
             Ok(Some(journal)) => node.under_way.push(journal),
-            Ok(None) => {}
+            Ok(None) => is_quiet = true,
             // Only its owner may read it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
             Err(error) => node.hidden.push(printable(&error.to_string())),
         }
+        // Read before the journal and after it: whoever stands there both times had no change at work on it.
+        let unfinished = if is_quiet && records.iter().any(|record| !record.finished) {
+            let mut again = run_dir.records().0;
+            again.retain(|record| !record.finished);
+            again
+        } else {
+            Vec::new()
+        };
         for record in records {
             // The system's directory comes first: its record of a name or device wins.
             let known = node.served.iter().find(|served| {
@@ -51,10 +61,12 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 node.hidden.push(hidden);
                 continue;
             }
+            let is_abandoned = unfinished.contains(&record);
             node.served.push(Served {
                 record,
                 run_dir: run_dir.clone(),
                 device_is_there: false,
+                is_abandoned,
                 life: Life::Dead,
                 is_known: false,
                 problem: None,

@@ -204,6 +204,9 @@ impl Node {
                     "a GPU fault: it serves again when all its clients have ended, and `{cure}` ends them"
                 ))
             }
+            _ if served.is_abandoned => Some(format!(
+                "an interrupted change has not finished its start: `mig-mps restart {name}` starts it again"
+            )),
             _ if !served.device_is_there => Some(format!(
                 "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
             )),

@@ -14,6 +14,8 @@ pub struct Served {
     pub device_is_there: bool,
     /// How its daemon is.
     pub life: Life,
+    /// Whether its start was interrupted, and nobody is about to finish it.
+    pub is_abandoned: bool,
     /// Whether its servers and clients are known: a daemon that could not be asked has an unknown
     /// number of them, not none.
     pub is_known: bool,

@@ -466,6 +466,24 @@ fn what_cannot_be_restarted_is_refused() {
     ");
 }
 
+/// Nobody else would tell of it: the journal of the change that was killed is closed by the next one, whatever comes
+/// of that.
+#[test]
+fn a_start_that_nobody_finishes_is_told_with_its_cure() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let set = "set_default_active_thread_percentage";
+    sim.node.fault(set).kills().unwrap();
+    let _ = sim.run(&["restart", "0.2", "--yes"]);
+    sim.run(&["restart", "0.2"]).ended(4);
+    let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
+    let told = "0.2: an interrupted change has not finished its start: `mig-mps restart 0.2` starts it again";
+    assert!(status.contains(told), "{status}");
+    assert!(!status.contains("interrupted: "), "{status}");
+    sim.run(&["restart", "0.2", "--yes"]).ended(0);
+    sim.run(&["status", "--exit-code"]).ended(0);
+}
+
 /// A device's user owns its pipe directory, and may put anything there.
 #[test]
 fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
