@@ -106,7 +106,9 @@ pub(super) fn look(
             served.device_is_there = devices
                 .iter()
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
-            served.client_limit = client_limit.filter(|_| served.record.key.instance.is_none());
+            let of_gpu = client_limit.filter(|_| served.record.key.instance.is_none());
+            let meant = served.record.settings.max_clients;
+            served.client_limit = of_gpu.into_iter().chain(meant).min();
             let uuid = served.record.uuid.clone();
             let mut view = View {
                 may_ask: may_ask(environment, &served.run_dir),

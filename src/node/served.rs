@@ -27,7 +27,7 @@ pub struct Served {
     pub clients: Vec<Client>,
     /// Programs that wait in `cuInit` until those of another user have gone.
     pub waiting: Vec<Client>,
-    /// How many clients it takes, where that is known.
+    /// How many clients it takes, or is meant for (`max-clients`), where that is known.
     pub client_limit: Option<u32>,
     /// Its default active thread percentage as it answers now; `None` where it was not asked: what
     /// was read back when it was started is in the record.
