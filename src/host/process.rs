@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::Uid;
+use super::{Uid, printable};
 
 /// A process id. It may be given to another process later: identity is pid and [`StartTime`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -194,13 +194,6 @@ impl Environ {
     pub fn get(&self, variable: &str) -> Option<&str> {
         self.0.get(variable).map(String::as_str)
     }
-}
-
-/// A process chooses its own name and arguments: they must not steer the terminal they are shown on.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
 }
 
 /// Every process that could be seen at one moment.

@@ -96,6 +96,11 @@ impl Daemon {
         &self.pipe
     }
 
+    /// Whether the socket is there that programs and control sessions find it by.
+    pub fn has_socket(&self) -> bool {
+        self.pipe.join(PIPE_FILES[0]).symlink_metadata().is_ok()
+    }
+
     /// The control program for a session, run as whoever the pipe directory belongs to: root does not
     /// connect to what lies in a user's directory.
     pub(super) fn control(&self) -> Command {

@@ -8,6 +8,9 @@ use crate::host::run;
 /// the setting back.
 const SENTINEL: &str = "get_default_active_thread_percentage";
 
+/// What the control program says where no daemon can be reached.
+pub(super) const NO_DAEMON: &str = "Cannot find MPS control daemon process";
+
 /// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -66,7 +69,7 @@ enum Refusal {
 }
 
 fn read(script: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
-    if stderr.contains("Cannot find MPS control daemon process") {
+    if stderr.contains(NO_DAEMON) {
         return Err(Refusal::NoDaemon);
     }
     if stderr.contains("Cannot send command to MPS control daemon process")

@@ -2,6 +2,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::session::NO_DAEMON;
 use super::{Daemon, Liveness, MpsError};
 use crate::host::{Held, Host, Pid, RunError, StartTime, run};
 
@@ -129,6 +130,10 @@ impl Daemon {
             // A refused session exits 0 without a word: only the process tells.
             if held.ends_within(GONE_LIMIT) {
                 return Quit::Ended;
+            }
+            // Its socket has gone, and no other try finds one.
+            if said.contains(NO_DAEMON) {
+                break;
             }
         }
         let said = match said.trim() {

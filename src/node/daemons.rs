@@ -9,7 +9,7 @@ use super::natural::natural;
 use super::view::View;
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
-use crate::host::{ProcessTable, Uid};
+use crate::host::{ProcessTable, Uid, printable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 
 /// Reads the records of every run directory.
@@ -20,7 +20,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         // A user chooses what directories in his own are called: they must not steer root's terminal.
         let unreadable = problems
             .into_iter()
-            .map(|problem| (run_dir.clone(), problem.replace(char::is_control, "?")));
+            .map(|problem| (run_dir.clone(), printable(&problem)));
         node.unreadable.extend(unreadable);
         match run_dir.node() {
             Ok(file) if file.boot_id == node.boot_id => {
@@ -28,21 +28,31 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 node.switched_on.extend(file.switched_on);
             }
             Ok(_) => {}
-            Err(error) => node.hidden.push(error.to_string()),
+            Err(error) => node.hidden.push(printable(&error.to_string())),
         }
+        let mut is_quiet = false;
         match run_dir.journal() {
             Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
                 // Who has ended since it was read has removed it first.
                 if let Ok(Some(journal)) = run_dir.journal() {
                     node.interrupted.push((run_dir.clone(), journal));
                 }
+                is_quiet = true;
             }
             Ok(Some(journal)) => node.under_way.push(journal),
-            Ok(None) => {}
+            Ok(None) => is_quiet = true,
             // Only its owner may read it.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
-            Err(error) => node.hidden.push(error.to_string()),
+            Err(error) => node.hidden.push(printable(&error.to_string())),
         }
+        // Read before the journal and after it: whoever stands there both times had no change at work on it.
+        let unfinished = if is_quiet && records.iter().any(|record| !record.finished) {
+            let mut again = run_dir.records().0;
+            again.retain(|record| !record.finished);
+            again
+        } else {
+            Vec::new()
+        };
         for record in records {
             // The system's directory comes first: its record of a name or device wins.
             let known = node.served.iter().find(|served| {
@@ -59,10 +69,12 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 node.hidden.push(hidden);
                 continue;
             }
+            let is_abandoned = unfinished.contains(&record);
             node.served.push(Served {
                 record,
                 run_dir: run_dir.clone(),
                 device_is_there: false,
+                is_abandoned,
                 life: Life::Dead,
                 is_known: false,
                 problem: None,
@@ -110,9 +122,9 @@ pub(super) fn look(
                 && gpu
                     .and_then(|gpu| gpu.compute_mode)
                     .is_some_and(|mode| mode != EXCLUSIVE_PROCESS);
-            // What the device is meant for goes before what it can take.
-            let limit = client_limit.filter(|_| served.record.key.instance.is_none());
-            served.client_limit = served.record.settings.max_clients.or(limit);
+            let of_gpu = client_limit.filter(|_| served.record.key.instance.is_none());
+            let meant = served.record.settings.max_clients;
+            served.client_limit = of_gpu.into_iter().chain(meant).min();
             let uuid = served.record.uuid.clone();
             let mut view = View {
                 is_under_way,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{DeviceRecord, NoSuchDevice, Node, daemons};
 use crate::environment::Environment;
+use crate::host::steers;
 
 /// The logs that there are.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ impl Logs {
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
             .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
-            .filter(|(name, _)| !name.contains(char::is_control))
+            .filter(|(name, _)| !name.contains(steers))
             .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name))
             .map(|(uuid, path)| DeviceLogs {
                 name: None,

@@ -211,6 +211,9 @@ impl Node {
                 "somebody has changed its GPU's compute mode, which was exclusive-process: \
                  `mig-mps restart {name}` sets it again"
             )),
+            _ if served.is_abandoned => Some(format!(
+                "an interrupted change has not finished its start: `mig-mps restart {name}` starts it again"
+            )),
             _ if !served.device_is_there => Some(format!(
                 "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
             )),

@@ -7,7 +7,7 @@ use crate::host::{Pid, StartTime};
 use crate::profile::Settings;
 
 /// `device.json`: what mig-mps made for one device.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceRecord {
     /// The device's name.

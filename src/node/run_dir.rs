@@ -6,7 +6,8 @@ use std::time::SystemTime;
 
 use super::{DeviceRecord, Journal, NodeFile};
 use crate::host::{
-    Uid, in_path, make_dir, read_json, remove_if_there, write_json, write_private_json,
+    Uid, in_path, make_dir, printable, read_json, remove_if_there, steers, write_json,
+    write_private_json,
 };
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
@@ -76,7 +77,9 @@ impl RunDir {
             let directory = entry.file_name();
             match read_json::<DeviceRecord>(&entry.path().join("device.json")) {
                 Ok(Some(record))
-                    if directory == record.uuid.as_str() && is_device_name(&record.name) =>
+                    if directory == record.uuid.as_str()
+                        && !record.uuid.contains(steers)
+                        && is_device_name(&record.name) =>
                 {
                     records.push(record);
                 }
@@ -206,7 +209,15 @@ impl RunDir {
     /// # Errors
     /// The system's, or where it cannot be understood.
     pub fn journal(&self) -> io::Result<Option<Journal>> {
-        read_json(&self.journal_file())
+        let mut journal: Option<Journal> = read_json(&self.journal_file())?;
+        // A user chooses what his own says of itself: it must not steer root's terminal.
+        if let Some(journal) = &mut journal {
+            journal.command = printable(&journal.command);
+            for taken in &mut journal.taken {
+                taken.name = printable(&taken.name);
+            }
+        }
+        Ok(journal)
     }
 
     /// Replaces the journal. It is nobody else's business: it names a user's command line.

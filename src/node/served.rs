@@ -14,6 +14,8 @@ pub struct Served {
     pub device_is_there: bool,
     /// How its daemon is.
     pub life: Life,
+    /// Whether its start was interrupted, and nobody is about to finish it.
+    pub is_abandoned: bool,
     /// Whether its servers and clients are known: a daemon that could not be asked has an unknown
     /// number of them, not none.
     pub is_known: bool,
@@ -25,7 +27,7 @@ pub struct Served {
     pub clients: Vec<Client>,
     /// Programs that wait in `cuInit` until those of another user have gone.
     pub waiting: Vec<Client>,
-    /// How many clients it takes, where that is known.
+    /// How many clients it takes, or is meant for (`max-clients`), where that is known.
     pub client_limit: Option<u32>,
     /// Whether its GPU has lost the compute mode that its daemon was started with: somebody has set another.
     pub mode_is_lost: bool,

@@ -17,6 +17,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// For how long a process whose lock is free may still be ending, before it is called an orphan.
 const DYING: Duration = Duration::from_millis(50);
 
+/// How long a daemon's process may outlive its socket when it ends.
+const END_LIMIT: Duration = Duration::from_millis(500);
+
 /// How old a server must be to be believed ready because NVML lists it, in 200 times what its start takes on an H200.
 /// NVML lists it as soon as it has its context.
 const PROVEN: Duration = Duration::from_secs(60);
@@ -112,6 +115,9 @@ impl View<'_> {
         if !processes.clients.is_empty() || !self.table.get(daemon).is_some_and(is_running) {
             return false;
         }
+        if !self.daemon(served).has_socket() {
+            return false;
+        }
         let children: Vec<&Process> = self.table.children(daemon).collect();
         served.life = match children.as_slice() {
             [] if processes.compute.is_empty() => Life::NoServerYet,
@@ -192,10 +198,18 @@ impl View<'_> {
                 served.life = Life::Busy;
                 served.servers = children.iter().map(|&pid| self.server(pid)).collect();
             }
-            Err(MpsError::NoDaemon(_)) if self.is_gone(served, daemon) => served.life = Life::Dead,
-            // It takes its lock before it listens.
-            Err(MpsError::NoDaemon(_)) if !served.record.finished => {
-                served.life = Life::Starting;
+            Err(MpsError::NoDaemon(_)) => {
+                let finished = served.record.finished;
+                let limit = if finished { END_LIMIT } else { DYING };
+                if self.is_gone(served, daemon, limit) {
+                    served.life = Life::Dead;
+                } else if !finished {
+                    // It takes its lock before it listens.
+                    served.life = Life::Starting;
+                } else {
+                    served.life = Life::NoAnswer;
+                    served.problem = Some("no program reaches it by its socket".to_owned());
+                }
             }
             Err(error) => {
                 served.life = Life::NoAnswer;
@@ -206,11 +220,11 @@ impl View<'_> {
     }
 
     /// Whether a daemon that nobody can reach has ended, or does.
-    fn is_gone(self, served: &Served, daemon: Pid) -> bool {
+    fn is_gone(self, served: &Served, daemon: Pid, limit: Duration) -> bool {
         let process = self.host.process(daemon);
         let held = process.and_then(|process| self.host.hold(daemon, process.started));
         self.daemon(served).liveness() == Liveness::Dead
-            || held.is_none_or(|held| held.ends_within(DYING))
+            || held.is_none_or(|held| held.ends_within(limit))
     }
 
     /// Where the daemon writes its logs: what it was told, where that can be read, or where they belong.

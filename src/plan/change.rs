@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::ClientOf;
-use crate::node::DeviceRecord;
+use crate::node::{DeviceRecord, Served};
 use crate::profile::{Assignment, Settings};
 
 const KEYS: [&str; 4] = Assignment::KEYS;
@@ -49,6 +49,14 @@ impl fmt::Display for Change {
 pub(super) fn in_words(changes: &[Change]) -> String {
     let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
     changes.join("; ")
+}
+
+/// The clients that keep what they started with; MPS itself is told nothing of `max-clients`.
+pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
+    if changes.iter().all(|change| change.key == KEYS[3]) {
+        return Vec::new();
+    }
+    ClientOf::all(served)
 }
 
 /// What of a daemon's settings is not as it shall be and can be changed while it runs.

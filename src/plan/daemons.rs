@@ -91,9 +91,9 @@ impl Daemons {
                 server: served.record.settings.server,
                 ..settings(slot)
             },
+            keep: change::keep(&changes, served),
             changes,
             by_hand: Vec::new(),
-            keep: ClientOf::all(served),
         };
         self.sets.push(Step {
             action: Action::Set(set),

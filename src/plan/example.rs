@@ -117,6 +117,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         },
         run_dir: home(),
         device_is_there: true,
+        is_abandoned: false,
         life: Life::Ready,
         is_known: true,
         problem: None,

@@ -4,7 +4,7 @@ use super::change::{self, changes};
 use super::daemons::{elsewhere, unknowable};
 use super::down::gpu_plan;
 use super::standing::is_unknowable;
-use super::{Action, ClientOf, Obstacle, Plan, Refusal, Set, Step};
+use super::{Action, Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{Life, Node, RunDir};
 use crate::profile::Assignment;
 
@@ -56,9 +56,9 @@ pub fn set(
         name: record.name.clone(),
         uuid: record.uuid.clone(),
         settings,
+        keep: change::keep(&changes, served),
         changes,
         by_hand,
-        keep: ClientOf::all(served),
     };
     gpu_plan(node, &mut plan, &record.key.gpu).steps.push(Step {
         action: Action::Set(set),

@@ -1,8 +1,6 @@
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
-use super::words::steers;
+use super::json::spelled;
 use crate::mps::{Kind, LogLine};
 
 /// A line for a program.
@@ -23,7 +21,7 @@ pub(super) fn of(lines: &[LogLine]) -> serde_json::Result<String> {
     let mut text = String::new();
     for line in lines {
         let meaning = line.meaning();
-        let object = serde_json::to_string(&JsonLine {
+        text.push_str(&spelled(&serde_json::to_string(&JsonLine {
             time: line
                 .at
                 .map(|at| at.strftime("%Y-%m-%dT%H:%M:%S%.3f").to_string()),
@@ -33,18 +31,7 @@ pub(super) fn of(lines: &[LogLine]) -> serde_json::Result<String> {
             text: &line.text,
             kind: word(meaning.kind),
             meaning: meaning.why,
-        })?;
-        // What steers a terminal stands in strings alone, where it may be spelled out.
-        for c in object.chars() {
-            if steers(c) {
-                let mut units = [0; 2];
-                for unit in c.encode_utf16(&mut units) {
-                    let _ = write!(text, "\\u{unit:04x}");
-                }
-            } else {
-                text.push(c);
-            }
-        }
+        })?));
         text.push('\n');
     }
     Ok(text)

@@ -310,7 +310,7 @@ pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
     if clients > 0 {
         phrases.push(format!("end {}", count(clients, "client")));
     }
-    // The plan shown above has the names; a question must fit on a line.
+    // The plan shown above has the names; a question is short.
     for (verb, daemons) in [("stop", stopped), ("restart", again)] {
         if daemons > 0 {
             phrases.push(format!("{verb} {}", count(daemons, "daemon")));

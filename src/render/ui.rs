@@ -8,6 +8,7 @@ use dialoguer::theme::SimpleTheme;
 use super::logs::LogView;
 use super::progress::Bar;
 use super::status::{StatusColumn, StatusView};
+use super::words::harmless_lines;
 use super::{check, json, kill, list, logs_json, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
@@ -109,7 +110,7 @@ impl Ui {
     pub fn explain_logs(&self, view: &mut LogView) {
         let explanation = view.explanation();
         if !explanation.is_empty() {
-            note(&format!("\n{explanation}"));
+            say(&format!("\n{explanation}"));
         }
     }
 
@@ -261,9 +262,11 @@ impl Ui {
                 _ => NoConsent::NobodyToAsk(disturbs),
             });
         }
+        // A question that is wider than the terminal would be drawn twice.
+        note(&format!("This will {disturbs}."));
         // A line and not a key: "maybe" is no yes, and the cursor is never hidden.
         let answer: Result<String, _> = Input::with_theme(&SimpleTheme)
-            .with_prompt(format!("This will {disturbs}. Go on? [y/N]"))
+            .with_prompt("Go on? [y/N]")
             .allow_empty(true)
             .interact_text();
         match answer.as_deref().map(str::trim) {
@@ -304,17 +307,22 @@ pub enum NoConsent {
 
 /// Says something that is no result, from outside the story of a command.
 pub fn note(text: &str) {
-    // Nobody can be told that standard error is closed.
-    let _ = writeln!(io::stderr(), "{text}");
+    say(&harmless_lines(text));
 }
 
-/// Shows an error and what to do about it.
+/// Shows an error and what to do about it. Both may quote what users wrote: a log, an answer, a path.
 pub fn error(text: &str, hints: &[String]) {
-    let mut out = io::stderr();
-    let _ = writeln!(out, "{}: {text}", style("error").red().bold().for_stderr());
+    let head = style("error").red().bold().for_stderr();
+    say(&format!("{head}: {}", harmless_lines(text)));
     for hint in hints {
-        let _ = writeln!(out, "{}: {hint}", style("hint").cyan().bold().for_stderr());
+        let head = style("hint").cyan().bold().for_stderr();
+        say(&format!("{head}: {}", harmless_lines(hint)));
     }
+}
+
+fn say(text: &str) {
+    // Nobody can be told that standard error is closed.
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn print(text: &str) -> Result<()> {

@@ -1,6 +1,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::host::steers;
+
 /// GiB with as many digits as fit a narrow column: `9.5`, `139.8`.
 pub(super) fn gib(bytes: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "shown with one decimal")]
@@ -26,33 +28,26 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{s}")
 }
 
-/// Text that somebody else wrote, with everything spelled out that could steer the terminal it is shown on: control
-/// characters, and those that turn the direction of what follows or cannot be seen.
+/// Text that somebody else wrote, with everything spelled out that could steer the terminal it is shown on.
 pub(super) fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.contains(steers) {
+    without(text, steers)
+}
+
+/// The same of text that has lines and tabs of its own.
+pub(super) fn harmless_lines(text: &str) -> Cow<'_, str> {
+    without(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn without(text: &str, harms: fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(harms) {
         return Cow::Borrowed(text);
     }
     let spelled = |c: char| match c {
-        c if c.is_ascii() && steers(c) => format!("\\x{:02x}", u32::from(c)),
-        c if steers(c) => c.escape_unicode().to_string(),
+        c if c.is_ascii() && harms(c) => format!("\\x{:02x}", u32::from(c)),
+        c if harms(c) => c.escape_unicode().to_string(),
         c => c.to_string(),
     };
     text.chars().map(spelled).collect()
-}
-
-/// Whether a character does more than stand there.
-pub(super) fn steers(c: char) -> bool {
-    let is_format = matches!(
-        c,
-        '\u{ad}'
-            | '\u{61c}'
-            | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-    );
-    c.is_control() || is_format
 }
 
 #[cfg(test)]
@@ -66,6 +61,12 @@ mod tests {
             harmless("\u{1b}[2J\r\t\u{9b}1m\u{202e}x"),
             r"\x1b[2J\x0d\x09\u{9b}1m\u{202e}x"
         );
+    }
+
+    #[test]
+    fn lines_and_tabs_may_stay() {
+        assert_eq!(harmless_lines("a\n\tb"), "a\n\tb");
+        assert_eq!(harmless_lines("a\r\n\u{7}"), "a\\x0d\n\\x07");
     }
 
     #[test]

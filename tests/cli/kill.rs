@@ -148,8 +148,9 @@ fn it_asks_first() {
     ");
     let no = sim.answered(&format!("kill 0.2 {pid} --signal"), "\r");
     assert_eq!(no.status, 4, "{}", no.stdout);
+    // The part that is drawn again with the answer is never wider than the terminal.
     let question =
-        "This will end the work of 1 client on 0.2 and send its process SIGTERM. Go on? [y/N]";
+        "This will end the work of 1 client on 0.2 and send its process SIGTERM.\nGo on? [y/N]";
     assert!(no.stdout.contains(question), "{}", no.stdout);
     assert_eq!(sim.device("0.2")["clients"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);

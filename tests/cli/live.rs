@@ -137,9 +137,10 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     sim.up(&profile, &[]).ended(0);
     assert_eq!(ask(&sim, "0", answers), "50.0\n2048M\n");
     sim.run(&plan).ended(0);
+    // Nobody is to be blamed for what is as the profile says, and MPS is told nothing of this: no client keeps anything.
+    let set = sim.run(&["set", "0", "max-clients=8"]).ended(0).stdout;
+    assert!(!set.contains("keeps what it started with"), "{set}");
     assert!(client.finish().status.success());
-    // Nobody is to be blamed for what is as the profile says.
-    sim.run(&["set", "0", "max-clients=8"]).ended(0);
     let drift = sim.run(&plan).ended(3).stdout;
     assert!(
         drift.contains("max-clients is 8 (set by hand), not none"),

@@ -80,7 +80,7 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
       - stop 1 daemon (asked for): 0
       + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0  0  whole GPU  ready  USER  0/48  25%  0.1/140.4  -  N  N  Ns  one-at-a-time  GPU-…
+    0  0  whole GPU  ready  USER  0/8  25%  0.1/140.4  -  N  N  Ns  one-at-a-time  GPU-…
 
     No clients.
     ");
@@ -135,7 +135,7 @@ fn it_asks_before_it_ends_a_daemon() {
     assert_eq!(no.status, 4, "{}", no.stdout);
     assert!(
         no.stdout
-            .contains("This will restart 1 daemon. Go on? [y/N]"),
+            .contains("This will restart 1 daemon.\nGo on? [y/N]"),
         "{}",
         no.stdout
     );
@@ -230,6 +230,34 @@ fn an_orphan_is_ended_by_force_alone() {
     assert!(is_alive(&device["daemon_pid"]));
     sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
     assert!(!is_alive(&device["daemon_pid"]));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+/// Its process and its lock say that it lives, whatever lies in the sockets' places.
+#[test]
+fn a_daemon_without_its_sockets_is_not_called_dead() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let before = sim.device("0.2");
+    let pipe = std::path::Path::new(before["pipe_directory"].as_str().unwrap());
+    for socket in ["control", "control_privileged"] {
+        fs::remove_file(pipe.join(socket)).unwrap();
+    }
+    let status = sim.run(&["status"]).ended(0).stdout;
+    let problem = format!(
+        "0.2: its daemon (pid {}) does not answer: no program reaches it by its socket: `mig-mps restart 0.2 --force` \
+         starts another",
+        before["daemon_pid"]
+    );
+    assert!(status.contains(&problem), "{status}");
+    // Whether it has clients is not known.
+    for args in [&["restart", "0.2", "--yes"][..], &["down", "0.2", "--yes"]] {
+        let ran = sim.run(args).ended(4);
+        assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
+    }
+    assert!(is_alive(&before["daemon_pid"]));
+    sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
+    assert!(!is_alive(&before["daemon_pid"]));
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
 
@@ -438,6 +466,24 @@ fn what_cannot_be_restarted_is_refused() {
     ");
 }
 
+/// Nobody else would tell of it: the journal of the change that was killed is closed by the next one, whatever comes
+/// of that.
+#[test]
+fn a_start_that_nobody_finishes_is_told_with_its_cure() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let set = "set_default_active_thread_percentage";
+    sim.node.fault(set).kills().unwrap();
+    let _ = sim.run(&["restart", "0.2", "--yes"]);
+    sim.run(&["restart", "0.2"]).ended(4);
+    let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
+    let told = "0.2: an interrupted change has not finished its start: `mig-mps restart 0.2` starts it again";
+    assert!(status.contains(told), "{status}");
+    assert!(!status.contains("interrupted: "), "{status}");
+    sim.run(&["restart", "0.2", "--yes"]).ended(0);
+    sim.run(&["status", "--exit-code"]).ended(0);
+}
+
 /// A device's user owns its pipe directory, and may put anything there.
 #[test]
 fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
@@ -492,4 +538,28 @@ fn a_plain_user_restarts_his_own_and_not_roots() {
         refused.stderr
     );
     assert_eq!(sim.device("0"), before);
+}
+
+/// Whoever may use a device writes into its server.log, and its end is quoted where a server does not start.
+#[test]
+fn what_a_log_says_does_not_steer_the_terminal() {
+    let sim = Sim::with("a100-80gb", 1);
+    // The daemon writes its pipe directory into its log: a way to have such a line there in time.
+    let evil = sim.node.run_dir().with_file_name("\u{1b}[2J");
+    let command = |args: &[&str]| {
+        let mut command = sim.command(args);
+        command.env("MIG_MPS_RUN_DIR", &evil);
+        command
+    };
+    let profile = sim.profile(SMALL);
+    Ran::of(&mut command(&["up", profile.to_str().unwrap()])).ended(0);
+    sim.node.fault("server start").every().fails(1).unwrap();
+    let ran = Ran::of(&mut command(&["restart", "0.0", "--yes"])).ended(1);
+    assert!(
+        ran.stderr.contains(r"set env CUDA_MPS_PIPE_DIRECTORY="),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains(r"\x1b[2J"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
 }

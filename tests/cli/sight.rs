@@ -324,6 +324,8 @@ fn clients_are_counted_against_a_limit_only_where_it_is_known() {
         .ended(0)
         .stdout;
     assert!(text.contains("0.2         0   n/a\n"), "{text}");
+    sim.run(&["set", "0.2", "max-clients=5"]).ended(0);
+    assert_eq!(sim.device("0.2")["client_limit"], 5);
 }
 
 #[test]

@@ -1,4 +1,9 @@
+use std::fs;
+use std::os::unix::process::CommandExt;
+
 use insta::assert_snapshot;
+use serde_json::{Value, json};
+use simnode::harness::App;
 
 use crate::common::{SMALL, Sim, in_state, is_alive, shell, stop, user};
 
@@ -233,4 +238,60 @@ fn a_stopped_daemon_does_not_hold_status_up() {
     );
     shell(format!("kill -CONT {daemon}")).ended(0);
     sim.run(&["down"]).ended(0);
+}
+
+/// Whoever runs a program chooses its name, and whoever owns a run directory chooses what its files say: root reads
+/// every user's.
+#[test]
+fn nothing_that_users_write_steers_the_terminal() {
+    const EVIL: &str = "\u{1b}[2J\u{202e}evil";
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut program = sim.node.program("cuda-app");
+    let pipe = sim.node.run_dir().join("by-name/0.2/pipe");
+    program.arg0(EVIL).arg("hold");
+    program.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    let mut app = App::start(program);
+    assert!(app.wait_up().ends_with("mps yes"));
+
+    let file = sim.node.run_dir().join("by-name/0.0/device.json");
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    record["uuid"] = json!(EVIL);
+    record["name"] = json!("planted");
+    record["key"]["instance"]["placement"]["start"] = json!(6);
+    let planted = sim.node.run_dir().join(EVIL);
+    fs::create_dir(&planted).unwrap();
+    fs::write(planted.join("device.json"), record.to_string()).unwrap();
+    let taken = json!({
+        "gpu": record["key"]["gpu"],
+        "profile": 19,
+        "name": EVIL,
+        "placement": { "start": 6, "size": 1 },
+    });
+    let journal = json!({
+        "command": EVIL,
+        "since": record["since"],
+        "pid": 1,
+        "start-time": 1,
+        "boot-id": "",
+        "units": [],
+        "taken": [taken],
+    });
+    fs::write(sim.node.run_dir().join("journal.json"), journal.to_string()).unwrap();
+
+    let steers = |c: char| c == '\u{202e}' || (c.is_control() && c != '\n');
+    let pid = app.pid().to_string();
+    for (args, status, shows) in [
+        (&["status"][..], 0, "evil hold"),
+        (&["status"], 0, "its record is of another device"),
+        (&["status"], 0, "missing: GPU 0 "),
+        (&["status", "--json"], 0, "evil hold"),
+        (&["kill", "0.2", &pid], 4, "evil hold"),
+        (&["down", "--yes"], 4, "An earlier run was interrupted"),
+    ] {
+        let ran = sim.run(args).ended(status);
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(all.contains(shows), "{args:?}: {all}");
+        assert!(!all.contains(steers), "{args:?}: {all:?}");
+    }
 }

@@ -286,6 +286,7 @@ impl Scene {
             },
             run_dir: home(),
             device_is_there: true,
+            is_abandoned: false,
             life: Life::Ready,
             is_known: true,
             problem: None,
