@@ -123,15 +123,14 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     if left.is_empty() {
         apply::record_profile(&run_dir, &node.boot_id, None)?;
     }
-    if !(args.purge || args.destroy_mig || args.disable_mig) {
-        ui.note(&report(&plan));
-        return Ok(());
-    }
-    let after = observe(environment, Look::Geometry)?;
-    if args.purge {
+    // Every daemon's end was verified. What else is there counts only where more than daemons was to go.
+    let after = (args.purge || args.destroy_mig || args.disable_mig)
+        .then(|| observe(environment, Look::Geometry))
+        .transpose()?;
+    if let Some(after) = after.as_ref().filter(|_| args.purge) {
         purge(
             &home,
-            &after,
+            after,
             args.devices.is_empty().then_some(&run_dir),
             &plan,
         )?;
@@ -139,11 +138,11 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     drop(lock);
     ui.note(&report(&plan));
     remark_on_what_was_put_aside(&run_dir, ui);
-    if args.destroy_mig || args.disable_mig {
+    if let Some(after) = after.filter(|_| args.destroy_mig || args.disable_mig) {
         remark_on_what_stays(&after, ui);
-    }
-    if args.disable_mig {
-        remark_on_modes_that_stay(&after, ui);
+        if args.disable_mig {
+            remark_on_modes_that_stay(&after, ui);
+        }
     }
     Ok(())
 }
