@@ -10,7 +10,6 @@ use super::view::View;
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
 use crate::host::{ProcessTable, Uid, printable};
-use crate::nvml::EXCLUSIVE_PROCESS;
 
 /// Reads the records of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
@@ -82,7 +81,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 clients: Vec::new(),
                 waiting: Vec::new(),
                 client_limit: None,
-                mode_is_lost: false,
+                compute_mode: None,
                 percentage: None,
             });
         }
@@ -117,11 +116,7 @@ pub(super) fn look(
                 .iter()
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
             let gpu = gpus.iter().find(|gpu| gpu.uuid == served.record.uuid);
-            served.mode_is_lost = served.record.finished
-                && served.record.settings.compute_mode.is_some()
-                && gpu
-                    .and_then(|gpu| gpu.compute_mode)
-                    .is_some_and(|mode| mode != EXCLUSIVE_PROCESS);
+            served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
             let of_gpu = client_limit.filter(|_| served.record.key.instance.is_none());
             let meant = served.record.settings.max_clients;
             served.client_limit = of_gpu.into_iter().chain(meant).min();

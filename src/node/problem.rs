@@ -207,7 +207,7 @@ impl Node {
                     "a GPU fault: it serves again when all its clients have ended, and `{cure}` ends them"
                 ))
             }
-            _ if served.mode_is_lost => Some(format!(
+            _ if served.mode_is_lost() => Some(format!(
                 "somebody has changed its GPU's compute mode, which was exclusive-process: \
                  `mig-mps restart {name}` sets it again"
             )),

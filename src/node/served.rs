@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::{DeviceRecord, RunDir};
 use crate::host::{Pid, StartTime, Uid};
+use crate::nvml::EXCLUSIVE_PROCESS;
 
 /// A device that mig-mps serves, or served, with what was found of its daemon.
 #[derive(Clone, Debug)]
@@ -29,8 +30,8 @@ pub struct Served {
     pub waiting: Vec<Client>,
     /// How many clients it takes, or is meant for (`max-clients`), where that is known.
     pub client_limit: Option<u32>,
-    /// Whether its GPU has lost the compute mode that its daemon was started with: somebody has set another.
-    pub mode_is_lost: bool,
+    /// Its GPU's compute mode by NVML's number; `None` on a MIG device, and where it was not asked.
+    pub compute_mode: Option<u32>,
     /// Its default active thread percentage as it answers now; `None` where it was not asked: what
     /// was read back when it was started is in the record.
     pub percentage: Option<f64>,
@@ -105,6 +106,15 @@ pub struct Client {
 }
 
 impl Served {
+    /// Whether its GPU has lost the compute mode that its daemon was started with: somebody has set another.
+    pub fn mode_is_lost(&self) -> bool {
+        self.record.finished
+            && self.record.settings.compute_mode.is_some()
+            && self
+                .compute_mode
+                .is_some_and(|mode| mode != EXCLUSIVE_PROCESS)
+    }
+
     /// Whether its daemon lives, whatever else is to be said of it.
     pub fn is_alive(&self) -> bool {
         self.life != Life::Dead

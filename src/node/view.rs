@@ -31,6 +31,10 @@ const QUIET: Duration = Duration::from_secs(5);
 /// How late the last line about a server that `up` has found ready may be written: its daemon writes that log.
 const LOG_DELAY: Duration = Duration::from_secs(1);
 
+/// How exactly a process's age is known: both it and the time since the machine was booted are told in hundredths of a
+/// second.
+const TICK: Duration = Duration::from_millis(10);
+
 /// How much of a daemon's log is looked through for programs that wait: half a day of somebody who asks every
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
@@ -345,7 +349,7 @@ fn is_proven(served: &Served, only: &Process, log_dir: Option<PathBuf>) -> bool 
     let Some(age) = only.age() else {
         return false;
     };
-    if age < PROVEN && recorded.is_none_or(|recorded| age < recorded) {
+    if age < PROVEN && recorded.is_none_or(|recorded| age + TICK < recorded) {
         return false;
     }
     let log = log_dir.map(|log_dir| std::fs::metadata(log_dir.join("server.log")));

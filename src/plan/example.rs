@@ -128,7 +128,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         clients: Vec::new(),
         waiting: Vec::new(),
         client_limit: None,
-        mode_is_lost: false,
+        compute_mode: None,
         percentage: None,
     }
 }

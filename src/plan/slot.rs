@@ -58,7 +58,7 @@ impl Terms<'_> {
         }
         change::needs_restart(record, self.settings).or_else(|| {
             let because = "the GPU's compute mode is exclusive-process no more";
-            served.mode_is_lost.then(|| because.to_owned())
+            served.mode_is_lost().then(|| because.to_owned())
         })
     }
 

@@ -294,7 +294,7 @@ impl Scene {
             clients: Vec::new(),
             waiting: Vec::new(),
             client_limit: None,
-            mode_is_lost: false,
+            compute_mode: None,
             percentage: None,
         });
     }
