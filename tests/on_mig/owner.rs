@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use crate::node::Node;
-use crate::process::{eventually, signal};
+use crate::process::signal;
 use crate::simulated::{assert_same, is_real, node, partition};
 
 /// The test as an owner starts it, from the built file alone. It takes the simulated node for a real one, as it is told where
@@ -59,10 +59,14 @@ fn an_owner_runs_it_and_interrupts_it() {
     assert_same(&node, &before);
 
     std::fs::remove_file(&transcript).unwrap();
-    let owner = start("yes");
-    eventually("something is made", || {
-        std::fs::read_to_string(&transcript).is_ok_and(|text| text.contains("$ mig-mps up"))
-    });
+    let mut owner = start("yes");
+    let is_something_made =
+        || std::fs::read_to_string(&transcript).is_ok_and(|text| text.contains("$ mig-mps up"));
+    // However long that takes on a busy machine.
+    while !is_something_made() {
+        assert!(owner.try_wait().unwrap().is_none(), "it has ended first");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
     signal(owner.id(), rustix::process::Signal::INT);
     let output = owner.wait_with_output().unwrap();
     assert!(!output.status.success());
