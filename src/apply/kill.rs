@@ -56,7 +56,7 @@ pub fn kill(
                 .push(format!("end the work of {}", victim.client));
             continue;
         }
-        match end(victim, &daemon, environment, signal) {
+        match end(victim, &daemon, environment, signal, kill.has_fault) {
             Ok(ended) => say(victim, ended),
             Err(cause) => {
                 let failure: Failure = (victim.client.to_string(), cause);
@@ -76,13 +76,15 @@ fn end(
     daemon: &Daemon,
     environment: &Environment,
     signal: Option<(Signal, &'static str)>,
+    has_fault: bool,
 ) -> Result<Ended, Cause> {
     let pid = victim.client.pid;
     // Taken hold of now: once it has ended another process may be given its pid.
     let held = victim
         .started
         .and_then(|started| environment.host.hold(pid, started));
-    if let Err(error) = daemon.terminate_client(victim.server, pid) {
+    // In a fault its work has ended, and a server that waits for its clients to leave answers nothing.
+    if !has_fault && let Err(error) = daemon.terminate_client(victim.server, pid) {
         return match daemon.has_client(victim.server, pid) {
             Ok(false) => Ok(Ended::Before),
             _ => Err(error.into()),

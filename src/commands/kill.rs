@@ -71,6 +71,8 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let signal = args.signal.map(Signal::named);
     if signal.is_some() {
         shown.permits_signals()?;
+    } else {
+        shown.permits_none()?;
     }
     ui.kill(&shown, signal.map(|(_, name)| name))?;
     let consent = if args.yes {
@@ -96,6 +98,9 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         return Ok(());
     }
     let kill = planned(&node, args, &left, environment)?;
+    if signal.is_none() {
+        kill.permits_none()?;
+    }
     apply::kill(&kill, environment, &programs, signal, &|victim, ended| {
         said(ui, victim, ended, signal);
     })?;

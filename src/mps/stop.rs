@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::session::NO_DAEMON;
-use super::{Daemon, Liveness, MpsError};
+use super::{Daemon, Liveness, MpsError, ServerSeen, ServerState};
 use crate::host::{Held, Host, Pid, RunError, StartTime, run};
 
 /// What happens to the clients of a daemon that is stopped.
@@ -152,7 +152,10 @@ impl Daemon {
         let Ok(glance) = self.glance(&servers, ASK_LIMIT, ASK_LIMIT) else {
             return;
         };
-        for server in glance.servers {
+        // In a fault their work has ended, and a server that waits for them to leave answers nothing (measured: for
+        // more than 60 s).
+        let serves = |server: &ServerSeen| server.state != Some(ServerState::Fault);
+        for server in glance.servers.into_iter().filter(serves) {
             // 0 is one in a pid namespace that cannot be seen from here.
             for client in server.clients.into_iter().filter(|client| client.0 != 0) {
                 let _ = self.terminate_client(server.pid, client);

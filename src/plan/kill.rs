@@ -100,6 +100,24 @@ impl Kill {
         }
     }
 
+    /// Whether anything can be done to them without a signal.
+    ///
+    /// # Errors
+    /// [`Refusal::InTheWay`] in a fault: their work has ended, and their processes alone are in the way.
+    pub fn permits_none(&self) -> Result<(), Refusal> {
+        if !self.has_fault {
+            return Ok(());
+        }
+        Err(Obstacle {
+            what: format!(
+                "{} has met a GPU fault: its clients' work has ended, and it serves again when their processes have",
+                self.name
+            ),
+            hint: "end them with --signal".to_owned(),
+        }
+        .into())
+    }
+
     /// The pids of those who are still the clients that they were; another process may have been given a pid.
     pub fn left(&self, node: &Node) -> Vec<Pid> {
         let mut served = node.served.iter();

@@ -10,6 +10,10 @@ pub(super) fn text(kill: &Kill, signal: Option<&str>) -> String {
     let number = kill.victims.len();
     let clients = count(number, "client");
     let mut out = match signal {
+        Some(signal) if kill.has_fault => {
+            let processes = if number == 1 { "process" } else { "processes" };
+            format!("This sends {signal} to {number} {processes}:\n")
+        }
         Some(signal) if number == 1 => {
             format!("This ends the work of {clients} and sends its process {signal}:\n")
         }
@@ -24,7 +28,7 @@ pub(super) fn text(kill: &Kill, signal: Option<&str>) -> String {
     if kill.has_fault {
         let _ = writeln!(
             out,
-            "{} has met a GPU fault: no client computes there, and it serves again when all their processes have ended.",
+            "{} has met a GPU fault: its clients' work has ended, and it serves again when all their processes have.",
             kill.name
         );
     } else {

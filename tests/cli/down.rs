@@ -194,3 +194,19 @@ fn logs_stay_unless_they_are_purged() {
         "only the logs of what was taken down are removed"
     );
 }
+
+/// A server in a fault answers no `terminate_client` before its clients have gone: nobody waits for that.
+#[test]
+fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0.2")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    sim.run(&["down", "0.2"]).ended(4);
+    sim.run(&["down", "0.2", "--now"]).ended(0);
+    assert_eq!(sim.happened("terminate_client"), 0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+}

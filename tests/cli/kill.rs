@@ -304,15 +304,21 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     );
     assert!(text.contains(&cure), "{text}");
     let servers = sim.device("0.2")["servers"].clone();
+    // A server in a fault answers no terminate_client before its clients have gone.
+    let refused = sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(4).stderr;
+    assert_snapshot!(refused, @"
+    error: 0.2 has met a GPU fault: its clients' work has ended, and it serves again when their processes have
+    hint: end them with --signal
+    ");
     let ran = sim
         .run(&["kill", "0.2", &pids[0], &pids[1], "--signal=KILL", "--yes"])
         .ended(0);
     let names = [(healthy.pid(), "HEALTHY"), (faulty.pid(), "FAULTY")];
     assert_snapshot!(said(&ran, &names), @"
-    This ends the work of 2 clients and sends their processes SIGKILL:
+    This sends SIGKILL to 2 processes:
       0.2: pid HEALTHY (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid FAULTY (USER, /tmp/…/node/bin/cuda-app hold --fault)
-    0.2 has met a GPU fault: no client computes there, and it serves again when all their processes have ended.
+    0.2 has met a GPU fault: its clients' work has ended, and it serves again when all their processes have.
     0.2: pid HEALTHY: its work is ended, and so is its process, which was sent SIGKILL
     0.2: pid FAULTY: its work is ended, and so is its process, which was sent SIGKILL
     ");
