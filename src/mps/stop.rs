@@ -154,8 +154,8 @@ impl Daemon {
         };
         // In a fault their work has ended, and a server that waits for them to leave answers nothing (measured: for
         // more than 60 s).
-        let serves = |server: &ServerSeen| server.state != Some(ServerState::Fault);
-        for server in glance.servers.into_iter().filter(serves) {
+        let can_answer = |server: &ServerSeen| server.state != Some(ServerState::Fault);
+        for server in glance.servers.into_iter().filter(can_answer) {
             // 0 is one in a pid namespace that cannot be seen from here.
             for client in server.clients.into_iter().filter(|client| client.0 != 0) {
                 let _ = self.terminate_client(server.pid, client);
