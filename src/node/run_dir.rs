@@ -12,6 +12,9 @@ use crate::host::{
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
+/// How often a link is tried to be made: whoever removes the last other one in between removes their directory too.
+const TRIES: u32 = 20;
+
 /// A run directory: the state of what mig-mps made (DESIGN 6).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
@@ -130,17 +133,22 @@ impl RunDir {
         if fs::read_link(&link).is_ok_and(|there| there == target) {
             return Ok(());
         }
-        make_dir(&self.path.join("by-name"), 0o755)?;
-        let new = self
-            .path
-            .join("by-name")
-            .join(format!(".{}.new", record.name));
-        remove_if_there(&new)?;
+        let by_name = self.path.join("by-name");
+        let new = by_name.join(format!(".{}.new", record.name));
         let relink = || {
+            make_dir(&by_name, 0o755)?;
+            remove_if_there(&new)?;
             std::os::unix::fs::symlink(&target, &new)?;
             fs::rename(&new, &link)
         };
-        relink().map_err(|error| in_path(&link, &error))
+        let mut linked = relink();
+        for _ in 1..TRIES {
+            match &linked {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => linked = relink(),
+                _ => break,
+            }
+        }
+        linked.map_err(|error| in_path(&link, &error))
     }
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
