@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 use jiff::civil::{Date, DateTime};
 
-use super::words::harmless;
+use super::words::{broken, harmless};
 use crate::mps::{Entry, Kind, LogFile, LogLine, Sessions};
 
 /// A line is shown up to so many characters: whoever may write into a log may write a line without end.
@@ -11,6 +11,9 @@ const LONGEST: usize = 4096;
 
 /// What stands before a line's text: mark, time, file and process id, with blanks between them.
 const HEAD: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
+
+/// A line's text gets so much room, however narrow the terminal is.
+const LEAST: usize = 20;
 
 /// How the lines of a daemon's logs are shown: it remembers what it has shown and explained.
 #[derive(Debug)]
@@ -134,7 +137,11 @@ impl LogView {
             LogFile::Server => "server",
         };
         let said = shortened(said);
-        for (nth, part) in broken(&said, self.width).into_iter().enumerate() {
+        let parts = match self.width {
+            None => vec![said],
+            Some(width) => broken(&said, width.saturating_sub(HEAD).max(LEAST)),
+        };
+        for (nth, part) in parts.into_iter().enumerate() {
             let said = match kind {
                 Kind::Fault => style(part).red().bold(),
                 Kind::Refusal => style(part).yellow(),
@@ -236,45 +243,9 @@ fn shortened(said: &str) -> String {
     )
 }
 
-/// The text in parts that fit behind the head; broken between words, where there are some.
-fn broken(said: &str, width: Option<usize>) -> Vec<String> {
-    const LEAST: usize = 20;
-    let Some(room) = width.map(|width| width.saturating_sub(HEAD).max(LEAST)) else {
-        return vec![said.to_owned()];
-    };
-    let mut parts = vec![String::new()];
-    let mut used = 0;
-    for word in said.split_inclusive(' ') {
-        let wide = console::measure_text_width(word.trim_end());
-        if used > 0 && used + wide > room {
-            parts.push(String::new());
-            used = 0;
-        }
-        if let Some(part) = parts.last_mut() {
-            part.push_str(word);
-        }
-        used += console::measure_text_width(word);
-    }
-    // A blank behind the last column would begin another line.
-    parts
-        .iter()
-        .map(|part| part.trim_end().to_owned())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_lines_are_broken_between_words_and_short_ones_are_not() {
-        let broken_at = |room| broken("one two three-and-more four", Some(HEAD + room));
-        assert_eq!(broken_at(27), ["one two three-and-more four"]);
-        assert_eq!(broken_at(22), ["one two three-and-more", "four"]);
-        assert_eq!(broken_at(20), ["one two", "three-and-more four"]);
-        assert_eq!(broken("", Some(80)), [""]);
-        assert_eq!(broken("a b", None), ["a b"]);
-    }
 
     #[test]
     fn a_line_without_end_has_one_on_the_screen() {

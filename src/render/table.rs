@@ -1,5 +1,9 @@
+use std::fmt::Write as _;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table as Comfy, presets};
 use console::{measure_text_width, style};
+
+use super::words::broken;
 
 /// A table of plain columns that fits the terminal by leaving columns out, never by breaking cells:
 /// a UUID that is cut in two cannot be copied.
@@ -113,13 +117,15 @@ impl Table {
         (self.draw(&shown), left_out)
     }
 
-    /// The same, with a line under it that names the columns left out.
+    /// The same, with a remark under it that names the columns left out.
     pub(super) fn within(&self, width: usize) -> String {
         let (mut text, left_out) = self.fit(width);
         if !left_out.is_empty() {
             let left_out = left_out.join(", ").to_lowercase();
             let remark = format!("(not shown for want of room: {left_out}; --json has everything)");
-            text = format!("{text}{}\n", style(remark).dim());
+            for line in broken(&remark, width) {
+                let _ = writeln!(text, "{}", style(line).dim());
+            }
         }
         text
     }

@@ -1,6 +1,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use console::measure_text_width;
+
 use crate::host::steers;
 
 /// GiB with as many digits as fit a narrow column: `9.5`, `139.8`.
@@ -28,6 +30,28 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{s}")
 }
 
+/// The text in lines of at most `room` characters, broken between words; a longer word stays whole.
+pub(super) fn broken(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_inclusive(' ') {
+        let wide = measure_text_width(word.trim_end());
+        if used > 0 && used + wide > room {
+            lines.push(String::new());
+            used = 0;
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(word);
+        }
+        used += measure_text_width(word);
+    }
+    // A blank behind the last column would begin another line.
+    lines
+        .iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
 /// Text that somebody else wrote, with everything spelled out that could steer the terminal it is shown on.
 pub(super) fn harmless(text: &str) -> Cow<'_, str> {
     without(text, steers)
@@ -53,6 +77,16 @@ fn without(text: &str, harms: fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_between_words_and_short_ones_are_not() {
+        let broken_at = |room| broken("one two three-and-more four", room);
+        assert_eq!(broken_at(27), ["one two three-and-more four"]);
+        assert_eq!(broken_at(22), ["one two three-and-more", "four"]);
+        assert_eq!(broken_at(20), ["one two", "three-and-more four"]);
+        assert_eq!(broken_at(3), ["one", "two", "three-and-more", "four"]);
+        assert_eq!(broken("", 80), [""]);
+    }
 
     #[test]
     fn nothing_steers_the_terminal() {

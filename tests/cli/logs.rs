@@ -373,6 +373,36 @@ fn following_survives_rotation_and_another_daemon_and_ends_with_ctrl_c() {
     assert_eq!(following.child.wait().unwrap().code(), Some(130));
 }
 
+/// As `logs -f | less` does, where somebody reads slowly: its pipe is full while the log is put aside.
+#[test]
+fn who_reads_slowly_misses_no_line_of_a_log_that_is_put_aside() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let log = dir_of(&sim, "0.0").join("control.log");
+    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "--control"]));
+    following.await_line("NEW SERVER");
+    let numbers = 0..(9 << 10);
+    let lines: String = numbers
+        .clone()
+        .map(|number| {
+            let text = "x".repeat(1000);
+            format!("[2026-11-20 17:34:04.858 Control   447] {number} {text}\n")
+        })
+        .collect();
+    let mut file = OpenOptions::new().append(true).open(&log).unwrap();
+    file.write_all(lines.as_bytes()).unwrap();
+    following.await_line(" 0 xxx");
+    sim.up(SMALL, &[]).ended(0);
+    assert!(size(&log) < 1 << 20);
+    let client = sim.client("0.0");
+    for number in numbers.skip(1) {
+        let mut line = String::new();
+        following.lines.read_line(&mut line).unwrap();
+        assert!(line.contains(&format!(" {number} xxx")), "{number}: {line}");
+    }
+    following.await_line(&format!("NEW CLIENT {}", client.pid()));
+}
+
 #[test]
 fn following_ends_with_its_reader_and_with_the_directory() {
     let (sim, dir) = ended(CONTROL, SERVER);

@@ -514,7 +514,8 @@ fn an_up_that_was_killed_is_gone_on_with() {
     let status = sim.status();
     assert_eq!(in_state(&status, "ready").len(), 8, "{status:#}");
     let made = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
-    assert_eq!(made, 8, "no instance is made twice");
+    // Who is killed may have made one and not told it any more.
+    assert!([7, 8].contains(&made), "no instance is made twice: {made}");
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     // MIG mode is still on, and mig-mps's doing: --disable-mig switches it off.
     assert_eq!(sim.run_dir(), ["lock", "node.json"]);

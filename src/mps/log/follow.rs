@@ -149,25 +149,26 @@ impl Growing {
     fn grown(&mut self, dir: &LogDir) -> io::Result<Vec<LogLine>> {
         let there = dir.open_file(self.log.name())?;
         let mut bytes = std::mem::take(&mut self.unfinished);
+        // Copied and truncated: what was not read yet stands in the copy.
+        if let Some(file) = &self.file
+            && length(file)? < self.offset
+        {
+            match dir.open_file(&self.log.older(1))? {
+                Some(copy) if length(&copy)? >= self.offset => self.file = Some(copy),
+                _ => self.offset = 0,
+            }
+        }
+        // One that is no longer in its place is read to its end, and then the new one.
+        let mut is_at_end = true;
+        if let Some(file) = &mut self.file {
+            self.offset = read_on(file, self.offset, &mut bytes)?;
+            is_at_end = self.offset >= length(file)?;
+        }
         let is_another = match (&self.file, &there) {
             (Some(old), Some(new)) => identity(old)? != identity(new)?,
             (None, Some(_)) => true,
             (_, None) => false,
         };
-        // One that was moved away is read to its end, and then the new one.
-        let mut is_at_end = true;
-        if let Some(file) = &mut self.file {
-            let length = file.metadata()?.len();
-            if length < self.offset {
-                // Copied and truncated: what was not read yet stands in the copy.
-                if let Some(mut copy) = dir.open_file(&self.log.older(1))? {
-                    read_on(&mut copy, self.offset, &mut bytes)?;
-                }
-                self.offset = 0;
-            }
-            self.offset = read_on(file, self.offset, &mut bytes)?;
-            is_at_end = self.offset >= file.metadata()?.len();
-        }
         if is_another
             && is_at_end
             && let Some(mut file) = there
@@ -188,6 +189,10 @@ impl Growing {
         }
         Ok(lines)
     }
+}
+
+fn length(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.len())
 }
 
 fn identity(file: &File) -> io::Result<(u64, u64)> {

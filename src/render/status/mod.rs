@@ -10,9 +10,10 @@ mod schema;
 
 use std::fmt::Write as _;
 
-use console::style;
+use console::Style;
 
 use super::table::Table;
+use super::words::broken;
 use crate::node::Node;
 use row::{Row, rows};
 
@@ -20,6 +21,9 @@ pub use columns::StatusColumn;
 pub(super) use json::of as json;
 pub(super) use marks::Marks;
 pub(super) use schema::schema;
+
+/// Before what is left of a line that was broken.
+const INDENT: &str = "  ";
 
 /// How the tables of `status` are shown.
 #[derive(Clone, Debug)]
@@ -31,10 +35,13 @@ pub(super) struct StatusView {
 }
 
 impl StatusView {
+    /// A column that is named twice is shown once.
     pub(super) fn new(width: usize, columns: &[StatusColumn]) -> Self {
+        let nth = columns.iter().enumerate();
+        let first = nth.filter(|(nth, column)| !columns[..*nth].contains(column));
         Self {
             width,
-            columns: columns.to_vec(),
+            columns: first.map(|(_, column)| *column).collect(),
         }
     }
 }
@@ -108,7 +115,7 @@ fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
         parts.gap();
     }
     for problem in to_say() {
-        parts.line(&style(problem).red().to_string());
+        parts.line_as(&problem.to_string(), &Style::new().red());
     }
     for remark in &remarks {
         parts.line(&remark.to_string());
@@ -131,8 +138,21 @@ impl Parts<'_> {
     }
 
     fn line(&mut self, line: &str) {
+        self.line_as(line, &Style::new());
+    }
+
+    /// A line in this style, broken where there is no room for it.
+    fn line_as(&mut self, line: &str, style: &Style) {
         let mark = self.mark(line);
-        let _ = writeln!(self.out, "{mark}{line}");
+        let gutter = console::measure_text_width(&mark);
+        let room = self.width.saturating_sub(INDENT.len());
+        for (nth, part) in broken(line, room).iter().enumerate() {
+            let part = style.apply_to(part);
+            let _ = match nth {
+                0 => writeln!(self.out, "{mark}{part}"),
+                _ => writeln!(self.out, "{:gutter$}{INDENT}{part}", ""),
+            };
+        }
     }
 
     fn table(&mut self, table: &Table) {
