@@ -33,78 +33,69 @@ pub(super) struct Agreement<'a> {
 
 impl Agreement<'_> {
     /// Has the plan that was shown agreed to, or the one that becomes of it. Returns with the node's lock, the node as
-    /// it is under that lock, and the plan for it.
+    /// it is under that lock, and the plan for it. Nobody is asked under the lock, which would keep everybody else
+    /// from changing anything, nor after a wait for clients for what was to be seen before it.
     pub(super) fn reach(&self, shown: Plan) -> Result<(Lock, Node, Plan)> {
-        let mut shown = shown;
+        let mut plan = shown;
+        let mut agreed: Option<Plan> = None;
         loop {
-            shown = self.agreed(shown)?;
+            let refusal = plan.permit(HINT).map_err(anyhow::Error::from).err();
+            let refusal = refusal.filter(|refusal| !self.drain.allows(refusal));
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
+            if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
+                self.ui.confirm(&plan, self.allowed, consent)?;
+                agreed = Some(plan.clone());
+            }
+            plan = self.drained(plan)?;
             let lock = locked(self.environment, self.home)?;
-            match self.still_agreed(&shown) {
-                Ok((node, plan)) => return Ok((lock, node, plan)),
+            let (node, now) = (self.plan)()?;
+            match now.permit(HINT).map_err(anyhow::Error::from) {
+                Ok(()) => {}
                 // A client came in between: there may be time left for it.
-                Err(error) if self.drain.allows(&error) => {}
-                Err(error) => return Err(error),
+                Err(refusal) if self.drain.allows(&refusal) => continue,
+                Err(refusal) => return Err(refusal),
             }
-        }
-    }
-
-    /// Has a plan that was shown permitted and agreed to, or the one that becomes of it while
-    /// clients are waited for.
-    fn agreed(&self, shown: Plan) -> Result<Plan> {
-        let plan = match shown.permit(HINT).map_err(anyhow::Error::from) {
-            Ok(()) => shown,
-            Err(refusal) if self.drain.allows(&refusal) => {
-                let permitted = || {
-                    let (_, plan) = (self.plan)()?;
-                    plan.permit(HINT)?;
-                    Ok(plan)
-                };
-                let plan = self.drain.wait(permitted, self.ui)?;
-                (self.show)(&plan)?;
-                plan
+            if now == plan {
+                return Ok((lock, node, now));
             }
-            Err(refusal) => return Err(refusal),
-        };
-        self.confirm(&plan, self.consent())?;
-        Ok(plan)
-    }
-
-    /// Plans again under the lock, and asks again if the node has changed under the plan shown.
-    fn still_agreed(&self, shown: &Plan) -> Result<(Node, Plan)> {
-        let mut shown = shown.clone();
-        loop {
-            let (node, plan) = (self.plan)()?;
-            plan.permit(HINT)?;
-            if plan == shown {
-                return Ok((node, plan));
-            }
-            if plan.is_empty() {
+            if now.is_empty() {
                 self.ui
                     .note("The node has become as it shall be meanwhile.");
-                return Ok((node, plan));
+                return Ok((lock, node, now));
             }
             self.ui
                 .note("The node has changed meanwhile. The plan is now:");
-            (self.show)(&plan)?;
-            let consent = if plan.disturbs_more_than(&shown) {
-                Consent::AskAgain
-            } else {
-                self.consent()
-            };
-            self.confirm(&plan, consent)?;
-            shown = plan;
+            (self.show)(&now)?;
+            if self.missing(&now, agreed.as_ref()).is_none() {
+                return Ok((lock, node, now));
+            }
+            plan = now;
         }
     }
 
-    fn consent(&self) -> Consent {
-        if self.yes {
-            Consent::Given
-        } else {
-            Consent::Ask
+    /// The consent that a plan still wants, after another one was agreed to.
+    fn missing(&self, plan: &Plan, agreed: Option<&Plan>) -> Option<Consent> {
+        match agreed {
+            Some(agreed) => plan.disturbs_more_than(agreed).then_some(Consent::AskAgain),
+            None if self.yes => Some(Consent::Given),
+            None => Some(Consent::Ask),
         }
     }
 
-    fn confirm(&self, plan: &Plan, consent: Consent) -> Result<()> {
-        Ok(self.ui.confirm(plan, self.allowed, consent)?)
+    /// What becomes of a plan when the clients in its way have gone.
+    fn drained(&self, plan: Plan) -> Result<Plan> {
+        if plan.permit(HINT).is_ok() {
+            return Ok(plan);
+        }
+        let permitted = || {
+            let (_, plan) = (self.plan)()?;
+            plan.permit(HINT)?;
+            Ok(plan)
+        };
+        let plan = self.drain.wait(permitted, self.ui)?;
+        (self.show)(&plan)?;
+        Ok(plan)
     }
 }

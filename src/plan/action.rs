@@ -172,9 +172,15 @@ impl Plan {
         })
     }
 
-    /// Everybody who loses a device.
+    /// Everybody who is on a device that goes.
     pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
         self.stops().flat_map(|stop| &stop.clients)
+    }
+
+    /// Those of them who are ended, and not waited for.
+    pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
+        let by_force = |stop: &&Stop| stop.patience != Patience::Idle;
+        self.stops().filter(by_force).flat_map(|stop| &stop.clients)
     }
 
     /// Everybody who keeps the settings that are changed for others.
@@ -265,16 +271,28 @@ impl Plan {
             .collect()
     }
 
-    /// Whether this plan ends or destroys something that `shown` did not.
+    /// Whether this plan ends, destroys or switches off something that `shown` did not.
     pub fn disturbs_more_than(&self, shown: &Self) -> bool {
         let is_new = |name: &&str| !shown.interrupts().contains(name);
-        let shown_clients: Vec<&ClientOf> = shown.clients().collect();
+        let ended: Vec<&ClientOf> = shown.ended_clients().collect();
         let destroyed = shown.destroys();
+        let switched_off = shown.switches(&[false]);
         self.interrupts().iter().any(is_new)
-            || self
-                .clients()
-                .any(|client| !shown_clients.contains(&client))
+            || self.ended_clients().any(|client| !ended.contains(&client))
             || self.destroys().iter().any(|what| !destroyed.contains(what))
+            || self
+                .switches(&[false])
+                .iter()
+                .any(|gpu| !switched_off.contains(gpu))
+    }
+
+    /// The indices of the GPUs whose MIG mode is switched, to one of these.
+    pub fn switches(&self, to: &[bool]) -> Vec<u32> {
+        let is_switched =
+            |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
+        let gpus = self.gpus.iter();
+        let gpus = gpus.filter(|gpu| gpu.steps.iter().any(is_switched));
+        gpus.map(|gpu| gpu.index).collect()
     }
 }
 

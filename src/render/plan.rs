@@ -306,7 +306,7 @@ pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
     let mut phrases = Vec::new();
     let again = plan.restarts();
     let stopped = plan.interrupts().len() - again;
-    let clients = plan.clients().count();
+    let clients = plan.ended_clients().count();
     if clients > 0 {
         phrases.push(format!("end {}", count(clients, "client")));
     }
@@ -322,19 +322,12 @@ pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
         [one] => phrases.push(format!("destroy {one}")),
         _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
     }
-    let switched = |to: &[bool]| -> Vec<u32> {
-        let is_switched =
-            |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
-        let gpus = plan.gpus.iter();
-        let gpus = gpus.filter(|gpu| gpu.steps.iter().any(is_switched));
-        gpus.map(|gpu| gpu.index).collect()
-    };
     // Off may leave a GPU in need of a reset; on is what partitioning it means.
-    let off = switched(&[false]);
+    let off = plan.switches(&[false]);
     if !off.is_empty() {
         phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
     }
-    let switched = switched(&[true, false]);
+    let switched = plan.switches(&[true, false]);
     if allowed.reset && !switched.is_empty() {
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
     }

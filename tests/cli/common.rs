@@ -1,6 +1,6 @@
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,6 +9,12 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 use simnode::harness::{App, TestNode};
+
+use dialogue::Dialogue;
+
+// By its path, since other tests have this file by its path.
+#[path = "dialogue.rs"]
+mod dialogue;
 
 /// A user who is not root: `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
@@ -96,28 +102,20 @@ impl Sim {
     /// Runs a subcommand of `mig-mps` in a terminal, where its question is answered with these keys.
     #[must_use]
     pub(crate) fn answered(&self, subcommand: &str, keys: &str) -> Ran {
+        let mut dialogue = self.dialogue(subcommand);
+        dialogue.await_text("Go on?");
+        dialogue.press(keys);
+        dialogue.end()
+    }
+
+    /// Starts a subcommand of `mig-mps` in a terminal, to talk with it.
+    pub(crate) fn dialogue(&self, subcommand: &str) -> Dialogue {
         let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
         let mut script = Command::new("script");
         script.args(["-qec", &format!("{program} {subcommand}"), "/dev/null"]);
         script.env_clear().envs(self.node.env());
         script.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = script.spawn().unwrap();
-        let mut shown = child.stdout.take().unwrap();
-        let mut said = Vec::new();
-        while !String::from_utf8_lossy(&said).contains("Go on?") {
-            let mut byte = [0];
-            let count = shown.read(&mut byte).unwrap();
-            assert_ne!(count, 0, "{}", String::from_utf8_lossy(&said));
-            said.push(byte[0]);
-        }
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(keys.as_bytes()).unwrap();
-        shown.read_to_end(&mut said).unwrap();
-        Ran {
-            status: child.wait().unwrap().code().unwrap_or(-1),
-            stdout: String::from_utf8(said).unwrap().replace('\r', ""),
-            stderr: String::new(),
-        }
+        Dialogue::with(script.spawn().unwrap())
     }
 
     /// `mig-mps` run by a plain user, with directories of that user's own.

@@ -382,15 +382,14 @@ fn who_reads_slowly_misses_no_line_of_a_log_that_is_put_aside() {
     let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "--control"]));
     following.await_line("NEW SERVER");
     let numbers = 0..(9 << 10);
-    let lines: String = numbers
-        .clone()
-        .map(|number| {
-            let text = "x".repeat(1000);
-            format!("[2026-11-20 17:34:04.858 Control   447] {number} {text}\n")
-        })
-        .collect();
+    let mut lines = Vec::new();
+    for number in numbers.clone() {
+        let text = "x".repeat(1000);
+        let head = "[2026-11-20 17:34:04.858 Control   447]";
+        writeln!(lines, "{head} {number} {text}").unwrap();
+    }
     let mut file = OpenOptions::new().append(true).open(&log).unwrap();
-    file.write_all(lines.as_bytes()).unwrap();
+    file.write_all(&lines).unwrap();
     following.await_line(" 0 xxx");
     sim.up(SMALL, &[]).ended(0);
     assert!(size(&log) < 1 << 20);

@@ -145,6 +145,46 @@ fn it_asks_before_it_ends_a_daemon() {
     assert_ne!(sim.device("0.2")["daemon_pid"], before["daemon_pid"]);
 }
 
+/// Whoever asks for a wait may not be there any more when it is over.
+#[test]
+fn the_question_comes_before_the_wait_and_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let mut restart = sim.dialogue("restart 0.2 --drain 600");
+    restart.await_text("This will restart 1 daemon.");
+    restart.await_text("Go on?");
+    restart.press("y\r");
+    restart.await_text("waiting for at most");
+    assert!(client.finish().status.success());
+    let done = restart.end().ended(0).stdout;
+    assert_eq!(done.matches("This will").count(), 1, "{done}");
+    assert!(done.contains("ready"), "{done}");
+}
+
+/// Seen: a question about what had changed was asked under the lock, and nobody else could change anything before
+/// it was answered.
+#[test]
+fn a_second_question_keeps_nobody_waiting() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dead = sim.device("0.0")["daemon_pid"].clone();
+    shell(format!("kill -9 {dead}")).ended(0);
+    while is_alive(&dead) {
+        std::thread::yield_now();
+    }
+    let mut restart = sim.dialogue("restart 0.0 0.2");
+    restart.await_text("This will restart 1 daemon.");
+    sim.up(SMALL, &["--yes"]).ended(0);
+    restart.press("y\r");
+    restart.await_text("The node has changed meanwhile. The plan is now:");
+    restart.await_text("This will restart 2 daemons.");
+    sim.run(&["set", "0.2", "max-clients=5"]).ended(0);
+    restart.press("n\r");
+    restart.end().ended(4);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
 #[test]
 fn clients_are_refused_waited_for_or_ended() {
     let sim = Sim::with("a100-80gb", 1);
