@@ -56,6 +56,7 @@ impl FromStr for Assignment {
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = text
             .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
             .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
         match key {
             "active-thread-percentage" => {
@@ -101,6 +102,7 @@ mod tests {
     fn what_cannot_be_set_says_why() {
         for (text, why) in [
             ("active-thread-percentage", "a setting is written KEY=VALUE"),
+            ("=25", "a setting is written KEY=VALUE"),
             (
                 "active-thread-percentage=0",
                 "active-thread-percentage must be from 0.1 to 100",
