@@ -104,10 +104,14 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         Action::Stop(stop) if stop.alive => Some(&stop.name),
         _ => None,
     });
-    lines.extend(daemons(group, "- clear away", |action| match action {
-        Action::Stop(stop) if !stop.alive => Some(&stop.name),
-        _ => None,
-    }));
+    lines.extend(daemons(
+        group,
+        "- clear away what is left of",
+        |action| match action {
+            Action::Stop(stop) if !stop.alive => Some(&stop.name),
+            _ => None,
+        },
+    ));
     lines.extend(listed(
         "- destroy",
         steps.iter().filter_map(|step| destroyed(step, steps)),
