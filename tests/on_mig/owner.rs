@@ -64,7 +64,11 @@ fn an_owner_runs_it_and_interrupts_it() {
         || std::fs::read_to_string(&transcript).is_ok_and(|text| text.contains("$ mig-mps up"));
     // However long that takes on a busy machine.
     while !is_something_made() {
-        assert!(owner.try_wait().unwrap().is_none(), "it has ended first");
+        if owner.try_wait().unwrap().is_some() {
+            let output = owner.wait_with_output().unwrap();
+            let text = std::fs::read_to_string(&transcript).unwrap_or_default();
+            panic!("it has ended first: {output:?}\n{text}");
+        }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     signal(owner.id(), rustix::process::Signal::INT);

@@ -1,6 +1,8 @@
 //! Before anything is touched: which GPU is meant, and whether anybody would be hurt.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use simnode::node::processes;
 
@@ -10,6 +12,9 @@ use crate::partition::Instance;
 use crate::process::{Notes, Running};
 use crate::snapshot::Gpu;
 use crate::walk::PATIENCE;
+
+/// So long a program may take to end.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// The GPU that is used, and how it was found.
 #[derive(Debug)]
@@ -117,19 +122,26 @@ fn no_recorded_daemon(node: &Node, index: u32) -> Result<(), String> {
 
 /// No daemon of anybody else's that may have the GPU open: an idle one is in no list of NVML's.
 fn no_daemon(node: &Node, gpu: &Gpu) -> Result<(), String> {
+    let may_use = |pid: &u32| is_mps(*pid) && node.has(*pid) && may_have_open(*pid, gpu);
     let entries = fs::read_dir("/proc").map_err(|error| format!("/proc: {error}"))?;
-    let pids = entries
+    let mut pids: Vec<u32> = entries
         .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    for pid in pids.filter(|pid| is_mps(*pid) && node.has(*pid)) {
-        if may_have_open(pid, gpu) {
-            return Err(format!(
-                "an MPS daemon or server, pid {pid}, may use GPU {}: end it first",
-                gpu.index
-            ));
-        }
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(may_use)
+        .collect();
+    // A control session that is just ending has lost its environment, and with it whose it was.
+    let until = Instant::now() + ENDING;
+    while !pids.is_empty() && Instant::now() < until {
+        sleep(ENDING / 20);
+        pids.retain(may_use);
     }
-    Ok(())
+    match pids.first() {
+        None => Ok(()),
+        Some(pid) => Err(format!(
+            "an MPS daemon or server, pid {pid}, may use GPU {}: end it first",
+            gpu.index
+        )),
+    }
 }
 
 fn is_mps(pid: u32) -> bool {
