@@ -146,7 +146,13 @@ impl Shared<'_> {
             (Server::Eager, Serve::User(name)) => Some(user(&name)?.uid),
             (Server::Eager, _) => Some(self.site.environment.server_user()),
         };
-        daemon.configure(&record.settings, first)?;
+        // One that was found may have been told anything, by an interrupted change or by its owner.
+        let was = if is_new {
+            None
+        } else {
+            Some(daemon.defaults()?.over(&record.settings))
+        };
+        daemon.configure(&record.settings, was.as_ref(), first)?;
         record.finished = true;
         Ok(self.run_dir.write_record(record)?)
     }

@@ -10,7 +10,8 @@ use crate::profile::Settings;
 impl GpuRun<'_> {
     /// Changes settings. What was begun is remembered: a change that fails half-way is undone too.
     pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
-        let before = &self.served(&set.uuid).ok_or(Cause::NoDevice)?.record;
+        let served = self.served(&set.uuid).ok_or(Cause::NoDevice)?;
+        let before = &served.record;
         let after = DeviceRecord {
             settings: set.settings.clone(),
             by_hand: set.by_hand.clone(),
@@ -20,7 +21,11 @@ impl GpuRun<'_> {
             before: Box::new(before.clone()),
             after: Box::new(after.clone()),
         });
-        self.shared.change(&after, &before.settings)
+        // Somebody may have told the daemon something else than what is recorded.
+        let answered = served.answered.as_ref();
+        let was = answered.map(|answered| answered.over(&before.settings));
+        self.shared
+            .change(&after, was.as_ref().unwrap_or(&before.settings))
     }
 }
 

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::daemon::parse_pid;
-use super::{Daemon, MpsError};
+use super::{Daemon, Defaults, MpsError};
 use crate::host::Pid;
 
 /// What one control session tells of a daemon.
@@ -10,8 +10,8 @@ use crate::host::Pid;
 pub struct Glance {
     /// Its servers: at most one, but for the moment when one user's follows another's.
     pub servers: Vec<ServerSeen>,
-    /// Its default active thread percentage.
-    pub percentage: f64,
+    /// What it gives to servers.
+    pub defaults: Option<Defaults>,
 }
 
 /// One MPS server as its daemon reports it.
@@ -38,38 +38,46 @@ pub enum ServerState {
 
 impl Daemon {
     /// Asks the daemon in one session for its servers, and for state and clients of those that
-    /// `/proc` shows as its children.
+    /// `/proc` shows as its children; and for what it gives to servers, if that is of interest.
     ///
     /// # Errors
     /// [`MpsError::Busy`] when somebody else's session outlasts `patience`, a late answer, and others.
     pub fn glance(
         &self,
         children: &[Pid],
+        with_defaults: bool,
         patience: Duration,
         limit: Duration,
     ) -> Result<Glance, MpsError> {
-        let mut commands = vec!["get_server_list".to_owned()];
+        let mut commands = Vec::new();
+        if with_defaults {
+            commands = Defaults::questions();
+        }
+        commands.push("get_server_list".to_owned());
         for child in children {
             commands.push(format!("get_server_status {child}"));
             commands.push(format!("get_client_list {child}"));
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         let answer = self.session(&commands, patience, limit)?;
-        let servers = read(&answer.lines, children).ok_or_else(|| MpsError::Strange {
+        let strange = || MpsError::Strange {
             asked: commands.join("\n"),
             answer: answer.lines.join("\n"),
-        })?;
-        Ok(Glance {
-            servers,
-            percentage: answer.percentage,
-        })
+        };
+        let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
+        let mut defaults = None;
+        if with_defaults {
+            let read = Defaults::read(&mut lines, answer.percentage);
+            defaults = Some(read.ok_or_else(strange)?);
+        }
+        let servers = read(lines, children).ok_or_else(strange)?;
+        Ok(Glance { servers, defaults })
     }
 }
 
 /// Takes the answers apart. They follow each other without a mark between them: pids until the first
 /// status word, then that server's clients until the next one.
-fn read(lines: &[String], children: &[Pid]) -> Option<Vec<ServerSeen>> {
-    let mut lines: VecDeque<&str> = lines.iter().map(String::as_str).collect();
+fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerSeen>> {
     let mut servers: Vec<ServerSeen> = pids(&mut lines)
         .into_iter()
         .map(|pid| ServerSeen {
@@ -114,9 +122,8 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str, children: &[u32]) -> Option<Vec<ServerSeen>> {
-        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let children: Vec<Pid> = children.iter().copied().map(Pid).collect();
-        read(&lines, &children)
+        read(text.lines().collect(), &children)
     }
 
     fn server(pid: u32, state: Option<ServerState>, clients: &[u32]) -> ServerSeen {

@@ -6,6 +6,7 @@
 //! set is read back.
 
 mod daemon;
+mod defaults;
 mod error;
 mod glance;
 mod launch;
@@ -20,6 +21,7 @@ mod stop;
 mod terminate;
 
 pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
+pub use defaults::Defaults;
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
 pub use launch::{Launch, Launched};

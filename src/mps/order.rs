@@ -4,7 +4,7 @@ use crate::host::Pid;
 use crate::profile::{ClientPriority, MemoryLimit, Percentage, Settings};
 
 /// What the daemon sees as its only device. A limit by UUID is dropped without a word up to driver 555.
-const DEVICE: u32 = 0;
+pub(super) const DEVICE: u32 = 0;
 
 /// One command, and what it must be answered. Answers follow each other without a mark between them.
 pub(super) struct Order {

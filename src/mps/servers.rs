@@ -16,16 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Daemon {
     /// Sets what its servers shall have, reads it back, and starts a server for `user` where one is asked
-    /// for; returns the server once it is ACTIVE.
+    /// for; returns the server once it is ACTIVE. `was` is what a daemon has that was running before.
     ///
     /// # Errors
     /// [`MpsError`] with the last log lines.
     pub fn configure(
         &self,
         settings: &Settings,
+        was: Option<&Settings>,
         user: Option<Uid>,
     ) -> Result<Option<Pid>, MpsError> {
-        let orders = Order::defaults(settings, None);
+        let orders = Order::defaults(settings, was);
         let start = user.map(|user| format!("start_server -uid {user}"));
         let mut commands: Vec<&str> = orders.iter().map(Order::command).collect();
         commands.extend(start.as_deref());
@@ -58,7 +59,7 @@ impl Daemon {
             let Some(pid) = server else {
                 return Err(self.failure("the MPS server did not start"));
             };
-            let glance = self.glance(&[pid], PATIENCE, READY_LIMIT)?;
+            let glance = self.glance(&[pid], false, PATIENCE, READY_LIMIT)?;
             match glance.servers.iter().find(|seen| seen.pid == pid) {
                 Some(seen) if seen.state == Some(ServerState::Active) => return Ok(pid),
                 Some(_) if begun.elapsed() < READY_LIMIT => std::thread::sleep(PAUSE),

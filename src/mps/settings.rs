@@ -9,8 +9,9 @@ use crate::host::Pid;
 use crate::profile::Settings;
 
 /// For how long a daemon may be kept busy by somebody else's session.
-const PATIENCE: Duration = Duration::from_secs(10);
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// For how long it may answer.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often servers are looked for that come and go while they are told.
 const ROUNDS: usize = 5;

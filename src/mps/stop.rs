@@ -149,7 +149,7 @@ impl Daemon {
             .into_iter()
             .map(|(pid, _)| pid)
             .collect();
-        let Ok(glance) = self.glance(&servers, ASK_LIMIT, ASK_LIMIT) else {
+        let Ok(glance) = self.glance(&servers, false, ASK_LIMIT, ASK_LIMIT) else {
             return;
         };
         // In a fault their work has ended, and a server that waits for them to leave answers nothing (measured: for

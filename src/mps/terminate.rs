@@ -58,7 +58,7 @@ impl Daemon {
     /// # Errors
     /// Where the daemon does not answer.
     pub fn has_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
-        let glance = self.glance(&[server], PATIENCE, LIMIT)?;
+        let glance = self.glance(&[server], false, PATIENCE, LIMIT)?;
         let mut servers = glance.servers.iter();
         Ok(servers.any(|seen| seen.pid == server && seen.clients.contains(&client)))
     }

@@ -82,7 +82,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 waiting: Vec::new(),
                 client_limit: None,
                 compute_mode: None,
-                percentage: None,
+                answered: None,
             });
         }
     }

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{Foreign, Life, MpsProgram, Node, Served};
 use crate::host::user_name;
-use crate::profile::Server;
+use crate::profile::{MemoryLimit, Server};
 
 /// Something that is not as it should be, or worth a word, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Node {
                  `mig-mps restart {name}` sets it again"
             )),
             _ if served.is_abandoned => Some(format!(
-                "an interrupted change has not finished its start: `mig-mps restart {name}` starts it again"
+                "an interrupted change has not finished with it: `up` goes on from there, `mig-mps restart {name}` starts it again"
             )),
             _ if !served.device_is_there => Some(format!(
                 "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
@@ -311,11 +311,38 @@ fn drift(served: &Served) -> Option<String> {
         // It is being set.
         return None;
     }
-    let set = served.record.settings.active_thread_percentage;
-    let answered = served
-        .percentage
-        .filter(|&answered| set.differs_from(answered))?;
-    Some(format!(
-        "active-thread-percentage was set to {set} and is {answered}: somebody has changed it"
-    ))
+    let set = &served.record.settings;
+    let answered = served.answered.as_ref()?;
+    let or_none = |limit: Option<MemoryLimit>| {
+        limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
+    };
+    let mut changed = Vec::new();
+    let mut compare = |key: &str, differs: bool, set: String, is: String| {
+        if differs {
+            changed.push(format!("{key} was set to {set} and is {is}"));
+        }
+    };
+    let (shall, is) = (set.active_thread_percentage, answered.percentage);
+    compare(
+        "active-thread-percentage",
+        shall.differs_from(is),
+        shall.to_string(),
+        is.to_string(),
+    );
+    let (shall, is) = (set.pinned_memory_limit, answered.pinned_memory_limit);
+    compare(
+        "pinned-memory-limit",
+        shall != is,
+        or_none(shall),
+        or_none(is),
+    );
+    let shall = set.client_priority;
+    let is = answered.client_priority.unwrap_or(shall);
+    compare(
+        "client-priority",
+        shall != is,
+        shall.to_string(),
+        is.to_string(),
+    );
+    (!changed.is_empty()).then(|| format!("{}: somebody has changed it", changed.join("; ")))
 }

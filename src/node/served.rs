@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::{DeviceRecord, RunDir};
 use crate::host::{Pid, StartTime, Uid};
+use crate::mps::Defaults;
 use crate::nvml::EXCLUSIVE_PROCESS;
 
 /// A device that mig-mps serves, or served, with what was found of its daemon.
@@ -32,9 +33,9 @@ pub struct Served {
     pub client_limit: Option<u32>,
     /// Its GPU's compute mode by NVML's number; `None` on a MIG device, and where it was not asked.
     pub compute_mode: Option<u32>,
-    /// Its default active thread percentage as it answers now; `None` where it was not asked: what
-    /// was read back when it was started is in the record.
-    pub percentage: Option<f64>,
+    /// What it gives to servers, as it answers now; `None` where it was not asked: what was read back when it
+    /// was started is in the record.
+    pub answered: Option<Defaults>,
 }
 
 /// How a daemon is, in the words of `status`.

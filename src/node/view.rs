@@ -170,9 +170,15 @@ impl View<'_> {
             return Some(known.clone());
         }
         let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
-        let mut glance = self
-            .daemon(served)
-            .glance(&children, PATIENCE, ANSWER_LIMIT);
+        let asked = self.daemon(served);
+        let mut glance = if asked.has_socket() {
+            asked.glance(&children, true, PATIENCE, ANSWER_LIMIT)
+        } else {
+            // It would answer its owner by another socket, and no program finds it.
+            Err(MpsError::NoDaemon(
+                served.run_dir.pipe_dir(&served.record.uuid),
+            ))
+        };
         let is_odd = |server: &ServerSeen| match server.state {
             None => true,
             // Its last client went between the two questions.
@@ -184,9 +190,7 @@ impl View<'_> {
         {
             // A server came up meanwhile, and may have clients already.
             children = seen.servers.iter().map(|server| server.pid).collect();
-            glance = self
-                .daemon(served)
-                .glance(&children, PATIENCE, ANSWER_LIMIT);
+            glance = asked.glance(&children, true, PATIENCE, ANSWER_LIMIT);
         }
         match glance {
             Ok(mut glance) => {
@@ -291,7 +295,7 @@ impl View<'_> {
             Life::Starting
         };
         served.is_known = glance.servers.iter().all(|server| server.state.is_some());
-        served.percentage = Some(glance.percentage);
+        served.answered.clone_from(&glance.defaults);
         served.servers = glance
             .servers
             .iter()

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::ClientOf;
-use crate::node::{DeviceRecord, Served};
+use crate::node::Served;
 use crate::profile::{Assignment, Settings};
 
 const KEYS: [&str; 4] = Assignment::KEYS;
@@ -59,14 +59,12 @@ pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
     ClientOf::all(served)
 }
 
-/// What of a daemon's settings is not as it shall be and can be changed while it runs.
-/// `answered` is the percentage as the daemon itself says it.
-pub(super) fn changes(
-    record: &DeviceRecord,
-    shall: &Settings,
-    answered: Option<f64>,
-) -> Vec<Change> {
+/// What of a daemon's settings is not as it shall be and can be changed while it runs; be it by what is recorded, or by
+/// what the daemon itself says.
+pub(super) fn changes(served: &Served, shall: &Settings) -> Vec<Change> {
+    let record = &served.record;
     let has = &record.settings;
+    let answered = served.answered.as_ref();
     let said = |value: String, key: &str| {
         if record.by_hand.iter().any(|other| other == key) {
             format!("{value} (set by hand)")
@@ -86,12 +84,10 @@ pub(super) fn changes(
             has.active_thread_percentage.to_string(),
             percentage.to_string(),
         );
-    } else if let Some(answered) = answered.filter(|answered| percentage.differs_from(*answered)) {
-        add(
-            KEYS[0],
-            format!("{answered} in the daemon"),
-            percentage.to_string(),
-        );
+    } else if let Some(answered) = answered.map(|answered| answered.percentage)
+        && percentage.differs_from(answered)
+    {
+        add(KEYS[0], in_the_daemon(answered), percentage.to_string());
     }
     if has.pinned_memory_limit != shall.pinned_memory_limit {
         add(
@@ -99,6 +95,11 @@ pub(super) fn changes(
             or_none(has.pinned_memory_limit),
             or_none(shall.pinned_memory_limit),
         );
+    } else if let Some(answered) = answered.map(|answered| answered.pinned_memory_limit)
+        && answered != shall.pinned_memory_limit
+    {
+        let is = in_the_daemon(or_none(answered));
+        add(KEYS[1], is, or_none(shall.pinned_memory_limit));
     }
     if has.client_priority != shall.client_priority {
         add(
@@ -106,6 +107,11 @@ pub(super) fn changes(
             has.client_priority.to_string(),
             shall.client_priority.to_string(),
         );
+    } else if let Some(answered) = answered.and_then(|answered| answered.client_priority)
+        && answered != shall.client_priority
+    {
+        let is = in_the_daemon(answered);
+        add(KEYS[2], is, shall.client_priority.to_string());
     }
     if has.max_clients != shall.max_clients {
         add(
@@ -118,7 +124,8 @@ pub(super) fn changes(
 }
 
 /// What of a daemon's settings is not as it shall be and takes another daemon.
-pub(super) fn needs_restart(record: &DeviceRecord, shall: &Settings) -> Option<String> {
+pub(super) fn needs_restart(served: &Served, shall: &Settings) -> Option<String> {
+    let record = &served.record;
     let has = &record.settings;
     let differ = |key: &str, is: String, shall: String| {
         (is != shall).then(|| format!("{key} is {is}, not {shall}"))
@@ -127,6 +134,14 @@ pub(super) fn needs_restart(record: &DeviceRecord, shall: &Settings) -> Option<S
         let by_hand = record.by_hand.iter().any(|key| key == KEYS[1]);
         let who = if by_hand { " (set by hand)" } else { "" };
         return Some(format!("{} is {limit}{who}, {NOT_TAKEN_AWAY}", KEYS[1]));
+    }
+    let answered = served.answered.as_ref();
+    if let (Some(limit), None) = (
+        answered.and_then(|answered| answered.pinned_memory_limit),
+        shall.pinned_memory_limit,
+    ) {
+        let is = in_the_daemon(limit);
+        return Some(format!("{} is {is}, {NOT_TAKEN_AWAY}", KEYS[1]));
     }
     let cpus = |settings: &Settings| {
         let cpus = settings.cpus.as_ref();
@@ -143,6 +158,11 @@ pub(super) fn needs_restart(record: &DeviceRecord, shall: &Settings) -> Option<S
     differ("cpus", cpus(has), cpus(shall))
         .or_else(|| differ("nofile", nofile(has), nofile(shall)))
         .or_else(|| differ("compute-mode", mode(has), mode(shall)))
+}
+
+/// What somebody else has told the daemon.
+fn in_the_daemon(value: impl fmt::Display) -> String {
+    format!("{value} in the daemon")
 }
 
 fn or_none(value: Option<impl fmt::Display>) -> String {

@@ -136,7 +136,7 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
         _ => {}
     }
     difference(served, slot).or_else(|| {
-        let because = "an interrupted up did not finish it";
+        let because = "an interrupted change did not finish it";
         (!served.record.finished).then(|| because.to_owned())
     })
 }

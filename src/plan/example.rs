@@ -129,7 +129,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         waiting: Vec::new(),
         client_limit: None,
         compute_mode: None,
-        percentage: None,
+        answered: None,
     }
 }
 

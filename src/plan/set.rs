@@ -24,6 +24,11 @@ pub fn set(
         what: format!("{name} has no daemon to be set: {why}"),
         hint: "start it with mig-mps up and its profile".to_owned(),
     };
+    let unfinished = || Obstacle {
+        what: format!("an interrupted change did not finish with the daemon of {name}"),
+        hint: "run mig-mps up with its profile, which goes on from there, or mig-mps restart"
+            .to_owned(),
+    };
     let served = served.ok_or_else(|| refused("nobody serves it"))?;
     let record = &served.record;
     if served.run_dir != *home {
@@ -36,14 +41,14 @@ pub fn set(
         return Err(unknowable(served).into());
     }
     if !record.finished {
-        return Err(refused("an interrupted run did not finish it").into());
+        return Err(unfinished().into());
     }
     let mut settings = record.settings.clone();
     for assignment in assignments {
         assignment.change(&mut settings);
     }
     let mut plan = Plan::default();
-    let changes = changes(record, &settings, served.percentage);
+    let changes = changes(served, &settings);
     if changes.is_empty() {
         return Ok(plan);
     }

@@ -56,7 +56,7 @@ impl Terms<'_> {
                 .map_or_else(|| "?".to_owned(), ToString::to_string);
             return Some(format!("serve is \"{is}\", not \"{}\"", self.serve));
         }
-        change::needs_restart(record, self.settings).or_else(|| {
+        change::needs_restart(served, self.settings).or_else(|| {
             let because = "the GPU's compute mode is exclusive-process no more";
             served.mode_is_lost().then(|| because.to_owned())
         })
@@ -64,7 +64,7 @@ impl Terms<'_> {
 
     /// What of it is not as it should be and can be changed while it runs.
     pub(super) fn changes(&self, served: &Served) -> Vec<Change> {
-        change::changes(&served.record, self.settings, served.percentage)
+        change::changes(served, self.settings)
     }
 }
 

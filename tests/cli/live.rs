@@ -149,6 +149,78 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     assert!(!drift.contains("percentage"), "{drift}");
 }
 
+/// What its owner has told the daemon by NVIDIA's own program is seen, and mended: all of it.
+#[test]
+fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
+    let sim = Sim::with("h200", 1);
+    let profile = whole(r#"pinned-memory-limit = "2G""#);
+    sim.up(&profile, &[]).ended(0);
+    let told = "set_default_device_pinned_mem_limit 0 1G\nset_default_client_priority 1\n\
+                get_default_active_thread_percentage\n";
+    assert_eq!(ask(&sim, "0", told), "100.0\n");
+    let client = sim.client("0");
+    let status = sim.run(&["status"]).ended(0).stdout;
+    let drift = "pinned-memory-limit was set to 2G and is 1G; client-priority was set to normal and is below-normal: \
+                 somebody has changed it";
+    assert!(status.contains(drift), "{status}");
+    let path = sim.profile(&profile);
+    let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
+    let because = "pinned-memory-limit is 1G in the daemon, not 2G; client-priority is below-normal in the daemon, not normal";
+    let ran = sim.run(&plan).ended(3).stdout;
+    assert!(ran.contains(because), "{ran}");
+    let answers = "get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
+    sim.up(&profile, &[]).ended(0);
+    assert_eq!(ask(&sim, "0", answers), "2048M\n0\n");
+    sim.run(&plan).ended(0);
+    assert_eq!(ask(&sim, "0", told), "100.0\n");
+    let set = ["set", "0", "client-priority=normal"];
+    sim.run(&set).ended(0);
+    assert_eq!(ask(&sim, "0", answers), "2048M\n0\n");
+    assert!(client.finish().status.success());
+
+    // What cannot be taken away takes another daemon.
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let told = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
+    assert_eq!(ask(&sim, "0", told), "100.0\n");
+    let ran = sim.up(&whole(""), &["--yes"]).ended(0).stdout;
+    assert!(
+        ran.contains(
+            "- stop 1 daemon (pinned-memory-limit is 1G in the daemon, which cannot be taken away"
+        ),
+        "{ran}"
+    );
+    assert_eq!(ask(&sim, "0", answers), "0\n");
+}
+
+/// Seen: `up` went on from an interrupted `set`, left the daemon its priority and called that done.
+#[test]
+fn an_interrupted_set_is_taken_back_by_up() {
+    let sim = Sim::with("h200", 1);
+    let profile = whole("");
+    for (shall, back) in [("below-normal", "normal"), ("normal", "below-normal")] {
+        let back = whole(&format!("client-priority = {back:?}"));
+        sim.up(&back, &["--yes"]).ended(0);
+        let before = sim.device("0")["daemon_pid"].clone();
+        let was = ask(&sim, "0", "get_default_client_priority\n");
+        sim.node
+            .fault("set_active_thread_percentage")
+            .kills()
+            .unwrap();
+        let set = ["set", "0", &format!("client-priority={shall}")];
+        let ran = sim.run(&set);
+        assert_ne!(ran.status, 0, "{}", ran.stderr);
+        let refused = sim.run(&set).ended(4).stderr;
+        assert!(
+            refused.contains("an interrupted change did not finish with the daemon of 0"),
+            "{refused}"
+        );
+        sim.up(&back, &["--yes"]).ended(0);
+        assert_eq!(ask(&sim, "0", "get_default_client_priority\n"), was);
+        assert_eq!(sim.device("0")["daemon_pid"], before);
+    }
+    sim.up(&profile, &["--yes"]).ended(0);
+}
+
 #[test]
 fn what_cannot_be_set_by_hand_is_refused() {
     let sim = Sim::with("h200", 1);

@@ -102,7 +102,8 @@ fn clients(served: &Served, is_known: bool) -> String {
 
 fn threads(served: &Served) -> String {
     let set = served.record.settings.active_thread_percentage;
-    match served.percentage {
+    let answered = served.answered.as_ref().map(|answered| answered.percentage);
+    match answered {
         Some(answered) if set.differs_from(answered) => format!("{answered}%!={set}%"),
         _ => format!("{set}%"),
     }
