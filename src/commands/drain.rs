@@ -1,5 +1,6 @@
 //! Waiting for clients to end.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -13,28 +14,30 @@ const POLL: Duration = Duration::from_millis(500);
 /// How long clients get who shall end at once: `quit -t` takes whole seconds.
 pub(super) const AT_ONCE: u32 = 1;
 
-/// For how long clients are waited for.
-#[derive(Clone, Copy, Debug)]
+/// For how long clients are waited for, from the first wait on: what a question takes does not count.
+#[derive(Debug)]
 pub(super) struct Drain {
-    until: Option<Instant>,
+    limit: Duration,
+    begun: OnceCell<Instant>,
 }
 
 impl Drain {
-    /// For so many seconds from now on, or not at all.
+    /// For so many seconds, or not at all.
     pub(super) fn of(seconds: Option<u32>) -> Self {
-        let limit = seconds.map(|seconds| Duration::from_secs(seconds.into()));
         Self {
-            until: limit.and_then(|limit| Instant::now().checked_add(limit)),
+            limit: Duration::from_secs(seconds.unwrap_or(0).into()),
+            begun: OnceCell::new(),
         }
     }
 
     /// Whether there is time left for the clients that keep a plan from being carried out.
-    pub(super) fn allows(self, refusal: &anyhow::Error) -> bool {
+    pub(super) fn allows(&self, refusal: &anyhow::Error) -> bool {
         in_use(refusal).is_some() && self.left().is_some()
     }
 
     /// Waits until `plan` disturbs nobody, for as long as is allowed; its plan then.
-    pub(super) fn wait(self, plan: impl Fn() -> Result<Plan>, ui: &Ui) -> Result<Plan> {
+    pub(super) fn wait(&self, plan: impl Fn() -> Result<Plan>, ui: &Ui) -> Result<Plan> {
+        self.begun.get_or_init(Instant::now);
         let mut said = 0;
         loop {
             let error = match plan() {
@@ -56,8 +59,9 @@ impl Drain {
         }
     }
 
-    fn left(self) -> Option<Duration> {
-        let left = self.until?.checked_duration_since(Instant::now())?;
+    fn left(&self) -> Option<Duration> {
+        let waited = self.begun.get().map(Instant::elapsed).unwrap_or_default();
+        let left = self.limit.saturating_sub(waited);
         (!left.is_zero()).then_some(left)
     }
 }

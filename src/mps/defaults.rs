@@ -111,14 +111,9 @@ mod tests {
     #[test]
     fn older_control_programs_know_less() {
         let unknown = "Unknown command \"get_default_client_priority\"\n";
-        assert_eq!(
-            read(&format!("{unknown}466\n")),
-            (Some(defaults(None, None)), 1)
-        );
-        assert_eq!(
-            read(&format!("{unknown}{unknown}")),
-            (defaults(None, None), 0)
-        );
+        let nothing = Some(defaults(None, None));
+        assert_eq!(read(&format!("{unknown}466\n")), (nothing.clone(), 1));
+        assert_eq!(read(&format!("{unknown}{unknown}")), (nothing, 0));
         assert_eq!(read("466\n").0, None);
     }
 }

@@ -74,7 +74,8 @@ impl MpsError {
                 closed.display()
             )),
             Self::Busy { .. } => Some(
-                "close the other nvidia-cuda-mps-control session (a forgotten interactive one?) and try again"
+                "it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten \
+                 nvidia-cuda-mps-control, which can be closed"
                     .to_owned(),
             ),
             Self::Failed { log, .. } => Some(format!("the whole logs are in {}", log.display())),

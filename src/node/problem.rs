@@ -140,12 +140,10 @@ impl Node {
         journals
             .map(|journal| {
                 let missing = journal.missing(self);
-                let missing = if missing.is_empty() {
-                    "nothing".to_owned()
-                } else {
-                    missing.join(", ")
-                };
-                format!("interrupted: {journal}; missing: {missing}")
+                if missing.is_empty() {
+                    return format!("interrupted: {journal}");
+                }
+                format!("interrupted: {journal}; missing: {}", missing.join(", "))
             })
             .collect()
     }

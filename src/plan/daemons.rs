@@ -201,8 +201,10 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
             format!("end it with mig-mps down {name} --now"),
         ),
         Life::Busy => (
-            "somebody else's control session is open",
-            "close it (a forgotten nvidia-cuda-mps-control?) and try again".to_owned(),
+            "another control session is open",
+            "it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten \
+             nvidia-cuda-mps-control, which can be closed"
+                .to_owned(),
         ),
         Life::NoAnswer => (
             "it does not answer",

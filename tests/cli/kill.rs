@@ -273,8 +273,8 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
     sim.run(&["down"]).ended(0);
     all += &kill();
     assert_snapshot!(all, @"
-    error: the daemon of 0.2 cannot be asked for its clients: somebody else's control session is open
-    hint: close it (a forgotten nvidia-cuda-mps-control?) and try again
+    error: the daemon of 0.2 cannot be asked for its clients: another control session is open
+    hint: it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten nvidia-cuda-mps-control, which can be closed
     error: the daemon of 0.2 cannot be asked for its clients: it does not answer
     hint: look whether it is stopped or hangs; the kernel log may tell
     error: the daemon of 0.2 has died, and whoever was its client gets CUDA error 806

@@ -162,6 +162,21 @@ fn the_question_comes_before_the_wait_and_once() {
     assert!(done.contains("ready"), "{done}");
 }
 
+/// Seen: somebody who took longer to answer than he was ready to wait was refused at once.
+#[test]
+fn the_time_at_the_question_is_not_waited() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let mut restart = sim.dialogue("restart 0.2 --drain 2");
+    restart.await_text("Go on?");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    restart.press("y\r");
+    restart.await_text("waiting for at most");
+    drop(client);
+    restart.end().ended(0);
+}
+
 /// Seen: a question about what had changed was asked under the lock, and nobody else could change anything before
 /// it was answered.
 #[test]

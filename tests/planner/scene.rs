@@ -295,7 +295,7 @@ impl Scene {
             waiting: Vec::new(),
             client_limit: None,
             compute_mode: None,
-            percentage: None,
+            answered: None,
         });
     }
 }
