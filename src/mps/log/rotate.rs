@@ -13,9 +13,9 @@ use super::read::KEPT;
 use super::{LogDir, LogFile};
 use crate::host::in_path;
 
-/// How large a log may grow, in bytes, before what it holds is put aside. One control session costs 221 bytes of
-/// control.log: a question every 5 s fills this in two days, so the log and its three older parts hold a week. On a
-/// node with 56 devices all logs together stay below 4 GiB.
+/// How large a log may grow, in bytes, before what it holds is put aside. A question by `status` costs about 900 bytes of
+/// control.log where a client is: one every 15 s fills this in a day and a half, so the log and its three older parts
+/// hold most of a week. On a node with 56 devices all logs together stay below 4 GiB.
 pub const LOG_LIMIT: u64 = 8 << 20;
 
 /// No more than this is ever copied, in bytes: the end of a log counts, and the owner of the directory may have made
