@@ -45,7 +45,11 @@ pub(super) enum Done {
     /// A daemon was started.
     Started(Box<DeviceRecord>),
     /// A daemon was ended.
-    Stopped(Box<DeviceRecord>),
+    Stopped {
+        record: Box<DeviceRecord>,
+        /// How many clients had to go with it.
+        clients: usize,
+    },
     /// Settings of a running daemon were changed, or may have been.
     Set {
         /// What they were.
@@ -64,9 +68,9 @@ impl Done {
             | Self::ComputeInstance { .. }
             | Self::Started(_)
             | Self::Set { .. } => false,
-            Self::GpuInstanceGone { .. } | Self::ComputeInstanceGone { .. } | Self::Stopped(_) => {
-                true
-            }
+            Self::GpuInstanceGone { .. }
+            | Self::ComputeInstanceGone { .. }
+            | Self::Stopped { .. } => true,
         }
     }
 }
@@ -96,7 +100,7 @@ impl fmt::Display for Done {
                 instance,
                 compute: None,
             } => write!(f, "a compute instance of the GPU instance at {instance}"),
-            Self::Started(record) | Self::Stopped(record) => {
+            Self::Started(record) | Self::Stopped { record, .. } => {
                 write!(f, "daemon of {}", record.name)
             }
             Self::Set { before, .. } => write!(f, "changed settings of {}", before.name),

@@ -36,6 +36,7 @@ impl ApplyError {
         self.rolled_back.undone.extend(undone.undone);
         self.rolled_back.stands.extend(undone.stands);
         self.rolled_back.missing.extend(undone.missing);
+        self.rolled_back.clients += undone.clients;
     }
 
     /// Whether all that is missing is a reset or a reboot (exit status 3).
@@ -125,11 +126,18 @@ impl fmt::Display for ApplyError {
             undone,
             stands,
             missing,
+            clients,
         } = self.rolled_back.as_ref();
         if !undone.is_empty() {
             let count = undone.len();
+            let s = if count == 1 { "" } else { "s" };
+            let gone = match clients {
+                0 => String::new(),
+                1 => ", but a client is gone".to_owned(),
+                _ => format!(", but {clients} clients are gone"),
+            };
             lines.push(format!(
-                "what had been done before was undone ({count} steps)"
+                "what had been done before was undone ({count} step{s}){gone}"
             ));
         }
         let said = [

@@ -6,6 +6,7 @@ use super::error::Failure;
 use super::{Cause, Shared, joined};
 use crate::geometry::Placement;
 use crate::host::Interrupt;
+use crate::mps::Patience;
 use crate::node::{DeviceKey, Gpu, InstanceKey, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Start, Step, Stop};
@@ -176,7 +177,9 @@ impl<'a> GpuRun<'a> {
         }
         if stop.alive && served.record.finished && has_gone {
             let record = Box::new(served.record.clone());
-            self.history.did(Done::Stopped(record));
+            let by_force = stop.patience != Patience::Idle;
+            let clients = if by_force { stop.clients.len() } else { 0 };
+            self.history.did(Done::Stopped { record, clients });
         }
         ended
     }

@@ -15,6 +15,8 @@ pub struct RolledBack {
     pub stands: Vec<String>,
     /// What the run took away and could not bring back.
     pub missing: Vec<String>,
+    /// How many clients had to go: nobody can bring them back.
+    pub clients: usize,
 }
 
 impl GpuRun<'_> {
@@ -25,7 +27,7 @@ impl GpuRun<'_> {
         let mut done = self.history.take();
         let mut hangs = false;
         // Daemons' ends come first in every plan. Those left at last start again side by side.
-        while let Some(step) = done.pop_if(|step| !matches!(step, Done::Stopped(_))) {
+        while let Some(step) = done.pop_if(|step| !matches!(step, Done::Stopped { .. })) {
             // Each call to a GPU that hangs takes as long as the first.
             let result = if hangs {
                 Err(Cause::NotTried)
@@ -84,7 +86,7 @@ impl GpuRun<'_> {
                 ours,
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
             Done::Started(record) => self.end(record, Patience::Idle, true),
-            Done::Stopped(_) => self.start_again(step),
+            Done::Stopped { .. } => self.start_again(step),
             Done::Set { before, after } => self.shared.change_back(before, after),
         }
     }
@@ -154,7 +156,7 @@ impl GpuRun<'_> {
 
     /// Starts a daemon again that was ended.
     fn start_again(&self, step: &Done) -> Result<(), Cause> {
-        let Done::Stopped(record) = step else {
+        let Done::Stopped { record, .. } = step else {
             return Ok(());
         };
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
@@ -187,6 +189,9 @@ impl GpuRun<'_> {
 
 impl RolledBack {
     fn add(&mut self, gpu: &str, step: &Done, result: Result<(), Cause>) {
+        if let Done::Stopped { clients, .. } = step {
+            self.clients += clients;
+        }
         match result {
             Ok(()) => self.undone.push(format!("{gpu}: {step}")),
             Err(cause @ Cause::Noted) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),

@@ -382,13 +382,27 @@ fn a_start_that_fails_is_rolled_back() {
       - stop 1 daemon (asked for): 0
       + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
     error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it said nothing
-    what had been done before was undone (1 steps)
+    what had been done before was undone (1 step)
     hint: the whole logs are in /tmp/…/log/GPU-…
     ");
     assert!(!is_alive(&before));
     is_as_set(&sim);
     sim.run(&["down"]).ended(0);
     assert_eq!(mode(&sim), ComputeMode::Default);
+}
+
+/// Who was ended for it is not brought back, and that is said.
+#[test]
+fn a_start_that_fails_after_clients_were_ended_says_so() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    sim.node.fault("daemon start").fails(3).unwrap();
+    let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(1);
+    let told = "what had been done before was undone (1 step), but a client is gone\n";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    drop(client);
 }
 
 /// The third outcome: nothing starts. What the device is to be is not forgotten, and the next restart finishes.
