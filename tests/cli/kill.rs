@@ -464,6 +464,41 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     assert!(other.finish().status.success());
 }
 
+/// Whoever may use a device may call himself whatever he likes, and cannot push the plan out of the administrator's
+/// sight with that.
+#[test]
+fn no_command_line_is_too_long_for_a_question() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut client = sim.app("0.2", &["hold"; 24_000]);
+    client.wait_up();
+    let pid = client.pid().to_string();
+    let empty =
+        sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
+    let empty = empty.to_str().unwrap();
+    let asked: [(&[&str], i32); 5] = [
+        (&["kill", "0.2", &pid], 4),
+        (&["restart", "0.2", "--force"], 4),
+        (&["restart", "0.2"], 4),
+        (&["up", empty, "--force"], 4),
+        (&["plan", empty], 0),
+    ];
+    for (args, status) in asked {
+        let ran = sim.run(args).ended(status);
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        let whose = all
+            .lines()
+            .find(|line| line.contains(&format!("pid {pid}")));
+        let whose = whose.unwrap_or_else(|| panic!("{args:?}: {all}"));
+        assert!(whose.ends_with("…)"), "{whose}");
+        assert!(all.chars().count() < 2000, "{args:?}: {}", all.len());
+    }
+    // A program gets all of it.
+    let plan = sim.run(&["plan", empty, "--json"]).ended(0).stdout;
+    assert!(plan.len() > 100_000, "{plan}");
+    assert!(client.finish().status.success());
+}
+
 #[test]
 fn clients_in_containers_are_explained() {
     let sim = Sim::with("a100-80gb", 1);
