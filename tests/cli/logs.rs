@@ -496,6 +496,58 @@ fn nothing_that_is_planted_hurts_who_reads() {
     );
 }
 
+/// What is too long to be shown is not said to be nothing.
+#[test]
+fn a_log_in_which_no_line_ends_is_not_said_to_be_empty() {
+    let (sim, dir) = ended("", "");
+    let server = dir.join("server.log");
+    let file = OpenOptions::new().write(true).open(&server).unwrap();
+    file.set_len(300 << 20).unwrap();
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"older lines are left out: server.log has more than is read at once, and no whole line in that");
+}
+
+/// A daemon's line, and one of the server's, in the middle of sessions.
+#[test]
+fn a_session_is_one_whatever_stands_between_its_lines() {
+    let control = "\
+[2026-11-20 17:45:48.100 Control   689] NEW UI
+[2026-11-20 17:45:48.110 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:48.120 Control   689] 696
+[2026-11-20 17:45:48.130 Control   689] Cmd:get_server_status 696
+[2026-11-20 17:45:48.140 Control   689] FAULT
+[2026-11-20 17:45:48.150 Control   689] Cmd:get_default_active_thread_percentage
+[2026-11-20 17:45:48.160 Control   689] 100.0
+[2026-11-20 17:45:48.170 Control   689] UI closed
+[2026-11-20 17:45:49.100 Control   689] NEW UI
+[2026-11-20 17:45:49.120 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:49.140 Control   689] 696
+[2026-11-20 17:45:49.150 Control   689] UI closed
+[2026-11-20 17:50:00.000 Control   689] NEW UI
+[2026-11-20 17:50:01.000 Control   689] Cmd:get_server_list
+[2026-11-20 17:50:01.000 Control   689] 696
+[2026-11-20 17:51:00.000 Control   689] NEW CLIENT 777 from user 0: Server already exists
+[2026-11-20 17:52:00.000 Control   689] Cmd:set_default_active_thread_percentage 30
+[2026-11-20 17:52:00.000 Control   689] UI closed
+";
+    let server = "\
+[2026-11-20 17:45:49.110 Server   696] Server is handling a fatal GPU error.
+[2026-11-20 17:45:49.130 Server   696] A line of a driver to come
+";
+    let (sim, _) = ended(control, server);
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert_snapshot!(ran.stdout, @"
+       2026-11-20 17:45:48.100 control     689  session: get_server_list, get_server_status 696, get_default_active_thread_percentage
+    !! 2026-11-20 17:45:48.140 control     689  FAULT
+       2026-11-20 17:45:49.100 control     689  session: get_server_list
+    !! 2026-11-20 17:45:49.110 server      696  Server is handling a fatal GPU error.
+       2026-11-20 17:45:49.130 server      696  A line of a driver to come
+       2026-11-20 17:50:00.000 control     689  session: get_server_list
+       2026-11-20 17:51:00.000 control     689  NEW CLIENT 777 from user 0: Server already exists
+       2026-11-20 17:52:00.000 control     689  session, continued: set_default_active_thread_percentage 30
+    ");
+}
+
 /// So may whoever owns a run directory, and root reads every user's.
 #[test]
 fn no_name_of_a_directory_steers_the_terminal() {
