@@ -653,6 +653,50 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
         .ended(0);
 }
 
+/// Only so much of a log is kept as is ever copied, and that is said.
+#[test]
+fn what_is_left_out_of_a_very_large_log_is_said() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    let server = dir.join("server.log");
+    for _ in 0..9 {
+        fill(&server, "large");
+    }
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert_snapshot!(plain(&ran.stderr.replace(sim.node.log_dir().to_str().unwrap(), "LOGS")), @"
+    Nothing to do: the node is as the profile says.
+    LOGS/MIG-…/server.log held 81 MiB: only its last 32 MiB were kept, in server.log.1
+    ");
+    let kept = fs::read_to_string(dir.join("server.log.1")).unwrap();
+    assert!(kept.starts_with("[2026"), "{}", &kept[..80]);
+    assert!(kept.len() > 31 << 20);
+    assert!(size(&server) < 1 << 20);
+}
+
+/// What is in the way of the older parts is called by its own name.
+#[test]
+fn what_is_in_the_way_of_a_rotation_is_named() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    fs::write(dir.join("server.log.2"), "").unwrap();
+    let mut all = String::new();
+    for planted in ["server.log.3", "server.log.new"] {
+        fs::create_dir(dir.join(planted)).unwrap();
+        fill(&dir.join("server.log"), "large");
+        let said = sim.up(SMALL, &[]).ended(0).stderr;
+        all += &said.replace(sim.node.log_dir().to_str().unwrap(), "LOGS");
+        assert!(size(&dir.join("server.log")) > 8 << 20);
+    }
+    assert_snapshot!(plain(&all), @"
+    Nothing to do: the node is as the profile says.
+    a log could not be put aside: LOGS/MIG-…/server.log.3: it is no regular file: it is left alone
+    Nothing to do: the node is as the profile says.
+    a log could not be put aside: LOGS/MIG-…/server.log.new: it is no regular file: it is left alone
+    ");
+}
+
 /// A lock that somebody holds keeps neither `logs` from reading nor `up` from having nothing to do.
 #[test]
 fn nobody_waits_for_the_lock() {
