@@ -499,6 +499,22 @@ fn no_command_line_is_too_long_for_a_question() {
     assert!(client.finish().status.success());
 }
 
+/// The end of the input is no answer, and nothing that is typed after it is one.
+#[test]
+fn ctrl_d_is_a_no() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let ran = sim.answered(&format!("kill 0.2 {}", client.pid()), "\u{4}y\r");
+    let ran = ran.ended(4);
+    assert!(
+        ran.stdout.contains("\nerror: nothing was changed"),
+        "{}",
+        ran.stdout
+    );
+    assert!(client.finish().status.success());
+}
+
 #[test]
 fn clients_in_containers_are_explained() {
     let sim = Sim::with("a100-80gb", 1);
