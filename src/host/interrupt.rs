@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn what_comes_during_a_change_is_heard_as_such() {
         let interrupt = Interrupt::default();
-        let (heard, hears) = mpsc::channel();
-        let hear = move |phase| heard.send(phase).unwrap();
+        let (told, hears) = mpsc::channel();
+        let hear = move |phase| told.send(phase).unwrap();
         interrupt.listen(&Host::at(Path::new("/")), hear).unwrap();
         let change = interrupt.begin();
         kill_process(getpid(), Signal::TERM).unwrap();

@@ -470,7 +470,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
 fn no_command_line_is_too_long_for_a_question() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let mut client = sim.app("0.2", &["hold"; 24_000]);
+    let mut client = sim.app("0.2", &vec!["hold"; 24_000]);
     client.wait_up();
     let pid = client.pid().to_string();
     let empty =

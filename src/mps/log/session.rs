@@ -236,6 +236,22 @@ mod tests {
     }
 
     #[test]
+    fn one_session_stays_one_whatever_comes_in_between() {
+        let mut folder = Folder::default();
+        let texts = ["NEW UI", "Cmd:ps", "FAULT", "Cmd:ps", "UI closed"];
+        let one = [r#"1 [("ps", 2)]"#, "FAULT"];
+        assert_eq!(shown(&mut folder, &texts), one);
+        // Written while it is followed: nothing waits for what comes next.
+        let begins = ["NEW UI", "NEW SERVER 5: Ready"];
+        assert_eq!(shown(&mut folder, &begins), ["NEW SERVER 5: Ready"]);
+        let goes_on = ["Cmd:ps", "NEW SERVER 6: Ready"];
+        let so_far = [r#"1 [("ps", 1)]"#, "NEW SERVER 6: Ready"];
+        assert_eq!(shown(&mut folder, &goes_on), so_far);
+        let ends = ["Cmd:lspart", "UI closed"];
+        assert_eq!(shown(&mut folder, &ends), [r#"0 [("lspart", 1)]"#]);
+    }
+
+    #[test]
     fn a_session_that_is_open_waits_for_its_end() {
         let mut folder = Folder::default();
         assert!(shown(&mut folder, &["Accepting connection...", "NEW UI"]).is_empty());
