@@ -1,12 +1,13 @@
 //! The end of clients' work on a device. It cannot be undone, and nobody else is disturbed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::error::Failure;
 use super::{ApplyError, Cause};
 use crate::environment::{Environment, MpsPrograms};
+use crate::host::{Held, Interrupt};
 use crate::mps::Daemon;
 use crate::plan::{Kill, Victim};
 
@@ -27,13 +28,27 @@ pub enum Ended {
     AfterSignal,
     /// It had gone before anything was done.
     Before,
+    /// Its work has ended; the user has interrupted the wait for its process to notice.
+    Unnoticed,
+    /// Its work has ended; the user has interrupted it before the process was sent the signal.
+    Unsent,
+    /// Its work has ended, and its process was sent the signal; the user has interrupted the wait for its end.
+    Unended,
+}
+
+impl Ended {
+    /// Whether the user has interrupted it.
+    const fn is_interrupted(self) -> bool {
+        matches!(self, Self::Unnoticed | Self::Unsent | Self::Unended)
+    }
 }
 
 /// Ends the work of one client after another, and says so of each once it has left its server's list; with a signal and
-/// its name, that is then sent to its process. A client that fails does not keep the others from being ended.
+/// its name, that is then sent to its process. A client that fails does not keep the others from being ended. Of one
+/// at which the user interrupts it is said how far that has come.
 ///
 /// # Errors
-/// [`ApplyError`] with those that failed, or that were not begun when the user interrupted it.
+/// [`ApplyError`] with those that failed, or that were not begun or not done with when the user interrupted it.
 pub fn kill(
     kill: &Kill,
     environment: &Environment,
@@ -57,14 +72,17 @@ pub fn kill(
             continue;
         }
         match end(victim, &daemon, environment, signal, kill.has_fault) {
-            Ok(ended) => say(victim, ended),
+            Ok(ended) => {
+                say(victim, ended);
+                error.interrupted |= ended.is_interrupted();
+            }
             Err(cause) => {
                 let failure: Failure = (victim.client.to_string(), cause);
                 error.failures.push(failure);
             }
         }
     }
-    error.interrupted = !error.left.is_empty();
+    error.interrupted |= !error.left.is_empty();
     if error.interrupted || !error.failures.is_empty() {
         return Err(error);
     }
@@ -79,6 +97,7 @@ fn end(
     has_fault: bool,
 ) -> Result<Ended, Cause> {
     let pid = victim.client.pid;
+    let interrupt = &environment.interrupt;
     // Taken hold of now: once it has ended another process may be given its pid.
     let held = victim
         .started
@@ -91,6 +110,9 @@ fn end(
         };
     }
     if let (Some((signal, name)), Some(held)) = (signal, &held) {
+        if interrupt.is_asked() && !held.ends_within(A_MOMENT) {
+            return Ok(Ended::Unsent);
+        }
         match held.signal(signal) {
             Err(_) if held.has_ended() => {}
             Err(error) => {
@@ -99,7 +121,8 @@ fn end(
                     error,
                 });
             }
-            Ok(()) if held.ends_within(SIGNAL_LIMIT) => {}
+            Ok(()) if ends(held, interrupt) => {}
+            Ok(()) if interrupt.is_asked() => return Ok(Ended::Unended),
             Ok(()) => {
                 return Err(Cause::StillThere {
                     signal: name,
@@ -108,14 +131,28 @@ fn end(
             }
         }
     }
-    if !daemon.loses_client(victim.server, pid)? {
+    let is_off = daemon.loses_client(victim.server, pid, interrupt)?;
+    if !is_off && !interrupt.is_asked() {
         return Err(Cause::StillClient);
     }
     Ok(match held {
         Some(_) if signal.is_some() => Ended::AfterSignal,
+        _ if !is_off => Ended::Unnoticed,
         // Of a process that cannot be seen nothing can be told.
         None if victim.started.is_none() => Ended::Work,
         Some(held) if !held.ends_within(A_MOMENT) => Ended::Work,
         _ => Ended::WorkAndProcess,
     })
+}
+
+/// Waits for the end of a process that was sent a signal; tells whether it has come. The user may interrupt that.
+fn ends(held: &Held, interrupt: &Interrupt) -> bool {
+    let begun = Instant::now();
+    // In parts: the end of a process wakes who waits for it, and a signal to another thread does not.
+    while !interrupt.is_asked() && begun.elapsed() < SIGNAL_LIMIT {
+        if held.ends_within(A_MOMENT) {
+            return true;
+        }
+    }
+    held.has_ended()
 }

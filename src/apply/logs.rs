@@ -12,19 +12,34 @@ pub fn has_large_logs(node: &Node, home: &Home) -> bool {
         .any(|path| LogDir::open(path).is_ok_and(|dir| dir.is_due()))
 }
 
-/// Puts aside what the logs of this home's daemons hold over the limit; returns, in words, what could not be. Nothing
-/// depends on it: a log that stays only goes on growing. The caller holds the node's lock.
+/// Puts aside what the logs of this home's daemons hold over the limit; returns, in words, what could not be, and what
+/// was not kept. Nothing depends on it: a log that stays only goes on growing. The caller holds the node's lock.
 pub fn put_logs_aside(environment: &Environment, node: &Node, home: &Home) -> Vec<String> {
     // Half of it is done over again by the next one; but there is no need.
     let _change = environment.interrupt.begin();
     let logs = logs(node, home).into_iter();
-    logs.filter_map(|path| match LogDir::open(&path) {
-        Ok(dir) => dir.rotate().err(),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => Some(error),
+    logs.flat_map(|path| match LogDir::open(&path) {
+        Ok(dir) => dir.rotate(),
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        Err(error) => vec![Err(error)],
     })
-    .map(|error| format!("a log could not be put aside: {error}"))
+    .filter_map(|put| match put {
+        Ok(put) if put.kept == put.held => None,
+        Ok(put) => Some(format!(
+            "{} held {} MiB: only its last {} MiB were kept, in {}",
+            put.log.display(),
+            mebibytes(put.held),
+            mebibytes(put.kept),
+            put.older
+        )),
+        Err(error) => Some(format!("a log could not be put aside: {error}")),
+    })
     .collect()
+}
+
+/// The nearest whole number of MiB.
+const fn mebibytes(bytes: u64) -> u64 {
+    (bytes + (1 << 19)) >> 20
 }
 
 /// The log directories of the daemons that are this home's.

@@ -144,6 +144,12 @@ fn said(ui: &Ui, victim: &Victim, ended: Ended, signal: Option<(Number, &'static
             }
             None => "its work is ended, and so is its process".to_owned(),
         },
+        Ended::Unnoticed => "its work is ended; whether its process notices was not waited for, and it was sent no signal".to_owned(),
+        Ended::Unsent => "its work is ended; its process was sent no signal, and still runs".to_owned(),
+        Ended::Unended => match signal {
+            Some((_, name)) => format!("its work is ended; its process was sent {name}, and still ran when this was interrupted"),
+            None => "its work is ended; its process still ran when this was interrupted".to_owned(),
+        },
         Ended::Before => "it is no client any more: nothing was done to it".to_owned(),
     };
     // Who it is stands above.

@@ -22,7 +22,7 @@ pub(super) fn put_aside(node: &Node, home: &Home, environment: &Environment, ui:
 
 /// Puts large logs aside; the lock is held.
 pub(super) fn put_aside_under_lock(node: &Node, home: &Home, environment: &Environment, ui: &Ui) {
-    for problem in apply::put_logs_aside(environment, node, home) {
-        ui.note(&problem);
+    for note in apply::put_logs_aside(environment, node, home) {
+        ui.note(&note);
     }
 }

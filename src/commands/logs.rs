@@ -218,7 +218,8 @@ impl Output<'_> {
         for cut in pasts.iter().filter_map(|past| past.cut.as_ref()) {
             self.ui.note(&format!("older lines are left out: {cut}"));
         }
-        let is_empty = pasts.iter().all(|past| past.lines.is_empty());
+        let is_empty = |past: &Past| past.lines.is_empty() && past.cut.is_none();
+        let is_empty = pasts.iter().all(is_empty);
         if is_empty && lines != Some(0) {
             self.ui
                 .note(&format!("{} has no lines yet.", dir.path().display()));

@@ -1,7 +1,8 @@
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Host, Pid, StartTime};
@@ -30,7 +31,7 @@ impl Host {
             // A zombie that may still have threads has ended as well.
             _ if self.shows(pid) => self.process(pid).is_none(),
             Some(Ok(pidfd)) => Held { pidfd }.has_ended(),
-            Some(Err(error)) => error == rustix::io::Errno::SRCH,
+            Some(Err(error)) => error == Errno::SRCH,
             None => true,
         }
     }
@@ -47,11 +48,20 @@ impl Held {
 
     /// Waits for its end for at most so long; tells whether it has ended.
     pub fn ends_within(&self, limit: Duration) -> bool {
-        let Ok(timeout) = Timespec::try_from(limit) else {
-            return false;
-        };
-        let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        matches!(poll(&mut watched, Some(&timeout)), Ok(1..))
+        let until = Instant::now() + limit;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(timeout) = Timespec::try_from(left) else {
+                return false;
+            };
+            let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            match poll(&mut watched, Some(&timeout)) {
+                Ok(count) => return count > 0,
+                // A signal that this process was sent says nothing about the other one.
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Whether it has ended.

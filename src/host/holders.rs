@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::{Host, Pid, Process, StartTime, Uid, user_name};
+use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
 
 /// A process that has a GPU open: with a CUDA context, or merely watching it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl fmt::Display for Holder {
         if let Some(user) = self.user {
             write!(f, "{}, ", user_name(user))?;
         }
-        f.write_str(&self.command)?;
+        f.write_str(&bounded(&self.command))?;
         if let Some(unit) = &self.unit {
             write!(f, ", {unit}")?;
         }

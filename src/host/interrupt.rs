@@ -9,6 +9,9 @@ use signal_hook::iterator::Signals;
 
 use super::Host;
 
+/// How long it may take from a signal to its being heard: nobody waits for a thread that could not be started.
+const HEARING_LIMIT: Duration = Duration::from_secs(1);
+
 /// Ctrl-C, and whatever else asks the program to end.
 ///
 /// Where nothing is being changed, the program may end on the spot. A change stops at its next safe
@@ -21,6 +24,8 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct State {
     asked: Arc<AtomicBool>,
+    /// Whether `hear` has been called.
+    is_heard: AtomicBool,
     phase: Mutex<Phase>,
     heard: Condvar,
 }
@@ -68,6 +73,7 @@ impl Interrupt {
                 // Held meanwhile: no change begins while the program ends.
                 let phase = state.lock();
                 hear(*phase);
+                state.is_heard.store(true, Ordering::Relaxed);
                 state.heard.notify_all();
             }
         });
@@ -111,8 +117,16 @@ impl Change<'_> {
 }
 
 impl Drop for Change<'_> {
+    /// A signal that came during the change is heard as such a one: as if it had come afterwards it would end the
+    /// program before that has said what was done.
     fn drop(&mut self) {
-        *self.interrupt.state.lock() = Phase::Free;
+        let state = &self.interrupt.state;
+        let is_unheard =
+            |_: &mut Phase| self.interrupt.is_asked() && !state.is_heard.load(Ordering::Relaxed);
+        let waited = state
+            .heard
+            .wait_timeout_while(state.lock(), HEARING_LIMIT, is_unheard);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = Phase::Free;
     }
 }
 
@@ -132,5 +146,30 @@ impl Host {
             .find_map(|line| line.strip_prefix("SigIgn:"))
             .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
             .unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    #[test]
+    fn what_comes_during_a_change_is_heard_as_such() {
+        let interrupt = Interrupt::default();
+        let (told, hears) = mpsc::channel();
+        let hear = move |phase| told.send(phase).unwrap();
+        interrupt.listen(&Host::at(Path::new("/")), hear).unwrap();
+        let change = interrupt.begin();
+        kill_process(getpid(), Signal::TERM).unwrap();
+        while !interrupt.is_asked() {
+            std::hint::spin_loop();
+        }
+        drop(change);
+        assert_eq!(hears.recv().unwrap(), Phase::Changing);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::{Host, Pid, user_name};
+use super::{Host, Pid, bounded, user_name};
 
 /// The node's change lock: held by the one process that may change it, for as long as this lives.
 #[derive(Debug)]
@@ -93,7 +93,11 @@ fn holder(host: &Host, file: &mut File) -> String {
     match pid.and_then(|pid| host.process(pid)) {
         Some(process) => {
             let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
-            format!("process {} ({user}, {})", process.pid, process.command())
+            format!(
+                "process {} ({user}, {})",
+                process.pid,
+                bounded(&process.command())
+            )
         }
         None => "another process".to_owned(),
     }

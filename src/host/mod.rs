@@ -36,7 +36,7 @@ pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use reach::Reader;
-pub use text::{printable, steers};
+pub use text::{bounded, printable, steers};
 pub use units::{Unit, Units, UnitsError};
 pub use user::{Account, Uid, caller, group_named, names_in, user_name};
 

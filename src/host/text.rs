@@ -1,3 +1,9 @@
+use std::borrow::Cow;
+
+/// So much of a command line stands among words, in characters: a process calls itself what it likes, and must not push
+/// what else is said out of sight.
+const LONGEST_COMMAND: usize = 200;
+
 /// Text that somebody else wrote, with a question mark for everything that could steer the terminal it is shown on.
 pub fn printable(text: &str) -> String {
     text.replace(steers, "?")
@@ -17,4 +23,24 @@ pub fn steers(c: char) -> bool {
             | '\u{feff}'
     );
     c.is_control() || is_format
+}
+
+/// A command line as it stands among words.
+pub fn bounded(command: &str) -> Cow<'_, str> {
+    match command.char_indices().nth(LONGEST_COMMAND) {
+        None => Cow::Borrowed(command),
+        Some((end, _)) => Cow::Owned(format!("{}…", &command[..end])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_command_line_is_cut_between_two_characters() {
+        let long = "é".repeat(LONGEST_COMMAND);
+        assert_eq!(bounded(&long), long);
+        assert_eq!(bounded(&format!("{long}é")), format!("{long}…"));
+    }
 }

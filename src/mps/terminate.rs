@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Daemon, MpsError};
-use crate::host::Pid;
+use crate::host::{Interrupt, Pid};
 
 /// For how long somebody else's session is waited for, and how long the server may take: it finishes or drops the
 /// client's outstanding GPU work first.
@@ -10,6 +10,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// For how long a terminated client may stay on its server's list. Measured: it leaves 50 ms later, with its process.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same where the user wants the program to end.
+const LEAVE_LIMIT_IF_ASKED: Duration = Duration::from_millis(300);
 
 /// Between two looks at the list: the first pause doubles up to the longest, since each look adds to the daemon's log.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -35,15 +38,26 @@ impl Daemon {
         }
     }
 
-    /// Waits until a server has such a client no more; tells whether that came to be in time.
+    /// Waits until a server has such a client no more; tells whether that came to be in time, of which there is less
+    /// once the program is asked to end.
     ///
     /// # Errors
     /// Where the daemon does not answer.
-    pub fn loses_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
+    pub fn loses_client(
+        &self,
+        server: Pid,
+        client: Pid,
+        interrupt: &Interrupt,
+    ) -> Result<bool, MpsError> {
         let begun = Instant::now();
         let mut pause = FIRST_PAUSE;
         while self.has_client(server, client)? {
-            if begun.elapsed() + pause > LEAVE_LIMIT {
+            let limit = if interrupt.is_asked() {
+                LEAVE_LIMIT_IF_ASKED
+            } else {
+                LEAVE_LIMIT
+            };
+            if begun.elapsed() + pause > limit {
                 return Ok(false);
             }
             // A client's end announces itself to nobody but its server.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Node;
 use crate::geometry::{Placement, ProfileId};
-use crate::host::{Host, Pid, StartTime, Unit};
+use crate::host::{Host, Pid, StartTime, Unit, bounded};
 
 /// `journal.json`: a change under way. One that is found with its writer gone was killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ impl fmt::Display for Journal {
         write!(
             f,
             "{} (process {}, since {})",
-            self.command,
+            bounded(&self.command),
             self.pid,
             self.since.strftime("%Y-%m-%dT%H:%M:%SZ")
         )

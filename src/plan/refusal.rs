@@ -3,7 +3,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::geometry::SliceMap;
-use crate::host::Pid;
+use crate::host::{Pid, bounded};
 use crate::profile::ProfileError;
 
 /// Why there is no plan. Nothing has been touched.
@@ -110,8 +110,11 @@ impl fmt::Display for ClientOf {
         let command = self.command.as_deref().unwrap_or("hidden");
         write!(
             f,
-            "{}: pid {} ({}, {command})",
-            self.device, self.pid, self.user
+            "{}: pid {} ({}, {})",
+            self.device,
+            self.pid,
+            self.user,
+            bounded(command)
         )
     }
 }

@@ -99,7 +99,8 @@ impl LogView {
         }
         let said = said.join(", ");
         let said = match sessions.count {
-            0 | 1 => format!("session: {said}"),
+            0 => format!("session, continued: {said}"),
+            1 => format!("session: {said}"),
             count => format!("{count} sessions: {said}"),
         };
         let kind = if sessions.is_change {

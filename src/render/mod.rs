@@ -10,6 +10,7 @@ mod models;
 mod plan;
 mod plan_json;
 mod progress;
+mod question;
 mod screen;
 mod status;
 mod table;

@@ -14,6 +14,7 @@ use crossterm::terminal::{
 };
 use crossterm::{execute, queue};
 
+use super::question::end_question;
 use super::status::{self, Marks, StatusColumn, StatusView};
 use crate::node::Node;
 
@@ -164,8 +165,10 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was, if it was taken: also for whoever ends the program from elsewhere.
+/// Gives the terminal back as it was, if it was taken, and at the beginning of a line: also for whoever ends the program
+/// from elsewhere.
 pub fn restore_terminal() {
+    end_question();
     if TAKEN.swap(false, Ordering::SeqCst) {
         // Nobody can be told, and the other half may still work.
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);

@@ -2,11 +2,10 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use console::{Term, style};
-use dialoguer::Input;
-use dialoguer::theme::SimpleTheme;
 
 use super::logs::LogView;
 use super::progress::Bar;
+use super::question::ask;
 use super::status::{StatusColumn, StatusView};
 use super::words::harmless_lines;
 use super::{check, json, kill, list, logs_json, models, plan, plan_json, status};
@@ -262,15 +261,10 @@ impl Ui {
                 _ => NoConsent::NobodyToAsk(disturbs),
             });
         }
-        // A question that is wider than the terminal would be drawn twice.
         note(&format!("This will {disturbs}."));
         // A line and not a key: "maybe" is no yes, and the cursor is never hidden.
-        let answer: Result<String, _> = Input::with_theme(&SimpleTheme)
-            .with_prompt("Go on? [y/N]")
-            .allow_empty(true)
-            .interact_text();
-        match answer.as_deref().map(str::trim) {
-            Ok("y" | "Y" | "yes") => Ok(()),
+        match ask("Go on? [y/N]").as_ref().map(Option::as_deref) {
+            Ok(Some("y" | "Y" | "yes")) => Ok(()),
             Ok(_) => Err(NoConsent::Declined),
             Err(error) => Err(NoConsent::Failed(error.to_string())),
         }

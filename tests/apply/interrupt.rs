@@ -235,7 +235,11 @@ fn a_question_can_be_answered_with_ctrl_c() {
         said.push(byte[0].into());
     }
     stdin.write_all(b"\x03").unwrap();
+    let stdout = child.stdout.as_mut().unwrap();
+    std::io::Read::read_to_string(stdout, &mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    // The shell goes on in a line of its own.
+    assert!(said.ends_with('\n'), "{said:?}");
     assert_eq!(in_state(&sim.status(), "ready").len(), 2);
 }
 

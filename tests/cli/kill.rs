@@ -52,6 +52,42 @@ fn session(sim: &Sim, name: &str) -> Child {
     control
 }
 
+/// Starts it so that it hears Ctrl-C: a shell's background job ignores it, and so would every program below it.
+fn hearing(sim: &Sim, args: &[&str]) -> Child {
+    let kill = sim.command(args);
+    let mut hearing = Command::new("/usr/bin/env");
+    hearing
+        .arg("--default-signal=INT")
+        .arg(kill.get_program())
+        .args(kill.get_args())
+        .env_clear()
+        .envs(sim.node.env())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    hearing.spawn().unwrap()
+}
+
+/// What it says when it is interrupted now.
+fn interrupted(kill: Child) -> Ran {
+    let pid = Pid::from_raw(kill.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let output = kill.wait_with_output().unwrap();
+    let ran = Ran {
+        status: output.status.code().unwrap_or(-1),
+        stdout: String::new(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    };
+    ran.ended(130)
+}
+
+/// Whether a process that is stopped has been sent SIGTERM.
+fn was_sent_term(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = u64::from_str_radix(pending.unwrap().trim(), 16).unwrap();
+    pending >> (Signal::TERM.as_raw() - 1) & 1 == 1
+}
+
 #[test]
 fn a_clients_work_is_ended_and_the_others_go_on() {
     let sim = Sim::with("a100-80gb", 1);
@@ -358,30 +394,11 @@ fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
     let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
     let a_while = std::time::Duration::from_millis(600);
     sim.node.fault("terminate_client").slow(a_while).unwrap();
-    let kill = sim.command(&["kill", "0.2", &pids[0], &pids[1], "--yes"]);
-    // A shell's background job ignores Ctrl-C, and so would every program below it.
-    let mut hearing = Command::new("/usr/bin/env");
-    hearing
-        .arg("--default-signal=INT")
-        .arg(kill.get_program())
-        .args(kill.get_args())
-        .env_clear()
-        .envs(sim.node.env())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let kill = hearing.spawn().unwrap();
+    let kill = hearing(&sim, &["kill", "0.2", &pids[0], &pids[1], "--yes"]);
     while sim.happened("fault") == 0 {
         std::thread::yield_now();
     }
-    let pid = Pid::from_raw(kill.id().try_into().unwrap()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
-    let output = kill.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130));
-    let ran = Ran {
-        status: 130,
-        stdout: String::new(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    };
+    let ran = interrupted(kill);
     let names = [(first.pid(), "FIRST"), (second.pid(), "SECOND")];
     assert_snapshot!(said(&ran, &names), @"
     interrupted: stopping at the next safe point
@@ -392,6 +409,110 @@ fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
     assert!(first.finish().output.contains("err 810"));
     sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(0);
     assert!(second.finish().output.contains("err 810"));
+}
+
+/// Whatever it waits for when it is interrupted: what has been done until then is said, and nothing else.
+#[test]
+fn ctrl_c_in_a_wait_says_what_was_done() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (client, other) = (sim.client("0.2"), sim.client("0.2"));
+    let pids = [client.pid(), other.pid()].map(|pid| pid.to_string());
+    let names = [(client.pid(), "CLIENT"), (other.pid(), "OTHER")];
+    // That it was heard is said by somebody else, who need not be the first.
+    let told = |ran: Ran| {
+        let said = said(&ran, &names);
+        said.replace("interrupted: stopping at the next safe point\n", "")
+    };
+    // It takes no notice of anything.
+    stop(&client.pid().into());
+    // For the server, which is busy with it.
+    let a_while = std::time::Duration::from_millis(600);
+    sim.node.fault("terminate_client").slow(a_while).unwrap();
+    let kill = hearing(
+        &sim,
+        &["kill", "0.2", &pids[0], &pids[1], "--signal", "--yes"],
+    );
+    while sim.happened("fault") == 0 {
+        std::thread::yield_now();
+    }
+    assert_snapshot!(told(interrupted(kill)), @"
+    0.2: pid CLIENT: its work is ended; its process was sent no signal, and still runs
+    error: interrupted
+    not done: end the work of 0.2: pid OTHER (USER, /tmp/…/node/bin/cuda-app hold)
+    ");
+    assert!(!was_sent_term(client.pid()));
+    // For the process to take notice.
+    let ended = sim.happened("terminate_client");
+    let kill = hearing(&sim, &["kill", "0.2", &pids[0], "--yes"]);
+    while sim.happened("terminate_client") == ended {
+        std::thread::yield_now();
+    }
+    assert_snapshot!(told(interrupted(kill)), @"
+    0.2: pid CLIENT: its work is ended; whether its process notices was not waited for, and it was sent no signal
+    error: interrupted
+    ");
+    // For its end.
+    let kill = hearing(&sim, &["kill", "0.2", &pids[0], "--signal", "--yes"]);
+    while !was_sent_term(client.pid()) {
+        std::thread::yield_now();
+    }
+    assert_snapshot!(told(interrupted(kill)), @"
+    0.2: pid CLIENT: its work is ended; its process was sent SIGTERM, and still ran when this was interrupted
+    error: interrupted
+    ");
+    assert!(other.finish().status.success());
+}
+
+/// Whoever may use a device may call himself whatever he likes, and cannot push the plan out of the administrator's
+/// sight with that.
+#[test]
+fn no_command_line_is_too_long_for_a_question() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut client = sim.app("0.2", &vec!["hold"; 24_000]);
+    client.wait_up();
+    let pid = client.pid().to_string();
+    let empty =
+        sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
+    let empty = empty.to_str().unwrap();
+    let asked: [(&[&str], i32); 5] = [
+        (&["kill", "0.2", &pid], 4),
+        (&["restart", "0.2", "--force"], 4),
+        (&["restart", "0.2"], 4),
+        (&["up", empty, "--force"], 4),
+        (&["plan", empty], 0),
+    ];
+    for (args, status) in asked {
+        let ran = sim.run(args).ended(status);
+        let all = format!("{}{}", ran.stdout, ran.stderr);
+        let whose = all
+            .lines()
+            .find(|line| line.contains(&format!("pid {pid}")));
+        let whose = whose.unwrap_or_else(|| panic!("{args:?}: {all}"));
+        assert!(whose.ends_with("…)"), "{whose}");
+        assert!(all.chars().count() < 2000, "{args:?}: {}", all.len());
+    }
+    // A program gets all of it.
+    let plan = sim.run(&["plan", empty, "--json"]).ended(0).stdout;
+    assert!(plan.len() > 100_000, "{plan}");
+    assert!(client.finish().status.success());
+}
+
+/// The end of the input is no answer, and nothing that is typed after it is one.
+#[test]
+fn ctrl_d_is_a_no() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let ran = sim.answered(&format!("kill 0.2 {}", client.pid()), "\u{4}y\r");
+    let ran = ran.ended(4);
+    assert!(
+        ran.stdout.contains("\nerror: nothing was changed"),
+        "{}",
+        ran.stdout
+    );
+    assert!(client.finish().status.success());
 }
 
 #[test]

@@ -496,6 +496,58 @@ fn nothing_that_is_planted_hurts_who_reads() {
     );
 }
 
+/// What is too long to be shown is not said to be nothing.
+#[test]
+fn a_log_in_which_no_line_ends_is_not_said_to_be_empty() {
+    let (sim, dir) = ended("", "");
+    let server = dir.join("server.log");
+    let file = OpenOptions::new().write(true).open(&server).unwrap();
+    file.set_len(300 << 20).unwrap();
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"older lines are left out: server.log has more than is read at once, and no whole line in that");
+}
+
+/// A daemon's line, and one of the server's, in the middle of sessions.
+#[test]
+fn a_session_is_one_whatever_stands_between_its_lines() {
+    let control = "\
+[2026-11-20 17:45:48.100 Control   689] NEW UI
+[2026-11-20 17:45:48.110 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:48.120 Control   689] 696
+[2026-11-20 17:45:48.130 Control   689] Cmd:get_server_status 696
+[2026-11-20 17:45:48.140 Control   689] FAULT
+[2026-11-20 17:45:48.150 Control   689] Cmd:get_default_active_thread_percentage
+[2026-11-20 17:45:48.160 Control   689] 100.0
+[2026-11-20 17:45:48.170 Control   689] UI closed
+[2026-11-20 17:45:49.100 Control   689] NEW UI
+[2026-11-20 17:45:49.120 Control   689] Cmd:get_server_list
+[2026-11-20 17:45:49.140 Control   689] 696
+[2026-11-20 17:45:49.150 Control   689] UI closed
+[2026-11-20 17:50:00.000 Control   689] NEW UI
+[2026-11-20 17:50:01.000 Control   689] Cmd:get_server_list
+[2026-11-20 17:50:01.000 Control   689] 696
+[2026-11-20 17:51:00.000 Control   689] NEW CLIENT 777 from user 0: Server already exists
+[2026-11-20 17:52:00.000 Control   689] Cmd:set_default_active_thread_percentage 30
+[2026-11-20 17:52:00.000 Control   689] UI closed
+";
+    let server = "\
+[2026-11-20 17:45:49.110 Server   696] Server is handling a fatal GPU error.
+[2026-11-20 17:45:49.130 Server   696] A line of a driver to come
+";
+    let (sim, _) = ended(control, server);
+    let ran = sim.run(&["logs", "0.0"]).ended(0);
+    assert_snapshot!(ran.stdout, @"
+       2026-11-20 17:45:48.100 control     689  session: get_server_list, get_server_status 696, get_default_active_thread_percentage
+    !! 2026-11-20 17:45:48.140 control     689  FAULT
+       2026-11-20 17:45:49.100 control     689  session: get_server_list
+    !! 2026-11-20 17:45:49.110 server      696  Server is handling a fatal GPU error.
+       2026-11-20 17:45:49.130 server      696  A line of a driver to come
+       2026-11-20 17:50:00.000 control     689  session: get_server_list
+       2026-11-20 17:51:00.000 control     689  NEW CLIENT 777 from user 0: Server already exists
+       2026-11-20 17:52:00.000 control     689  session, continued: set_default_active_thread_percentage 30
+    ");
+}
+
 /// So may whoever owns a run directory, and root reads every user's.
 #[test]
 fn no_name_of_a_directory_steers_the_terminal() {
@@ -599,6 +651,50 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
     assert!(size(&neighbour.join("server.log")) < 1 << 20);
     sim.run(&["up", "--dry-run", sim.profile(SMALL).to_str().unwrap()])
         .ended(0);
+}
+
+/// Only so much of a log is kept as is ever copied, and that is said.
+#[test]
+fn what_is_left_out_of_a_very_large_log_is_said() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    let server = dir.join("server.log");
+    for _ in 0..9 {
+        fill(&server, "large");
+    }
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert_snapshot!(plain(&ran.stderr.replace(sim.node.log_dir().to_str().unwrap(), "LOGS")), @"
+    Nothing to do: the node is as the profile says.
+    LOGS/MIG-…/server.log held 81 MiB: only its last 32 MiB were kept, in server.log.1
+    ");
+    let kept = fs::read_to_string(dir.join("server.log.1")).unwrap();
+    assert!(kept.starts_with("[2026"), "{}", &kept[..80]);
+    assert!(kept.len() > 31 << 20);
+    assert!(size(&server) < 1 << 20);
+}
+
+/// What is in the way of the older parts is called by its own name.
+#[test]
+fn what_is_in_the_way_of_a_rotation_is_named() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let dir = dir_of(&sim, "0.0");
+    fs::write(dir.join("server.log.2"), "").unwrap();
+    let mut all = String::new();
+    for planted in ["server.log.3", "server.log.new"] {
+        fs::create_dir(dir.join(planted)).unwrap();
+        fill(&dir.join("server.log"), "large");
+        let said = sim.up(SMALL, &[]).ended(0).stderr;
+        all += &said.replace(sim.node.log_dir().to_str().unwrap(), "LOGS");
+        assert!(size(&dir.join("server.log")) > 8 << 20);
+    }
+    assert_snapshot!(plain(&all), @"
+    Nothing to do: the node is as the profile says.
+    a log could not be put aside: LOGS/MIG-…/server.log.3: it is no regular file: it is left alone
+    Nothing to do: the node is as the profile says.
+    a log could not be put aside: LOGS/MIG-…/server.log.new: it is no regular file: it is left alone
+    ");
 }
 
 /// A lock that somebody holds keeps neither `logs` from reading nor `up` from having nothing to do.

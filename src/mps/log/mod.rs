@@ -16,7 +16,7 @@ pub(super) use diagnosis::diagnose;
 pub use follow::{Follower, Woken};
 pub use meaning::{Kind, Meaning};
 pub use read::{LogDir, LogFile, Past};
-pub use rotate::LOG_LIMIT;
+pub use rotate::{LOG_LIMIT, PutAside};
 pub use session::{Entry, Folder, Sessions};
 
 /// One line of a log.

@@ -133,10 +133,17 @@ impl LogDir {
                 }
                 left = left.saturating_sub(bytes.len() as u64);
                 let lines = split(log, &bytes);
+                if is_cut {
+                    let nothing = if lines.is_empty() {
+                        ", and no whole line in that"
+                    } else {
+                        ""
+                    };
+                    past.cut = Some(format!("{name} has more than is read at once{nothing}"));
+                }
                 found += lines.len();
                 parts.push(lines);
                 if is_cut {
-                    past.cut = Some(format!("{name} has more than is read at once"));
                     break;
                 }
             }

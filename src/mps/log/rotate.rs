@@ -1,7 +1,8 @@
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::{File, Metadata};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate, openat, renameat, statat,
@@ -22,26 +23,32 @@ pub const LOG_LIMIT: u64 = 8 << 20;
 /// a file of any size.
 const MOST: u64 = 4 * LOG_LIMIT;
 
+/// A log that was put aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutAside {
+    /// Where it lies.
+    pub log: PathBuf,
+    /// The name of what it held.
+    pub older: String,
+    /// How much it held, in bytes.
+    pub held: u64,
+    /// How much of that was kept, its end, in bytes.
+    pub kept: u64,
+}
+
 impl LogDir {
     /// Puts aside what the logs hold that have grown over the limit: copied to `control.log.1` and truncated, since
-    /// the daemon keeps its file open and only appends. Lines that it writes between the two are lost. Returns the
-    /// names of those that were. One log that cannot be put aside does not keep the other from it.
+    /// the daemon keeps its file open and only appends. Lines that it writes between the two are lost. Returns those
+    /// that were, and those that could not be: the system's error, or `PermissionDenied` where something else lies in
+    /// a log's place, with the path.
     ///
     /// The directory may belong to a user, whose every trick ends at himself: nothing is followed, and only regular
     /// files with one link that belong to whoever the directory belongs to are touched. (The directory's own owner is
     /// ours to say: it lies in one that only we can write to.)
-    ///
-    /// # Errors
-    /// The system's, or `PermissionDenied` where something else lies in a log's place; with the path.
-    pub fn rotate(&self) -> io::Result<Vec<&'static str>> {
-        let one = |log: LogFile| {
-            let done = self.rotate_one(log);
-            let done = done.map_err(|error| in_path(&self.path.join(log.name()), &error))?;
-            Ok(done.then_some(log.name()))
-        };
-        let done: Vec<io::Result<_>> = LogFile::ALL.into_iter().map(one).collect();
-        let rotated: io::Result<Vec<_>> = done.into_iter().collect();
-        Ok(rotated?.into_iter().flatten().collect())
+    pub fn rotate(&self) -> Vec<io::Result<PutAside>> {
+        let logs = LogFile::ALL.into_iter();
+        logs.filter_map(|log| self.rotate_one(log).transpose())
+            .collect()
     }
 
     /// Whether one of the logs has grown over the limit, or something else lies in its place.
@@ -55,20 +62,50 @@ impl LogDir {
         })
     }
 
-    fn rotate_one(&self, log: LogFile) -> io::Result<bool> {
+    fn rotate_one(&self, log: LogFile) -> io::Result<Option<PutAside>> {
+        let Some((mut file, meta)) = self.at(log.name(), self.open_large(log))? else {
+            return Ok(None);
+        };
+        // Under a name of its own first: half a copy is never taken for a part of the log.
+        let copy_name = format!("{}.new", log.name());
+        let copy = self.at(&copy_name, self.begin_copy(&copy_name))?;
+        let copied =
+            copy_end(&mut file, &copy).and_then(|copied| give(&copy, &meta).map(|()| copied));
+        let done = self
+            .at(&copy_name, copied)
+            .and_then(|copied| self.put_in_line(log, &copy_name).map(|()| copied));
+        let (left_out, kept) = match done {
+            Ok(copied) => copied,
+            Err(error) => {
+                // Half a copy helps nobody, and the disk may be full.
+                let _ = unlinkat(&self.dir, &copy_name, AtFlags::empty());
+                return Err(error);
+            }
+        };
+        self.at(log.name(), ftruncate(&file, 0).map_err(io::Error::from))?;
+        Ok(Some(PutAside {
+            log: self.path.join(log.name()),
+            older: log.older(1),
+            held: left_out + kept,
+            kept,
+        }))
+    }
+
+    /// Opens a log that is over the limit.
+    fn open_large(&self, log: LogFile) -> io::Result<Option<(File, Metadata)>> {
         let flags =
             OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let mut file = match openat(&self.dir, log.name(), flags, Mode::empty()) {
+        let file = match openat(&self.dir, log.name(), flags, Mode::empty()) {
             Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(planted("it is a link")),
-            Err(Errno::ISDIR | Errno::NXIO) => return Err(planted("it is no regular file")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(no_file()),
             Err(error) => return Err(error.into()),
         };
         let owner = rustix::fs::fstat(&self.dir)?.st_uid;
         let meta = file.metadata()?;
         if !meta.is_file() {
-            return Err(planted("it is no regular file"));
+            return Err(no_file());
         }
         if meta.nlink() != 1 {
             return Err(planted("it has other names"));
@@ -76,40 +113,54 @@ impl LogDir {
         if meta.uid() != owner {
             return Err(planted("it does not belong to the owner of its directory"));
         }
-        if meta.len() <= LOG_LIMIT {
-            return Ok(false);
+        Ok((meta.len() > LOG_LIMIT).then_some((file, meta)))
+    }
+
+    /// A new file for a copy.
+    fn begin_copy(&self, name: &str) -> io::Result<File> {
+        match unlinkat(&self.dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR) => return Err(no_file()),
+            Err(error) => return Err(error.into()),
         }
-        // Under a name of its own first: half a copy is never taken for a part of the log.
-        let copy_name = format!("{}.new", log.name());
-        ok_if_missing(unlinkat(&self.dir, &copy_name, AtFlags::empty()))?;
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
-        let copy = File::from(openat(&self.dir, &copy_name, flags, mode)?);
-        let copied = copy_end(&mut file, &copy)
-            .and_then(|()| give(&copy, &meta))
-            .and_then(|()| self.put_in_line(log, &copy_name));
-        if let Err(error) = copied {
-            // Half a copy helps nobody, and the disk may be full.
-            let _ = unlinkat(&self.dir, &copy_name, AtFlags::empty());
-            return Err(error);
-        }
-        ftruncate(&file, 0)?;
-        Ok(true)
+        Ok(File::from(openat(&self.dir, name, flags, mode)?))
     }
 
     /// Makes a copy the youngest of the older parts; the oldest goes.
     fn put_in_line(&self, log: LogFile, copy: &str) -> io::Result<()> {
         for number in (1..KEPT).rev() {
-            ok_if_missing(renameat(
-                &self.dir,
-                log.older(number),
-                &self.dir,
-                log.older(number + 1),
-            ))?;
+            match self.put(&log.older(number), &log.older(number + 1)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
-        Ok(renameat(&self.dir, copy, &self.dir, log.older(1))?)
+        self.put(copy, &log.older(1))
     }
+
+    /// Gives a file another name.
+    fn put(&self, name: &str, other: &str) -> io::Result<()> {
+        let put = renameat(&self.dir, name, &self.dir, other);
+        // A directory takes no file's place, and no file a directory's.
+        let (in_the_way, error) = match put {
+            Ok(()) => return Ok(()),
+            Err(Errno::ISDIR) => (other, no_file()),
+            Err(Errno::NOTDIR) => (name, no_file()),
+            Err(error) => (other, error.into()),
+        };
+        self.at(in_the_way, Err(error))
+    }
+
+    /// Names the file that an error is about.
+    fn at<T>(&self, name: &str, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| in_path(&self.path.join(name), &error))
+    }
+}
+
+fn no_file() -> io::Error {
+    planted("it is no regular file")
 }
 
 fn planted(what: &str) -> io::Error {
@@ -117,24 +168,31 @@ fn planted(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-fn ok_if_missing(result: rustix::io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(Errno::NOENT) | Ok(()) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Copies the end of a log, with what is added meanwhile.
-fn copy_end(log: &mut File, mut copy: &File) -> io::Result<()> {
-    let start = log.metadata()?.len().saturating_sub(MOST);
+/// Copies the end of a log, with what is added meanwhile; returns how much stands before that, and how much it is.
+fn copy_end(log: &mut File, mut copy: &File) -> io::Result<(u64, u64)> {
+    let length = log.metadata()?.len();
+    let start = match length.checked_sub(MOST) {
+        Some(from @ 1..) => whole_line(log, from, length)?,
+        _ => 0,
+    };
     log.seek(SeekFrom::Start(start))?;
     // A log that grows faster than it is copied is not followed for ever.
-    io::copy(&mut log.by_ref().take(2 * MOST), &mut copy)?;
-    Ok(())
+    let copied = io::copy(&mut log.by_ref().take(2 * MOST), &mut copy)?;
+    Ok((start, copied))
+}
+
+/// Where the first line from there on begins; there, if none does.
+fn whole_line(log: &mut File, from: u64, length: u64) -> io::Result<u64> {
+    // Where a line ends right before it, one begins there.
+    let before = from - 1;
+    log.seek(SeekFrom::Start(before))?;
+    let mut rest = BufReader::new(log.by_ref().take(length - before));
+    let begins = before + rest.skip_until(b'\n')? as u64;
+    Ok(if begins < length { begins } else { from })
 }
 
 /// Gives the copy the owner and permissions of the log.
-fn give(copy: &File, log: &std::fs::Metadata) -> io::Result<()> {
+fn give(copy: &File, log: &Metadata) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(log.uid()), Gid::from_raw(log.gid()));
     if copy.metadata()?.uid() != log.uid() || copy.metadata()?.gid() != log.gid() {
         fchown(copy.as_fd(), Some(uid), Some(gid))?;

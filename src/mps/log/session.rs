@@ -1,3 +1,4 @@
+use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
 use super::{Kind, LogFile, LogLine};
@@ -26,6 +27,10 @@ pub struct Sessions {
     pub is_change: bool,
 }
 
+/// A session that has been open for longer is that of somebody who thinks: what happens meanwhile is shown where it
+/// happened.
+const BRIEF: SignedDuration = SignedDuration::from_secs(2);
+
 /// Puts sessions together.
 #[derive(Clone, Debug, Default)]
 pub struct Folder {
@@ -37,18 +42,60 @@ pub struct Folder {
 
 impl Folder {
     /// The entries that these lines come to, after those that it was given before. The last sessions may still
-    /// be missing.
+    /// be missing. What stands between the lines of a brief session comes behind it; none of these lines waits for
+    /// one that is still to be written.
     pub fn take(&mut self, lines: Vec<LogLine>) -> Vec<Entry> {
         let mut entries = Vec::new();
+        let mut between = Vec::new();
         for line in lines {
-            let is_session = line.file == LogFile::Control && line.meaning().kind == Kind::Chatter;
-            if is_session {
+            if !self.goes_on_at(&line) {
+                self.pass(&mut between, &mut entries);
+            }
+            let kind = line.meaning().kind;
+            let is_control = line.file == LogFile::Control;
+            // What may have been the answer to a command stands behind that.
+            let is_answer = is_control && matches!(kind, Kind::Refusal | Kind::Unknown);
+            if is_control && kind == Kind::Chatter {
                 self.add(&line, &mut entries);
+                if self.open.is_none() {
+                    self.pass(&mut between, &mut entries);
+                }
+            } else if self.goes_on_at(&line) && !is_answer {
+                between.push(line);
             } else {
-                entries.extend(self.rest());
+                self.pass(&mut between, &mut entries);
+                entries.extend(self.so_far());
                 entries.push(Entry::Line(line));
             }
         }
+        self.pass(&mut between, &mut entries);
+        entries
+    }
+
+    /// Whether the session that is open may have this line, or others behind it.
+    fn goes_on_at(&self, line: &LogLine) -> bool {
+        let begun = self.open.as_ref().and_then(|open| open.at);
+        let is_brief = |(begun, at): (DateTime, DateTime)| at.duration_since(begun) <= BRIEF;
+        begun.zip(line.at).is_some_and(is_brief) && line.text.trim() != "NEW UI"
+    }
+
+    /// Gives lines away that have waited for the end of a session.
+    fn pass(&mut self, between: &mut Vec<LogLine>, entries: &mut Vec<Entry>) {
+        if !between.is_empty() {
+            entries.extend(self.so_far());
+            entries.extend(between.drain(..).map(Entry::Line));
+        }
+    }
+
+    /// The sessions that have not been given yet, with what one that is still open has come to.
+    fn so_far(&mut self) -> Vec<Entry> {
+        // One in which nothing has been asked yet begins with its first command.
+        let mut begun = self.open.take_if(|open| open.commands.is_empty());
+        let entries = self.rest();
+        if let Some(open) = &mut begun {
+            open.at = None;
+        }
+        self.open = begun;
         entries
     }
 
@@ -77,6 +124,9 @@ impl Folder {
             is_change: false,
         };
         let text = line.text.trim();
+        if let Some(open) = &mut self.open {
+            open.at = open.at.or(line.at);
+        }
         if text == "NEW UI" {
             self.close(entries);
             self.open = Some(begun(1));
@@ -183,6 +233,22 @@ mod tests {
         let shown = shown(&mut Folder::default(), &texts);
         let (first, last) = (r#"1 [("nosuch", 1)] !"#, r#"0 [("ps", 1)]"#);
         assert_eq!(shown, [first, "Unknown command \"nosuch\"", last]);
+    }
+
+    #[test]
+    fn one_session_stays_one_whatever_comes_in_between() {
+        let mut folder = Folder::default();
+        let texts = ["NEW UI", "Cmd:ps", "FAULT", "Cmd:ps", "UI closed"];
+        let one = [r#"1 [("ps", 2)]"#, "FAULT"];
+        assert_eq!(shown(&mut folder, &texts), one);
+        // Written while it is followed: nothing waits for what comes next.
+        let begins = ["NEW UI", "NEW SERVER 5: Ready"];
+        assert_eq!(shown(&mut folder, &begins), ["NEW SERVER 5: Ready"]);
+        let goes_on = ["Cmd:ps", "NEW SERVER 6: Ready"];
+        let so_far = [r#"1 [("ps", 1)]"#, "NEW SERVER 6: Ready"];
+        assert_eq!(shown(&mut folder, &goes_on), so_far);
+        let ends = ["Cmd:lspart", "UI closed"];
+        assert_eq!(shown(&mut folder, &ends), [r#"0 [("lspart", 1)]"#]);
     }
 
     #[test]
