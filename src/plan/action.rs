@@ -90,6 +90,8 @@ pub enum Action {
     Start(Start),
     /// Change settings of a daemon that goes on running.
     Set(Set),
+    /// Start the server of a daemon that lives and has lost the one it had.
+    StartServer(StartServer),
 }
 
 /// A daemon to be ended.
@@ -123,6 +125,17 @@ pub struct Start {
     /// Whether it is to serve as its record says: that stays, whatever happens, until it does. A run that is killed or
     /// fails is then gone on with.
     pub again: bool,
+}
+
+/// An eager server to be started again in its daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartServer {
+    /// Its device's name.
+    pub name: String,
+    /// The UUID its directory is called by.
+    pub uuid: String,
+    /// What the daemon's settings are by then.
+    pub settings: Settings,
 }
 
 impl Start {
@@ -318,6 +331,11 @@ impl GpuPlan {
 }
 
 impl Action {
+    /// Whether it starts something on what is there.
+    pub fn is_start(&self) -> bool {
+        matches!(self, Self::Start(_) | Self::StartServer(_))
+    }
+
     /// Whether both are daemons' ends, or both their starts, which may happen side by side.
     pub fn goes_with(&self, other: &Self) -> bool {
         matches!(
@@ -367,6 +385,7 @@ impl fmt::Display for Action {
                 let changes: Vec<String> = set.changes.iter().map(to).collect();
                 write!(f, "set {} of {}", changes.join(", "), set.name)
             }
+            Self::StartServer(server) => write!(f, "start the server of {}", server.name),
         }
     }
 }

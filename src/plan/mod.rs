@@ -19,7 +19,7 @@ mod slot;
 mod standing;
 mod up;
 
-pub use action::{Action, GpuPlan, Place, Plan, Start, Step, Stop};
+pub use action::{Action, GpuPlan, Place, Plan, Start, StartServer, Step, Stop};
 pub use change::{Change, Set};
 pub use down::{Down, down};
 pub use kill::{Kill, Victim, kill};

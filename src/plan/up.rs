@@ -341,6 +341,7 @@ impl Draft<'_> {
         }
         // Last: what fails before them leaves nothing of theirs to undo.
         steps.extend(daemons.sets);
+        steps.extend(daemons.servers);
         GpuPlan {
             index: gpu.index,
             uuid: gpu.uuid.clone(),

@@ -71,6 +71,10 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
                 set.uuid.clear();
                 set.keep.clear();
             }
+            Action::StartServer(server) => {
+                server.name.clear();
+                server.uuid.clear();
+            }
             _ => {}
         }
     }
@@ -134,6 +138,14 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         Action::Set(set) => Some(&set.name),
         _ => None,
     }));
+    lines.extend(daemons(
+        group,
+        "+ start the server of",
+        |action| match action {
+            Action::StartServer(server) => Some(&server.name),
+            _ => None,
+        },
+    ));
     if group[0].to_be_continued {
         let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
         lines.push(rest.to_owned());

@@ -122,6 +122,7 @@ fn step(step: &Step) -> Value {
                 "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
             }),
         ),
+        Action::StartServer(server) => ("start-server", json!({ "device": server.name })),
     };
     fields["action"] = action.into();
     fields["because"] = step.because.as_str().into();

@@ -5,6 +5,7 @@ mod clients;
 mod common;
 mod completions;
 mod compute_mode;
+mod dead_server;
 mod down;
 mod drivers;
 mod environment;
