@@ -5,6 +5,7 @@
 mod answers;
 mod daemons;
 mod device;
+mod driver;
 mod foreign;
 mod gpu;
 mod journal;

@@ -57,7 +57,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Root's daemon is for others, a plain user's for that user alone: NVIDIA's daemon refuses the
-    /// other way round, after it has started.
+    /// other way round, after it has started. One server for several users takes a driver that has it.
     fn check_serves(&self) -> Result<(), Refusal> {
         let root = self.caller == Uid::ROOT;
         for (serve, span) in &self.profile.serves {
@@ -74,6 +74,18 @@ impl<'a> Planner<'a> {
                     .profile
                     .error(*span, format!("{who} cannot serve \"{serve}\""));
                 let hint = format!("for {who} it is {may}, or leave serve out");
+                return Err(error.with_hint(hint).into());
+            }
+            if let Some(since) = self.node.lacks_multiuser_server().filter(|_| serve.is_shared()) {
+                let message = format!(
+                    "\"{serve}\" cannot be here: driver {} has no multi-user server",
+                    self.node.driver
+                );
+                let hint = format!(
+                    "its control program has -multiuser-server from driver {since} on; \"one-at-a-time\" and \
+                     \"user:NAME\" do without"
+                );
+                let error = self.profile.error(*span, message);
                 return Err(error.with_hint(hint).into());
             }
         }
