@@ -119,5 +119,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
         .node()
         .update(|state| state.install(ControlVersion::R580))
         .unwrap();
-    sim.run(&["plan", &path]).ended(0);
+    sim.profile(&whole("all"));
+    let plan = sim.run(&["plan", &path]).ended(0).stdout;
+    assert!(plan.contains("serve is"), "{plan}");
 }
