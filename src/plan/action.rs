@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Change, ClientOf, Obstacle, Refusal, Set};
+use super::{Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::mps::Patience;
 use crate::profile::{Serve, Settings};
@@ -33,6 +33,8 @@ pub struct GpuPlan {
     pub obstacles: Vec<Obstacle>,
     /// Which reset or reboot is due, or may be.
     pub due: Option<String>,
+    /// What becomes of its compute mode with the daemons that start and end.
+    pub compute_mode: Option<ModeChange>,
 }
 
 /// One action and why.
@@ -249,6 +251,7 @@ impl Plan {
                 own.after = gpu.after.clone();
                 own.steps.extend(gpu.steps.iter().cloned());
                 own.to_be_continued = gpu.to_be_continued;
+                own.compute_mode = gpu.compute_mode.or(own.compute_mode);
             } else {
                 self.gpus.push(gpu.clone());
             }

@@ -3,6 +3,7 @@
 mod action;
 mod change;
 mod compute;
+mod compute_mode;
 mod daemons;
 mod down;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod up;
 
 pub use action::{Action, GpuPlan, Place, Plan, Start, StartServer, Step, Stop};
 pub use change::{Change, Set};
+pub use compute_mode::ModeChange;
 pub use down::{Down, down};
 pub use kill::{Kill, Victim, kill};
 pub use refusal::{Because, ClientOf, Obstacle, Refusal};

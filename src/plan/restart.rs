@@ -48,7 +48,7 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
         gpu_plan(node, &mut plan, gpu).steps.push(step);
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan)
+    Ok(plan.with_compute_modes(node, home))
 }
 
 /// The record that says how a device shall be served.

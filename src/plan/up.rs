@@ -32,11 +32,12 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
     let slots = drafts.iter_mut().flat_map(|draft| &mut draft.layout.slots);
     slot::name_all(profile, &mut planner.names, slots.collect())?;
     let gpus = drafts.into_iter().map(|draft| draft.finish(node, home));
-    Ok(Plan {
+    let plan = Plan {
         gpus: gpus
             .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
             .collect(),
-    })
+    };
+    Ok(plan.with_compute_modes(node, home))
 }
 
 struct Planner<'a> {
@@ -364,6 +365,7 @@ impl Draft<'_> {
             to_be_continued: self.to_be_continued,
             obstacles,
             due,
+            compute_mode: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::json::VERSION;
 use crate::geometry::{ComputeChoice, SliceMap};
+use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Step};
 
 /// What `up` came to. `changed` comes last.
@@ -42,6 +43,10 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "steps": gpu.steps.iter().map(step).collect::<Vec<_>>(),
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
+        "compute_mode": gpu.compute_mode.map(|change| json!({
+            "is": change.is.map(compute_mode_in_words),
+            "shall": compute_mode_in_words(change.shall),
+        })),
         "disturbs": clients
             .map(client)
             .collect::<Vec<_>>(),
