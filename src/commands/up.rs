@@ -111,6 +111,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             up.record(&after)?;
             large_logs::put_aside_under_lock(&after, &up.home, environment, ui);
             up.report(&after, &carried_out, changes)?;
+            ui.beside(&carried_out);
             remark(&after, &carried_out, ui);
             return Ok(());
         }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
+use super::{Beside, Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::mps::Patience;
 use crate::profile::{Serve, Settings};
@@ -127,6 +127,8 @@ pub struct Start {
     /// Whether it is to serve as its record says: that stays, whatever happens, until it does. A run that is killed or
     /// fails is then gone on with.
     pub again: bool,
+    /// The daemons of others that serve its device too.
+    pub beside: Vec<Beside>,
 }
 
 /// An eager server to be started again in its daemon.
@@ -177,6 +179,14 @@ impl Plan {
     /// Every step.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.gpus.iter().flat_map(|gpu| &gpu.steps)
+    }
+
+    /// The daemons that are started.
+    pub fn starts(&self) -> impl Iterator<Item = &Start> {
+        self.steps().filter_map(|step| match &step.action {
+            Action::Start(start) => Some(start),
+            _ => None,
+        })
     }
 
     /// The daemons that are ended.

@@ -37,8 +37,7 @@ fn change(node: &Node, home: &RunDir, gpu: &Gpu, steps: &[Step]) -> Option<ModeC
         Action::Start(start) if start.place == Place::Whole => Some(wants_exclusive(start)),
         _ => None,
     };
-    let ends =
-        |step: &Step| matches!(&step.action, Action::Stop(stop) if stop.uuid == gpu.uuid);
+    let ends = |step: &Step| matches!(&step.action, Action::Stop(stop) if stop.uuid == gpu.uuid);
     let is = gpu.compute_mode;
     let shall = match steps.iter().find_map(start) {
         Some(true) => EXCLUSIVE_PROCESS,

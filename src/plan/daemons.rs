@@ -2,7 +2,9 @@
 
 use super::slot::{Slot, Terms};
 use super::standing::{concerns_us, is_unknowable};
-use super::{Action, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, change};
+use super::{
+    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
+};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, RunDir, Served};
 use crate::profile::{NameTemplate, Server, Settings};
@@ -26,7 +28,7 @@ impl Daemons {
         let mut kept: Vec<&Served> = Vec::new();
         for slot in slots {
             kept.extend(slot.served);
-            daemons.serve(home, slot);
+            daemons.serve(node, home, slot);
         }
         daemons.starts.sort_by_key(|(place, _)| *place);
         let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
@@ -46,9 +48,11 @@ impl Daemons {
     }
 
     /// Brings one device's daemon to what its slot says.
-    fn serve(&mut self, home: &RunDir, slot: &Slot<'_>) {
+    fn serve(&mut self, node: &Node, home: &RunDir, slot: &Slot<'_>) {
+        let beside = slot.device.map(|uuid| Beside::all(node, home, uuid));
+        let beside = beside.unwrap_or_default();
         let because = match slot.served {
-            None => "no daemon serves it".to_owned(),
+            None => beside::because(&beside),
             Some(served) if served.run_dir != *home => {
                 self.obstacles.push(elsewhere(served));
                 return;
@@ -71,6 +75,7 @@ impl Daemons {
             settings: settings(slot),
             by_hand: Vec::new(),
             again: false,
+            beside,
         };
         let step = Step {
             action: Action::Start(start),

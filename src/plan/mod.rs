@@ -1,6 +1,7 @@
 //! Pure: a node and what is wanted of it become ordered actions, each with its reason. No I/O.
 
 mod action;
+mod beside;
 mod change;
 mod compute;
 mod compute_mode;
@@ -21,6 +22,7 @@ mod standing;
 mod up;
 
 pub use action::{Action, GpuPlan, Place, Plan, Start, StartServer, Step, Stop};
+pub use beside::Beside;
 pub use change::{Change, Set};
 pub use compute_mode::ModeChange;
 pub use down::{Down, down};

@@ -3,7 +3,7 @@
 use super::daemons::{elsewhere, unreadable};
 use super::down::gpu_plan;
 use super::up::visible;
-use super::{Action, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
+use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, RunDir, Served};
 
@@ -40,6 +40,7 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
                 settings: served.record.settings.clone(),
                 by_hand: by_hand.clone(),
                 again: true,
+                beside: Beside::all(node, home, &served.record.uuid),
             }),
         };
         starts.push((&gpu.uuid, step));

@@ -77,7 +77,11 @@ impl<'a> Planner<'a> {
                 let hint = format!("for {who} it is {may}, or leave serve out");
                 return Err(error.with_hint(hint).into());
             }
-            if let Some(since) = self.node.lacks_multiuser_server().filter(|_| serve.is_shared()) {
+            if let Some(since) = self
+                .node
+                .lacks_multiuser_server()
+                .filter(|_| serve.is_shared())
+            {
                 let message = format!(
                     "\"{serve}\" cannot be here: driver {} has no multi-user server",
                     self.node.driver
@@ -252,6 +256,7 @@ impl<'a> Planner<'a> {
             span: name.map_or(block.span, |(_, span)| *span),
             serve: slot::serve(&whole.settings, self.caller),
             settings: &whole.settings,
+            device: (!gpu.in_mig_mode()).then_some(gpu.uuid.as_str()),
             served: standing::present(self.node, self.home, &key),
             name: String::new(),
         });

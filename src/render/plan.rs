@@ -2,6 +2,7 @@ use std::fmt::Write as _;
 
 use console::style;
 
+use super::beside;
 use super::words::count;
 use crate::apply::Allowed;
 use crate::geometry::{ComputeChoice, Placement};
@@ -29,6 +30,7 @@ pub(super) fn text(plan: &Plan) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    out.push_str(&beside::text(plan));
     out.push_str(&ended(plan));
     out
 }

@@ -113,7 +113,15 @@ fn step(step: &Step) -> Value {
         ),
         Action::Start(start) => (
             "start-daemon",
-            json!({ "device": start.name, "serve": start.serve() }),
+            json!({
+                "device": start.name,
+                "serve": start.serve(),
+                "beside": start.beside.iter().map(|daemon| json!({
+                    "pid": daemon.pid.0,
+                    "user": daemon.user,
+                    "pipe_directory": daemon.pipe_directory.value(),
+                })).collect::<Vec<_>>(),
+            }),
         ),
         Action::Set(set) => (
             "set",

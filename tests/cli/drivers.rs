@@ -100,11 +100,18 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
         .update(|state| state.install(ControlVersion::R550));
     update.unwrap();
     let whole = |serve: &str| {
-        format!("[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ serve = \"{serve}\" }}\n")
+        format!(
+            "[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ serve = \"{serve}\" }}\n"
+        )
     };
     let path = sim.profile(&whole("all")).display().to_string();
     let refused = sim.run(&["plan", &path]).ended(2);
-    assert_snapshot!(crate::common::plain(&refused.stderr), @"");
+    assert_snapshot!(crate::common::plain(&refused.stderr), @r#"
+    error: profile.toml:4:17: "all" cannot be here: driver 550.163.01 has no multi-user server
+      |
+    4 | mps = { serve = "all" }
+      |                 ^^^^^ its control program has -multiuser-server from driver 555 on; "one-at-a-time" and "user:NAME" do without
+    "#);
     for serve in ["all", "group:root"] {
         let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
         let why = format!("\"{serve}\" cannot be here: driver 550.163.01 has no multi-user server");
