@@ -137,14 +137,12 @@ impl Shared<'_> {
         });
         self.run_dir.write_record(record)?;
         daemon.verify(&process, shall)?;
-        let first = match (record.settings.server, serve(record)) {
-            (Server::Lazy, _) => None,
+        let first = match record.settings.server {
             // One that was found running may serve somebody already.
-            _ if !is_new && self.has_server(pid)? => None,
-            // The shared server is root's, whoever it is started for.
-            (Server::Eager, Serve::All | Serve::Group(_)) => Some(Uid::ROOT),
-            (Server::Eager, Serve::User(name)) => Some(user(&name)?.uid),
-            (Server::Eager, _) => Some(self.site.environment.server_user()),
+            Server::Eager if is_new || !self.has_server(pid)? => {
+                Some(self.first_user(serve(record))?)
+            }
+            Server::Eager | Server::Lazy => None,
         };
         // One that was found may have been told anything, by an interrupted change or by its owner.
         let was = if is_new {
@@ -157,7 +155,17 @@ impl Shared<'_> {
         Ok(self.run_dir.write_record(record)?)
     }
 
-    fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
+    /// Whom an eager server is started for.
+    pub(super) fn first_user(&self, serve: Serve) -> Result<Uid, Cause> {
+        Ok(match serve {
+            // The shared server is root's, whoever it is started for.
+            Serve::All | Serve::Group(_) => Uid::ROOT,
+            Serve::User(name) => user(&name)?.uid,
+            Serve::OneAtATime | Serve::Own => self.site.environment.server_user(),
+        })
+    }
+
+    pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
         let table = self.site.environment.host.processes()?;
         Ok(table.children(daemon).next().is_some())
     }
@@ -252,7 +260,7 @@ impl Shared<'_> {
 }
 
 /// Whose clients a recorded device serves: a record always says.
-fn serve(record: &DeviceRecord) -> Serve {
+pub(super) fn serve(record: &DeviceRecord) -> Serve {
     let serve = record.settings.serve.clone();
     serve.unwrap_or(Serve::OneAtATime)
 }

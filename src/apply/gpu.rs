@@ -159,6 +159,7 @@ impl<'a> GpuRun<'a> {
                 placement,
             } => self.destroy_gpu_instance(*profile, name, *placement),
             Action::Set(set) => self.set(set),
+            Action::StartServer(server) => self.start_server(server),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }

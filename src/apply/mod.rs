@@ -21,6 +21,7 @@ mod logs;
 mod mode;
 mod names;
 mod retry;
+mod server;
 mod set;
 mod standing;
 mod undo;

@@ -111,7 +111,8 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             up.record(&after)?;
             large_logs::put_aside_under_lock(&after, &up.home, environment, ui);
             up.report(&after, &carried_out, changes)?;
-            remark(&carried_out, ui);
+            ui.beside(&carried_out);
+            remark(&after, &carried_out, ui);
             return Ok(());
         }
         if !plan.gpus.iter().any(|gpu| gpu.to_be_continued) {
@@ -199,15 +200,19 @@ impl Up<'_> {
 }
 
 /// What the MPS default surprises people with, said when daemons are started.
-fn remark(plan: &Plan, ui: &Ui) {
+fn remark(node: &Node, plan: &Plan, ui: &Ui) {
     let one_at_a_time = plan.steps().any(
         |step| matches!(&step.action, Action::Start(start) if *start.serve() == Serve::OneAtATime),
     );
     if one_at_a_time {
-        ui.note(
+        let how_to_share = match node.lacks_multiuser_server() {
+            Some(_) => "",
+            None => " serve = \"all\" lets users share.",
+        };
+        ui.note(&format!(
             "These devices serve one user at a time: a second user's program waits in cuInit until \
-             the first user's have gone. serve = \"all\" lets users share.",
-        );
+             the first user's have gone.{how_to_share}"
+        ));
     }
 }
 

@@ -44,10 +44,7 @@ pub fn export(node: &Node, home: &RunDir, caller: Uid) -> Exported {
     }
     let starts_only = |plan: &Result<Plan, String>| {
         let steps = plan.iter().flat_map(Plan::steps);
-        plan.is_ok()
-            && steps
-                .into_iter()
-                .all(|step| matches!(step.action, plan::Action::Start(_)))
+        plan.is_ok() && steps.into_iter().all(|step| step.action.is_start())
     };
     if !starts_only(&judge(node, &wanted(&pinned))) {
         pinned.fill(true);

@@ -105,7 +105,7 @@ pub(super) fn look(
         .map(|device| (device.key, device.uuid))
         .collect();
     let programs = environment.mps_programs().ok();
-    let client_limit = client_limit(&node.driver);
+    let client_limit = node.client_limit();
     let (boot_id, processes, gpus) = (&node.boot_id, &node.processes, &node.gpus);
     let is_under_way = !node.under_way.is_empty();
     // Control sessions are short-lived programs with limits of their own.
@@ -162,13 +162,6 @@ pub(super) fn look(
             .collect()
     });
     *answers = answered;
-}
-
-/// How many clients a whole GPU takes: 48 up to driver 580, measured there. Later ones are said to take 60, and
-/// how many a MIG device takes nobody has measured.
-fn client_limit(driver: &str) -> Option<u32> {
-    let major: u32 = driver.split('.').next()?.parse().ok()?;
-    (major < 590).then_some(48)
 }
 
 /// Which files say what mig-mps has made and is changing, and of when they are: each is replaced when what it

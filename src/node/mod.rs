@@ -5,6 +5,7 @@
 mod answers;
 mod daemons;
 mod device;
+mod driver;
 mod foreign;
 mod gpu;
 mod journal;
@@ -64,7 +65,7 @@ pub struct Node {
     pub hidden: Vec<String>,
     /// The GPUs among that, in words: they are lost, or not to be read.
     pub lost: Vec<String>,
-    /// MPS programs that mig-mps has not started. Looked for with [`Look::Status`] alone.
+    /// MPS programs that mig-mps has not started. Not looked for with [`Look::Geometry`] and [`Look::Offers`].
     pub foreign: Vec<Foreign>,
     /// Programs that compute outside MPS. Looked for with [`Look::Status`] alone.
     pub outside: Vec<Outside>,

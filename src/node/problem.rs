@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{Foreign, Life, MpsProgram, Node, Served};
 use crate::host::user_name;
-use crate::profile::{MemoryLimit, Server};
+use crate::profile::MemoryLimit;
 
 /// Something that is not as it should be, or worth a word, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,10 +107,7 @@ impl Node {
             .map(|journal| Problem::of_node(format!("a change is under way: {journal}")))
             .collect();
         for served in self.served.iter().filter(wanted) {
-            let ended = served.life == Life::NoServerYet
-                && served.record.finished
-                && served.record.settings.server == Server::Eager;
-            if ended {
+            if served.has_lost_its_server() {
                 let what = "its server has ended; the next client starts another";
                 remarks.push(Problem::of(served, what.to_owned()));
             }

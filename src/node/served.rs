@@ -4,6 +4,7 @@ use super::{DeviceRecord, RunDir};
 use crate::host::{Pid, StartTime, Uid};
 use crate::mps::Defaults;
 use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::profile::Server;
 
 /// A device that mig-mps serves, or served, with what was found of its daemon.
 #[derive(Clone, Debug)]
@@ -114,6 +115,14 @@ impl Served {
             && self
                 .compute_mode
                 .is_some_and(|mode| mode != EXCLUSIVE_PROCESS)
+    }
+
+    /// Whether it was given a server when it started, and has none now. One that goes because another user's
+    /// takes its place, or that is coming up, is not lost.
+    pub fn has_lost_its_server(&self) -> bool {
+        self.life == Life::NoServerYet
+            && self.record.finished
+            && self.record.settings.server == Server::Eager
     }
 
     /// Whether its daemon lives, whatever else is to be said of it.

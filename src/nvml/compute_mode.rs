@@ -8,6 +8,17 @@ use super::{NvmlError, Session};
 /// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: one process may have a context on the GPU.
 pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
 
+/// A compute mode in the words of `nvidia-smi`, in kebab-case.
+pub fn compute_mode_in_words(mode: u32) -> &'static str {
+    match mode {
+        0 => "default",
+        1 => "exclusive-thread",
+        2 => "prohibited",
+        EXCLUSIVE_PROCESS => "exclusive-process",
+        _ => "one that is unknown",
+    }
+}
+
 impl Session {
     /// Reads a GPU's compute mode, by NVML's number.
     ///

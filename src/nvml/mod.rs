@@ -25,7 +25,7 @@ use std::time::Duration;
 use nvml_wrapper::Nvml as Library;
 
 pub use compute_instances::ComputeInstanceReading;
-pub use compute_mode::EXCLUSIVE_PROCESS;
+pub use compute_mode::{EXCLUSIVE_PROCESS, compute_mode_in_words};
 pub use error::{Code, NvmlError};
 pub use gpu::{GpuReading, Memory};
 pub use gpu_instances::GpuInstanceReading;

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Change, ClientOf, Obstacle, Refusal, Set};
+use super::{Beside, Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::mps::Patience;
 use crate::profile::{Serve, Settings};
@@ -33,6 +33,8 @@ pub struct GpuPlan {
     pub obstacles: Vec<Obstacle>,
     /// Which reset or reboot is due, or may be.
     pub due: Option<String>,
+    /// What becomes of its compute mode with the daemons that start and end.
+    pub compute_mode: Option<ModeChange>,
 }
 
 /// One action and why.
@@ -90,6 +92,8 @@ pub enum Action {
     Start(Start),
     /// Change settings of a daemon that goes on running.
     Set(Set),
+    /// Start the server of a daemon that lives and has lost the one it had.
+    StartServer(StartServer),
 }
 
 /// A daemon to be ended.
@@ -123,6 +127,19 @@ pub struct Start {
     /// Whether it is to serve as its record says: that stays, whatever happens, until it does. A run that is killed or
     /// fails is then gone on with.
     pub again: bool,
+    /// The daemons of others that serve its device too.
+    pub beside: Vec<Beside>,
+}
+
+/// An eager server to be started again in its daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartServer {
+    /// Its device's name.
+    pub name: String,
+    /// The UUID its directory is called by.
+    pub uuid: String,
+    /// What the daemon's settings are by then.
+    pub settings: Settings,
 }
 
 impl Start {
@@ -162,6 +179,14 @@ impl Plan {
     /// Every step.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.gpus.iter().flat_map(|gpu| &gpu.steps)
+    }
+
+    /// The daemons that are started.
+    pub fn starts(&self) -> impl Iterator<Item = &Start> {
+        self.steps().filter_map(|step| match &step.action {
+            Action::Start(start) => Some(start),
+            _ => None,
+        })
     }
 
     /// The daemons that are ended.
@@ -236,6 +261,7 @@ impl Plan {
                 own.after = gpu.after.clone();
                 own.steps.extend(gpu.steps.iter().cloned());
                 own.to_be_continued = gpu.to_be_continued;
+                own.compute_mode = gpu.compute_mode.or(own.compute_mode);
             } else {
                 self.gpus.push(gpu.clone());
             }
@@ -318,6 +344,11 @@ impl GpuPlan {
 }
 
 impl Action {
+    /// Whether it starts something on what is there.
+    pub fn is_start(&self) -> bool {
+        matches!(self, Self::Start(_) | Self::StartServer(_))
+    }
+
     /// Whether both are daemons' ends, or both their starts, which may happen side by side.
     pub fn goes_with(&self, other: &Self) -> bool {
         matches!(
@@ -367,6 +398,7 @@ impl fmt::Display for Action {
                 let changes: Vec<String> = set.changes.iter().map(to).collect();
                 write!(f, "set {} of {}", changes.join(", "), set.name)
             }
+            Self::StartServer(server) => write!(f, "start the server of {}", server.name),
         }
     }
 }

@@ -2,16 +2,20 @@
 
 use super::slot::{Slot, Terms};
 use super::standing::{concerns_us, is_unknowable};
-use super::{Action, ClientOf, Obstacle, Place, Set, Start, Step, Stop, change};
+use super::{
+    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
+};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, RunDir, Served};
-use crate::profile::{NameTemplate, Settings};
+use crate::profile::{NameTemplate, Server, Settings};
 
 /// What must happen to the daemons of one GPU.
 #[derive(Default)]
 pub(super) struct Daemons {
     pub(super) stops: Vec<Step>,
     pub(super) sets: Vec<Step>,
+    /// Servers of daemons that go on running.
+    pub(super) servers: Vec<Step>,
     /// From left to right.
     pub(super) starts: Vec<(Place, Step)>,
     pub(super) obstacles: Vec<Obstacle>,
@@ -24,7 +28,7 @@ impl Daemons {
         let mut kept: Vec<&Served> = Vec::new();
         for slot in slots {
             kept.extend(slot.served);
-            daemons.serve(home, slot);
+            daemons.serve(node, home, slot);
         }
         daemons.starts.sort_by_key(|(place, _)| *place);
         let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
@@ -44,9 +48,11 @@ impl Daemons {
     }
 
     /// Brings one device's daemon to what its slot says.
-    fn serve(&mut self, home: &RunDir, slot: &Slot<'_>) {
+    fn serve(&mut self, node: &Node, home: &RunDir, slot: &Slot<'_>) {
+        let beside = slot.device.map(|uuid| Beside::all(node, home, uuid));
+        let beside = beside.unwrap_or_default();
         let because = match slot.served {
-            None => "no daemon serves it".to_owned(),
+            None => beside::because(&beside),
             Some(served) if served.run_dir != *home => {
                 self.obstacles.push(elsewhere(served));
                 return;
@@ -54,6 +60,7 @@ impl Daemons {
             Some(served) => {
                 let Some(because) = reason(served, slot) else {
                     self.set(slot, served);
+                    self.start_server(slot, served);
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, slot) {
@@ -68,6 +75,7 @@ impl Daemons {
             settings: settings(slot),
             by_hand: Vec::new(),
             again: false,
+            beside,
         };
         let step = Step {
             action: Action::Start(start),
@@ -86,11 +94,7 @@ impl Daemons {
         let set = Set {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
-            settings: Settings {
-                // That of a server that is there does not change.
-                server: served.record.settings.server,
-                ..settings(slot)
-            },
+            settings: settings_of(slot, served),
             keep: change::keep(&changes, served),
             changes,
             by_hand: Vec::new(),
@@ -98,6 +102,24 @@ impl Daemons {
         self.sets.push(Step {
             action: Action::Set(set),
             because,
+        });
+    }
+
+    /// Starts an eager server that has ended. Whoever waits for one gets it from the daemon.
+    fn start_server(&mut self, slot: &Slot<'_>, served: &Served) {
+        let is_wanted = slot.settings.server == Server::Eager && served.has_lost_its_server();
+        let is_used = !served.clients.is_empty() || !served.waiting.is_empty();
+        if !is_wanted || !served.is_known || is_used {
+            return;
+        }
+        let start = StartServer {
+            name: served.record.name.clone(),
+            uuid: served.record.uuid.clone(),
+            settings: settings_of(slot, served),
+        };
+        self.servers.push(Step {
+            action: Action::StartServer(start),
+            because: "it has ended".to_owned(),
         });
     }
 
@@ -166,6 +188,14 @@ fn settings(slot: &Slot<'_>) -> Settings {
     Settings {
         serve: Some(slot.serve.clone()),
         ..slot.settings.clone()
+    }
+}
+
+/// The settings of a daemon that goes on running: when its server starts does not change.
+fn settings_of(slot: &Slot<'_>, served: &Served) -> Settings {
+    Settings {
+        server: served.record.settings.server,
+        ..settings(slot)
     }
 }
 

@@ -69,7 +69,7 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         }
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan)
+    Ok(plan.with_compute_modes(node, home))
 }
 
 /// The plan of one GPU, made when it is first needed. A record may name a GPU that is gone.
@@ -91,6 +91,7 @@ pub(super) fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a m
             to_be_continued: false,
             obstacles: Vec::new(),
             due: None,
+            compute_mode: None,
         });
         plan.gpus.len() - 1
     });

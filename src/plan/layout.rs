@@ -227,9 +227,9 @@ impl<'a> Wish<'a> {
         let of = part.compute.len().max(1);
         for nth in 0..of {
             let stays = compute.kept.iter().find(|(_, number)| *number == nth);
-            let served = stays
+            let part_there = stays
                 .zip(standing)
-                .and_then(|(&(index, _), standing)| standing.parts[index].served);
+                .map(|(&(index, _), standing)| &standing.parts[index]);
             layout.slots.push(Slot {
                 gpu: self.gpu.index,
                 entry,
@@ -241,7 +241,8 @@ impl<'a> Wish<'a> {
                     .map_or(self.block.span, |(_, span)| *span),
                 serve: slot::serve(&part.settings, self.caller),
                 settings: &part.settings,
-                served,
+                device: part_there.map(|part| part.compute.uuid.as_str()),
+                served: part_there.and_then(|part| part.served),
                 name: String::new(),
             });
         }

@@ -1,8 +1,10 @@
 //! Pure: a node and what is wanted of it become ordered actions, each with its reason. No I/O.
 
 mod action;
+mod beside;
 mod change;
 mod compute;
+mod compute_mode;
 mod daemons;
 mod down;
 #[cfg(test)]
@@ -19,8 +21,10 @@ mod slot;
 mod standing;
 mod up;
 
-pub use action::{Action, GpuPlan, Place, Plan, Start, Step, Stop};
+pub use action::{Action, GpuPlan, Place, Plan, Start, StartServer, Step, Stop};
+pub use beside::Beside;
 pub use change::{Change, Set};
+pub use compute_mode::ModeChange;
 pub use down::{Down, down};
 pub use kill::{Kill, Victim, kill};
 pub use refusal::{Because, ClientOf, Obstacle, Refusal};

@@ -3,7 +3,7 @@
 use super::daemons::{elsewhere, unreadable};
 use super::down::gpu_plan;
 use super::up::visible;
-use super::{Action, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
+use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, RunDir, Served};
 
@@ -40,6 +40,7 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
                 settings: served.record.settings.clone(),
                 by_hand: by_hand.clone(),
                 again: true,
+                beside: Beside::all(node, home, &served.record.uuid),
             }),
         };
         starts.push((&gpu.uuid, step));
@@ -48,7 +49,7 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
         gpu_plan(node, &mut plan, gpu).steps.push(step);
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan)
+    Ok(plan.with_compute_modes(node, home))
 }
 
 /// The record that says how a device shall be served.

@@ -20,6 +20,8 @@ pub(super) struct Slot<'a> {
     pub(super) span: Span,
     pub(super) serve: Serve,
     pub(super) settings: &'a Settings,
+    /// Its UUID, if the device is there and stays.
+    pub(super) device: Option<&'a str>,
     /// Who serves it now, if the device is there and stays.
     pub(super) served: Option<&'a Served>,
     /// Its name, once it has been given.

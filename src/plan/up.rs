@@ -32,11 +32,12 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
     let slots = drafts.iter_mut().flat_map(|draft| &mut draft.layout.slots);
     slot::name_all(profile, &mut planner.names, slots.collect())?;
     let gpus = drafts.into_iter().map(|draft| draft.finish(node, home));
-    Ok(Plan {
+    let plan = Plan {
         gpus: gpus
             .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
             .collect(),
-    })
+    };
+    Ok(plan.with_compute_modes(node, home))
 }
 
 struct Planner<'a> {
@@ -57,7 +58,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Root's daemon is for others, a plain user's for that user alone: NVIDIA's daemon refuses the
-    /// other way round, after it has started.
+    /// other way round, after it has started. One server for several users takes a driver that has it.
     fn check_serves(&self) -> Result<(), Refusal> {
         let root = self.caller == Uid::ROOT;
         for (serve, span) in &self.profile.serves {
@@ -74,6 +75,22 @@ impl<'a> Planner<'a> {
                     .profile
                     .error(*span, format!("{who} cannot serve \"{serve}\""));
                 let hint = format!("for {who} it is {may}, or leave serve out");
+                return Err(error.with_hint(hint).into());
+            }
+            if let Some(since) = self
+                .node
+                .lacks_multiuser_server()
+                .filter(|_| serve.is_shared())
+            {
+                let message = format!(
+                    "\"{serve}\" cannot be here: driver {} has no multi-user server",
+                    self.node.driver
+                );
+                let hint = format!(
+                    "its control program has -multiuser-server from driver {since} on; \"one-at-a-time\" and \
+                     \"user:NAME\" do without"
+                );
+                let error = self.profile.error(*span, message);
                 return Err(error.with_hint(hint).into());
             }
         }
@@ -239,6 +256,7 @@ impl<'a> Planner<'a> {
             span: name.map_or(block.span, |(_, span)| *span),
             serve: slot::serve(&whole.settings, self.caller),
             settings: &whole.settings,
+            device: (!gpu.in_mig_mode()).then_some(gpu.uuid.as_str()),
             served: standing::present(self.node, self.home, &key),
             name: String::new(),
         });
@@ -341,6 +359,7 @@ impl Draft<'_> {
         }
         // Last: what fails before them leaves nothing of theirs to undo.
         steps.extend(daemons.sets);
+        steps.extend(daemons.servers);
         GpuPlan {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
@@ -351,6 +370,7 @@ impl Draft<'_> {
             to_be_continued: self.to_be_continued,
             obstacles,
             due,
+            compute_mode: None,
         }
     }
 }

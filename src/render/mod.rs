@@ -1,5 +1,6 @@
 //! What a person or a program is shown: tables, JSON, progress, questions.
 
+mod beside;
 mod check;
 mod json;
 mod kill;

@@ -2,11 +2,13 @@ use std::fmt::Write as _;
 
 use console::style;
 
+use super::beside;
 use super::words::count;
 use crate::apply::Allowed;
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::Patience;
-use crate::plan::{Action, GpuPlan, Plan, Step};
+use crate::nvml::compute_mode_in_words;
+use crate::plan::{Action, GpuPlan, ModeChange, Plan, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
 pub(super) fn text(plan: &Plan) -> String {
@@ -28,6 +30,7 @@ pub(super) fn text(plan: &Plan) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
+    out.push_str(&beside::text(plan));
     out.push_str(&ended(plan));
     out
 }
@@ -51,6 +54,7 @@ fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
     a.product == b.product
         && a.before == b.before
         && a.after == b.after
+        && a.compute_mode == b.compute_mode
         && nameless(a) == nameless(b)
 }
 
@@ -70,6 +74,10 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
                 set.name.clear();
                 set.uuid.clear();
                 set.keep.clear();
+            }
+            Action::StartServer(server) => {
+                server.name.clear();
+                server.uuid.clear();
             }
             _ => {}
         }
@@ -126,6 +134,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         "+ create",
         steps.iter().filter_map(|step| created(step, steps)),
     ));
+    lines.extend(group[0].compute_mode.map(mode));
     lines.extend(daemons(group, "+ start", |action| match action {
         Action::Start(start) => Some(&start.name),
         _ => None,
@@ -134,11 +143,29 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         Action::Set(set) => Some(&set.name),
         _ => None,
     }));
+    lines.extend(daemons(
+        group,
+        "+ start the server of",
+        |action| match action {
+            Action::StartServer(server) => Some(&server.name),
+            _ => None,
+        },
+    ));
     if group[0].to_be_continued {
         let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
         lines.push(rest.to_owned());
     }
     lines
+}
+
+/// Programs outside MPS feel it: none computes on a GPU that one process has to itself.
+fn mode(change: ModeChange) -> String {
+    let shall = compute_mode_in_words(change.shall);
+    if change.is_for_a_daemon() {
+        format!("~ set compute mode to {shall}: MPS alone computes (given back by down)")
+    } else {
+        format!("~ set compute mode back to {shall} (as before its daemon)")
+    }
 }
 
 /// Instances that go or come for the same reason, on one line. What the profile asks for needs none.

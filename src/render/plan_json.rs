@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::json::VERSION;
 use crate::geometry::{ComputeChoice, SliceMap};
+use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Step};
 
 /// What `up` came to. `changed` comes last.
@@ -42,6 +43,10 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "steps": gpu.steps.iter().map(step).collect::<Vec<_>>(),
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
+        "compute_mode": gpu.compute_mode.map(|change| json!({
+            "is": change.is.map(compute_mode_in_words),
+            "shall": compute_mode_in_words(change.shall),
+        })),
         "disturbs": clients
             .map(client)
             .collect::<Vec<_>>(),
@@ -108,7 +113,15 @@ fn step(step: &Step) -> Value {
         ),
         Action::Start(start) => (
             "start-daemon",
-            json!({ "device": start.name, "serve": start.serve() }),
+            json!({
+                "device": start.name,
+                "serve": start.serve(),
+                "beside": start.beside.iter().map(|daemon| json!({
+                    "pid": daemon.pid.0,
+                    "user": daemon.user,
+                    "pipe_directory": daemon.pipe_directory.value(),
+                })).collect::<Vec<_>>(),
+            }),
         ),
         Action::Set(set) => (
             "set",
@@ -122,6 +135,7 @@ fn step(step: &Step) -> Value {
                 "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
             }),
         ),
+        Action::StartServer(server) => ("start-server", json!({ "device": server.name })),
     };
     fields["action"] = action.into();
     fields["because"] = step.because.as_str().into();

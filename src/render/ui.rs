@@ -8,7 +8,7 @@ use super::progress::Bar;
 use super::question::ask;
 use super::status::{StatusColumn, StatusView};
 use super::words::harmless_lines;
-use super::{check, json, kill, list, logs_json, models, plan, plan_json, status};
+use super::{beside, check, json, kill, list, logs_json, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
 use crate::check::{BlockOnModel, OnNode};
@@ -127,6 +127,14 @@ impl Ui {
     /// When standard output cannot be written.
     pub fn plan(&self, plan: &Plan) -> Result<()> {
         print(&plan::text(plan))
+    }
+
+    /// Says which foreign daemons serve what a plan starts daemons for.
+    pub fn beside(&self, plan: &Plan) {
+        let text = beside::text(plan);
+        if !text.is_empty() {
+            say(text.trim_end());
+        }
     }
 
     /// Shows whom a plan would disturb, and what is in its way.

@@ -1,5 +1,7 @@
 //! The compute mode of whole GPUs: set for the daemon, given back by its end.
 
+use insta::assert_snapshot;
+use serde_json::json;
 use simnode::node::ComputeMode;
 
 use crate::common::Sim;
@@ -85,4 +87,60 @@ fn a_start_that_fails_gives_it_back() {
     sim.node.fault("daemon start").fails(3).unwrap();
     sim.up(&whole(EXCLUSIVE), &[]).ended(1);
     assert_eq!(mode(&sim), ComputeMode::Default);
+}
+
+/// Every program outside MPS fails afterwards: whoever reads the plan is to know.
+#[test]
+fn plans_say_what_becomes_of_it() {
+    let sim = Sim::with("h200", 2);
+    let one = |settings: &str| whole(settings).replace("all = true", "index = [0]");
+    let path = sim.profile(&one(EXCLUSIVE)).display().to_string();
+    let plan = |sim: &Sim| sim.run(&["plan", &path]).ended(0).tidy();
+    assert_snapshot!(plan(&sim), @"
+    GPU 0  NVIDIA H200  GPU-…
+      ~ set compute mode to exclusive-process: MPS alone computes (given back by down)
+      + start 1 daemon (no daemon serves it): 0
+    ");
+    let gpu = sim.run(&["plan", &path, "--json"]).json()["gpus"][0].clone();
+    let change = json!({ "is": "default", "shall": "exclusive-process" });
+    assert_eq!(gpu["compute_mode"], change);
+    let said = sim.up(&one(EXCLUSIVE), &[]).ended(0).stdout;
+    assert!(
+        said.contains("~ set compute mode to exclusive-process"),
+        "{said}"
+    );
+
+    // It stays when the daemon is started again, and is set again where somebody has changed it.
+    let restart = |sim: &Sim| sim.run(&["restart", "0", "--dry-run"]).ended(0).tidy();
+    assert!(!restart(&sim).contains("compute mode"));
+    set(&sim, ComputeMode::Default);
+    assert_snapshot!(restart(&sim), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (asked for): 0
+      ~ set compute mode to exclusive-process: MPS alone computes (given back by down)
+      + start 1 daemon (asked for): 0
+    ");
+    assert!(plan(&sim).contains("~ set compute mode to exclusive-process"));
+    sim.run(&["restart", "0", "--yes"]).ended(0);
+
+    // A profile that does not ask for it gives it back, and so does down.
+    sim.profile(&one(""));
+    assert_snapshot!(plan(&sim), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (compute-mode is exclusive-process, not as it was): 0
+      ~ set compute mode back to default (as before its daemon)
+      + start 1 daemon (compute-mode is exclusive-process, not as it was): 0
+    ");
+    let down = sim.run(&["down", "--disable-mig", "--yes"]).ended(0).tidy();
+    assert_snapshot!(down, @"
+    GPU 0  NVIDIA H200  GPU-…
+      - stop 1 daemon (asked for): 0
+      ~ set compute mode back to default (as before its daemon)
+    1 daemon stopped.
+    ");
+
+    // What was there before nobody sets.
+    set(&sim, ComputeMode::ExclusiveProcess);
+    sim.profile(&one(EXCLUSIVE));
+    assert!(!plan(&sim).contains("compute mode"), "{}", plan(&sim));
 }

@@ -1,9 +1,10 @@
 //! The same work with the control programs of an older and of a newer driver.
 
+use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use crate::common::{Sim, in_state, is_alive};
+use crate::common::{Sim, in_state, is_alive, is_root};
 use crate::settings::ask;
 
 const PROFILE: &str = r#"
@@ -30,7 +31,7 @@ fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
     for version in [ControlVersion::R550, ControlVersion::R580] {
         let sim = Sim::with("a100-80gb", 2);
         let update = sim.node.node().update(|state| {
-            state.policy.control = version;
+            state.install(version);
             // As many sessions that meet another are refused in silence as were measured.
             state.policy.silent_refusals = 38;
         });
@@ -84,4 +85,48 @@ fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
         assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
         assert_eq!(sim.status()["foreign"], json!([]));
     }
+}
+
+/// The control program of 550 answers `-multiuser-server` with its usage.
+#[test]
+fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
+    if !is_root("serve = \"all\"") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.install(ControlVersion::R550));
+    update.unwrap();
+    let whole = |serve: &str| {
+        format!(
+            "[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ serve = \"{serve}\" }}\n"
+        )
+    };
+    let path = sim.profile(&whole("all")).display().to_string();
+    let refused = sim.run(&["plan", &path]).ended(2);
+    assert_snapshot!(crate::common::plain(&refused.stderr), @r#"
+    error: profile.toml:4:17: "all" cannot be here: driver 550.163.01 has no multi-user server
+      |
+    4 | mps = { serve = "all" }
+      |                 ^^^^^ its control program has -multiuser-server from driver 555 on; "one-at-a-time" and "user:NAME" do without
+    "#);
+    for serve in ["all", "group:root"] {
+        let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
+        let why = format!("\"{serve}\" cannot be here: driver 550.163.01 has no multi-user server");
+        assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+    }
+    assert_eq!(sim.run_dir(), [""; 0]);
+    // Nobody is advised to use it.
+    let said = sim.up(&whole("one-at-a-time"), &[]).ended(0).stderr;
+    assert!(said.contains("waits in cuInit"), "{said}");
+    assert!(!said.contains("all"), "{said}");
+    sim.node
+        .node()
+        .update(|state| state.install(ControlVersion::R580))
+        .unwrap();
+    sim.profile(&whole("all"));
+    let plan = sim.run(&["plan", &path]).ended(0).stdout;
+    assert!(plan.contains("serve is"), "{plan}");
 }

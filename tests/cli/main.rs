@@ -1,10 +1,12 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
+mod beside;
 mod check;
 mod clients;
 mod common;
 mod completions;
 mod compute_mode;
+mod dead_server;
 mod down;
 mod drivers;
 mod environment;

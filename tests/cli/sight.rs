@@ -37,7 +37,7 @@ fn problems(status: &Value, device: Option<&str>) -> Vec<String> {
 }
 
 /// A daemon that somebody has started by hand.
-fn foreign_daemon(sim: &Sim, pipe: &Path, devices: Option<&str>) {
+pub(crate) fn foreign_daemon(sim: &Sim, pipe: &Path, devices: Option<&str>) {
     fs::create_dir(pipe).unwrap();
     let mut control = sim.node.program("nvidia-cuda-mps-control");
     control
@@ -51,7 +51,7 @@ fn foreign_daemon(sim: &Sim, pipe: &Path, devices: Option<&str>) {
 }
 
 /// A directory beside the node's own ones.
-fn beside(sim: &Sim, name: &str) -> PathBuf {
+pub(crate) fn beside(sim: &Sim, name: &str) -> PathBuf {
     sim.node.run_dir().with_file_name(name)
 }
 

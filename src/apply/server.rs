@@ -1,0 +1,30 @@
+//! Servers of daemons that go on running.
+
+use super::daemons::serve;
+use super::gpu::GpuRun;
+use super::{Cause, Shared};
+use crate::node::DeviceRecord;
+use crate::plan::StartServer;
+use crate::profile::Settings;
+
+impl GpuRun<'_> {
+    /// Starts the server that a daemon has lost. It stays when the run fails later: so the record says.
+    pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
+        let record = &self.served(&server.uuid).ok_or(Cause::NoDevice)?.record;
+        self.shared.start_server(record, &server.settings)
+    }
+}
+
+impl Shared<'_> {
+    fn start_server(&self, record: &DeviceRecord, settings: &Settings) -> Result<(), Cause> {
+        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+        // A program that came in between has got one.
+        if self.has_server(daemon.pid)? {
+            return Ok(());
+        }
+        let user = self.first_user(serve(record))?;
+        let was = Some(&record.settings);
+        self.daemon(record).configure(settings, was, Some(user))?;
+        Ok(())
+    }
+}

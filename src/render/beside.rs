@@ -1,0 +1,71 @@
+//! Foreign daemons on devices that get one of ours.
+
+use std::fmt::Write as _;
+
+use super::plan::some;
+use crate::host::printable;
+use crate::node::Variable;
+use crate::plan::{Beside, Plan};
+
+/// What such daemons mean, and how each is ended; empty where there is none.
+pub(super) fn text(plan: &Plan) -> String {
+    let mut all: Vec<(&Beside, Vec<&str>)> = Vec::new();
+    for start in plan.starts() {
+        for daemon in &start.beside {
+            match all.iter_mut().find(|(other, _)| *other == daemon) {
+                Some((_, names)) => names.push(&start.name),
+                None => all.push((daemon, vec![&start.name])),
+            }
+        }
+    }
+    let mut out = String::new();
+    for (daemon, names) in &all {
+        let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
+        let _ = writeln!(
+            out,
+            "Foreign daemon {}{} serves {} too. Its owner ends it with\n  {}",
+            daemon.pid,
+            user.unwrap_or_default(),
+            some(names),
+            quit(&daemon.pipe_directory)
+        );
+    }
+    if !all.is_empty() {
+        out.push_str("Two daemons on a device share it without knowing of each other.\n");
+    }
+    out
+}
+
+/// What ends a daemon, to be copied into a shell. Its directory's name is its owner's choice.
+fn quit(pipe_directory: &Variable) -> String {
+    let variable = match pipe_directory {
+        Variable::Unset => String::new(),
+        Variable::Hidden => "CUDA_MPS_PIPE_DIRECTORY=ITS_DIRECTORY ".to_owned(),
+        Variable::Is(path) => {
+            let path = printable(path).replace('\'', r"'\''");
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+            if path.chars().all(is_plain) {
+                format!("CUDA_MPS_PIPE_DIRECTORY={path} ")
+            } else {
+                format!("CUDA_MPS_PIPE_DIRECTORY='{path}' ")
+            }
+        }
+    };
+    format!("echo quit | {variable}nvidia-cuda-mps-control")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_copied_runs_nothing_else() {
+        let of = |path: &str| quit(&Variable::Is(path.to_owned()));
+        let ends = "nvidia-cuda-mps-control";
+        let plain = format!("echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/a-b_c.1 {ends}");
+        assert_eq!(of("/run/a-b_c.1"), plain);
+        let strange = format!("echo quit | CUDA_MPS_PIPE_DIRECTORY='/a'\\''; rm ?' {ends}");
+        assert_eq!(of("/a'; rm \n"), strange);
+        assert_eq!(quit(&Variable::Unset), format!("echo quit | {ends}"));
+    }
+}

@@ -1,0 +1,95 @@
+//! A foreign daemon on a device that a profile wants served.
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::common::{Sim, shell, user};
+use crate::sight::{beside, foreign_daemon};
+
+const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+
+#[test]
+fn plan_and_up_tell_of_it_and_leave_it_alone() {
+    let sim = Sim::with("h200", 2);
+    let path = sim.profile(WHOLE).display().to_string();
+    let gpu = sim.device("1")["uuid"].as_str().unwrap().to_owned();
+    let pipe = beside(&sim, "seed");
+    foreign_daemon(&sim, &pipe, Some(&gpu));
+    let pid = sim.status()["foreign"][0]["pid"].clone();
+    let tidy = |text: &str| {
+        let text = text.replace(&pipe.display().to_string(), "/seed");
+        crate::common::plain(&text)
+            .replace(&pid.to_string(), "PID")
+            .replace(&user(), "USER")
+    };
+    let plan = sim.run(&["plan", &path]).ended(0).stdout;
+    assert_snapshot!(tidy(&plan), @"
+    GPU 0  NVIDIA H200  GPU-…
+      + start 1 daemon (no daemon serves it): 0
+    GPU 1  NVIDIA H200  GPU-…
+      + start 1 daemon (only a foreign daemon, pid PID, serves it): 1
+    Foreign daemon PID of USER serves 1 too. Its owner ends it with
+      echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control
+    Two daemons on a device share it without knowing of each other.
+    ");
+    let plan = sim.run(&["plan", &path, "--json"]).json();
+    let shown = |gpu: usize| plan["gpus"][gpu]["steps"][0]["beside"].clone();
+    assert_eq!(shown(0), json!([]));
+    assert_eq!(
+        shown(1),
+        json!([{ "pid": pid, "user": user(), "pipe_directory": pipe }])
+    );
+    // It is in nobody's way.
+    let ran = sim.up(WHOLE, &[]).ended(0);
+    let said = tidy(&ran.stderr);
+    let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
+    assert!(
+        said.contains("Foreign daemon PID of USER serves 1 too"),
+        "{said}"
+    );
+    assert!(said.contains(how), "{said}");
+    assert!(
+        ran.stdout.contains("1: 2 daemons serve it"),
+        "{}",
+        ran.stdout
+    );
+    let again = sim.up(WHOLE, &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{again}");
+    shell(format!("kill -0 {pid}")).ended(0);
+
+    // What was said ends it.
+    sim.run(&["down"]).ended(0);
+    let how = how.replace("/seed", &pipe.display().to_string());
+    let program = sim.node.program("nvidia-cuda-mps-control");
+    let how = how.replace(
+        "nvidia-cuda-mps-control",
+        program.get_program().to_str().unwrap(),
+    );
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", &how]).env_clear().envs(sim.node.env());
+    assert!(shell.status().unwrap().success());
+    let plan = sim.run(&["plan", &path]).ended(0).stdout;
+    assert!(
+        plan.contains("+ start 2 daemons (no daemon serves it): 0, 1"),
+        "{plan}"
+    );
+    assert!(!plan.contains("oreign"), "{plan}");
+}
+
+/// It serves a MIG device that stays; one that is made anew it cannot.
+#[test]
+fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(crate::common::SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down"]).ended(0);
+    foreign_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));
+    let path = sim.profile(crate::common::SMALL).display().to_string();
+    let plan = sim.run(&["plan", &path]).ended(0).stdout;
+    assert!(
+        plan.contains("+ start 1 daemon (no daemon serves it): 0.0"),
+        "{plan}"
+    );
+    assert!(plan.contains("(only a foreign daemon, pid "), "{plan}");
+    assert!(plan.contains(" serves 0.2 too"), "{plan}");
+}

@@ -1,0 +1,115 @@
+//! Eager servers that are gone while their daemons live.
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use crate::common::{Sim, in_state, is_alive, shell};
+
+const EAGER: &str = r#"
+[mps]
+serve = "one-at-a-time"
+server = "eager"
+
+[[gpu]]
+select = { all = true }
+mig = false
+"#;
+
+/// Kills the server of a device, which has one; returns when it is gone.
+fn kill_server(sim: &Sim, name: &str) {
+    let server = sim.device(name)["servers"][0]["pid"].clone();
+    shell(format!("kill -9 {server}")).ended(0);
+    while is_alive(&server) || in_state(&sim.status(), "no server yet").is_empty() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_lives() {
+    if !crate::common::is_root("one-at-a-time") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    sim.up(EAGER, &[]).ended(0);
+    let profile = sim.profile(EAGER).display().to_string();
+    let before = sim.device("0");
+    kill_server(&sim, "0");
+    let plan = sim.run(&["plan", &profile, "--exit-code"]).ended(3);
+    assert_snapshot!(plan.tidy(), @"
+    GPU 0  NVIDIA H200  GPU-…
+      + start the server of 1 daemon (it has ended): 0
+    ");
+    let plan = sim.run(&["plan", &profile, "--json"]).json();
+    assert_eq!(
+        plan["gpus"][0]["steps"],
+        json!([{ "action": "start-server", "device": "0", "because": "it has ended" }])
+    );
+    // Nobody is disturbed, and nobody is asked.
+    sim.up(EAGER, &[]).ended(0);
+    let after = sim.device("0");
+    assert_eq!(after["state"], "ready");
+    assert_eq!(after["daemon_pid"], before["daemon_pid"]);
+    assert_ne!(after["servers"][0]["pid"], before["servers"][0]["pid"]);
+    assert_eq!(after["servers"][0]["user"], before["servers"][0]["user"]);
+    let again = sim.up(EAGER, &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{again}");
+}
+
+#[test]
+fn it_starts_with_what_the_daemon_has_been_set_to() {
+    let sim = Sim::with("h200", 1);
+    let whole =
+        |mps: &str| format!("[mps]\n{mps}\n[[gpu]]\nselect = {{ all = true }}\nmig = false\n");
+    sim.up(&whole("active-thread-percentage = 50"), &[])
+        .ended(0);
+    kill_server(&sim, "0");
+    let to = whole("active-thread-percentage = 25");
+    let said = sim.up(&to, &[]).ended(0).stdout;
+    assert!(said.contains("~ set 1 daemon"), "{said}");
+    assert!(said.contains("+ start the server of 1 daemon"), "{said}");
+    assert_eq!(sim.device("0")["state"], "ready");
+    let default = "get_default_active_thread_percentage\n";
+    assert_eq!(crate::settings::ask(&sim, "0", default), "25.0\n");
+    let server = sim.device("0")["servers"][0]["pid"].clone();
+    let of_server = format!("get_active_thread_percentage {server}\n");
+    assert_eq!(crate::settings::ask(&sim, "0", &of_server), "25.0\n");
+    let again = sim.up(&to, &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{again}");
+}
+
+#[test]
+fn one_that_does_not_come_up_is_said_to() {
+    let sim = Sim::with("h200", 1);
+    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    sim.up(whole, &[]).ended(0);
+    kill_server(&sim, "0");
+    sim.node.fault("server start").fails(1).unwrap();
+    let said = sim.up(whole, &[]).ended(1).stderr;
+    assert!(said.contains("start the server of 0"), "{said}");
+    sim.up(whole, &[]).ended(0);
+    assert_eq!(sim.device("0")["state"], "ready");
+}
+
+/// A server is started for its daemon's start, or for one that was there: a daemon that was to wait for its
+/// first client goes on waiting.
+#[test]
+fn a_lazy_daemon_gets_none() {
+    let sim = Sim::with("h200", 1);
+    let whole = |server: &str| {
+        format!(
+            "[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ server = \"{server}\" }}\n"
+        )
+    };
+    sim.up(&whole("lazy"), &[]).ended(0);
+    for server in ["lazy", "eager"] {
+        let said = sim.up(&whole(server), &[]).ended(0).stderr;
+        assert!(said.starts_with("Nothing to do"), "{server}: {said}");
+    }
+    assert_eq!(sim.happened("server launch"), 0);
+    // One that was eager and is to be lazy no longer needs what it has lost.
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole("eager"), &[]).ended(0);
+    kill_server(&sim, "0");
+    let said = sim.up(&whole("lazy"), &[]).ended(0).stderr;
+    assert!(said.starts_with("Nothing to do"), "{said}");
+}
