@@ -87,8 +87,7 @@ impl<'a> Planner<'a> {
                     self.node.driver
                 );
                 let hint = format!(
-                    "its control program has -multiuser-server from driver {since} on; \"one-at-a-time\" and \
-                     \"user:NAME\" do without"
+                    "driver {since} is the first with one; \"one-at-a-time\" and \"user:NAME\" do without"
                 );
                 let error = self.profile.error(*span, message);
                 return Err(error.with_hint(hint).into());

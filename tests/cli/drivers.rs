@@ -110,7 +110,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     error: profile.toml:4:17: "all" cannot be here: driver 550.163.01 has no multi-user server
       |
     4 | mps = { serve = "all" }
-      |                 ^^^^^ its control program has -multiuser-server from driver 555 on; "one-at-a-time" and "user:NAME" do without
+      |                 ^^^^^ driver 555 is the first with one; "one-at-a-time" and "user:NAME" do without
     "#);
     for serve in ["all", "group:root"] {
         let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
