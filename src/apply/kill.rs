@@ -109,6 +109,7 @@ fn end(
             _ => Err(error.into()),
         };
     }
+    let mut is_sent = false;
     if let (Some((signal, name)), Some(held)) = (signal, &held) {
         if interrupt.is_asked() && !held.ends_within(A_MOMENT) {
             return Ok(Ended::Unsent);
@@ -121,7 +122,7 @@ fn end(
                     error,
                 });
             }
-            Ok(()) if ends(held, interrupt) => {}
+            Ok(()) if ends(held, interrupt) => is_sent = true,
             Ok(()) if interrupt.is_asked() => return Ok(Ended::Unended),
             Ok(()) => {
                 return Err(Cause::StillThere {
@@ -136,7 +137,7 @@ fn end(
         return Err(Cause::StillClient);
     }
     Ok(match held {
-        Some(_) if signal.is_some() => Ended::AfterSignal,
+        Some(_) if is_sent => Ended::AfterSignal,
         _ if !is_off => Ended::Unnoticed,
         // Of a process that cannot be seen nothing can be told.
         None if victim.started.is_none() => Ended::Work,
