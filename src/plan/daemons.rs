@@ -112,13 +112,13 @@ impl Daemons {
         if !is_wanted || !served.is_known || is_used {
             return;
         }
-        let server = StartServer {
+        let start = StartServer {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
             settings: settings_of(slot, served),
         };
         self.servers.push(Step {
-            action: Action::StartServer(server),
+            action: Action::StartServer(start),
             because: "it has ended".to_owned(),
         });
     }

@@ -167,6 +167,13 @@ impl Scene {
                 let served = served.find(of_it).expect("it is served");
                 served.record.settings = set.settings.clone();
             }
+            Action::StartServer(start) => {
+                let mut served = self.node.served.iter_mut();
+                let of_it = |served: &&mut Served| served.record.uuid == start.uuid;
+                let served = served.find(of_it).expect("it is served");
+                assert!(served.is_alive(), "{served:?}");
+                served.life = Life::Ready;
+            }
         }
     }
 
