@@ -75,7 +75,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     };
     let patience = Drain::of(args.drain.filter(|_| !args.now));
     let (lock, node, plan) = loop {
-        let shown = patience.wait(|| plan(&observe(environment, Look::Close)?), ui)?;
+        let shown = patience.wait(|| plan(&observe(environment, Look::Clients)?), ui)?;
         if shown.is_empty() && !args.purge {
             ui.note(&report(&shown));
             if args.destroy_mig || args.disable_mig {
@@ -101,7 +101,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             ui.confirm(&shown, allowed, given)?;
         }
         let lock = locked(environment, &home)?;
-        let node = observe(environment, Look::Close)?;
+        let node = observe(environment, Look::Clients)?;
         match plan(&node) {
             Ok(now) if !now.disturbs_more_than(&shown) => break (lock, node, now),
             Ok(_) => ui.note("The node has changed meanwhile."),

@@ -66,7 +66,7 @@ impl Signal {
 pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let programs = environment.mps_programs()?;
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
-    let node = observe(environment, Look::Close)?;
+    let node = observe(environment, Look::Clients)?;
     let shown = planned(&node, args, &pids, environment)?;
     let signal = args.signal.map(Signal::named);
     if signal.is_some() {
@@ -88,7 +88,7 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         shown.run_dir == RunDir::at(&home.run) && shown.run_dir.owner() == Some(environment.caller)
     });
     let _lock = home.map(|home| locked(environment, &home)).transpose()?;
-    let node = observe(environment, Look::Close)?;
+    let node = observe(environment, Look::Clients)?;
     let left = shown.left(&node);
     let gone = shown.victims.iter();
     for victim in gone.filter(|victim| !left.contains(&victim.client.pid)) {

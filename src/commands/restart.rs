@@ -42,7 +42,7 @@ pub fn run(args: &RestartArgs, environment: &Environment, ui: &Ui) -> Result<()>
     let programs = environment.mps_programs()?;
     let run_dir = RunDir::at(&home.run);
     let plan = || -> Result<(Node, Plan)> {
-        let node = observe(environment, Look::Close)?;
+        let node = observe(environment, Look::Clients)?;
         let plan = plan::restart(&node, &run_dir, &node.resolve(&args.devices)?)?;
         let plan = if args.force {
             plan.by_force(args.drain.unwrap_or(AT_ONCE))

@@ -130,6 +130,7 @@ pub(super) fn look(
                 processes: processes.get(&uuid),
                 programs: programs.as_ref(),
                 answer: None,
+                with_defaults: look != Look::Clients,
             };
             let Some(daemon) = view.liveness(served) else {
                 continue;

@@ -65,7 +65,7 @@ pub struct Node {
     pub hidden: Vec<String>,
     /// The GPUs among that, in words: they are lost, or not to be read.
     pub lost: Vec<String>,
-    /// MPS programs that mig-mps has not started. Not looked for with [`Look::Geometry`] and [`Look::Offers`].
+    /// MPS programs that mig-mps has not started. Looked for with [`Look::Status`], [`Look::Close`] and [`Look::Plan`].
     pub foreign: Vec<Foreign>,
     /// Programs that compute outside MPS. Looked for with [`Look::Status`] alone.
     pub outside: Vec<Outside>,

@@ -33,8 +33,10 @@ pub enum Look {
     /// beyond their MIG devices. A control session costs the daemon log lines and 1 to 2 ms: one is
     /// opened only where NVML and `/proc` leave a question.
     Status,
-    /// At geometry, servers, clients and foreign daemons, with every daemon asked: for deciding whom a change
-    /// would disturb.
+    /// At geometry, servers and clients, with every daemon asked: for deciding whom a change would disturb.
+    Clients,
+    /// As closely, and at what daemons give to their servers, and at foreign daemons: for deciding what is to be
+    /// changed.
     Close,
     /// As closely, and at what every GPU offers: for deciding where instances may lie.
     Plan,
@@ -126,7 +128,7 @@ impl<'a> Observer<'a> {
         // Read last: a server that NVML lists is then seen, and asked for its clients.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         daemons::look(environment, &table, look, &mut node, &mut self.answers);
-        if look.at_processes() {
+        if look.at_processes() && look != Look::Clients {
             foreign::find(environment, &table, &mut node);
         }
         if look == Look::Status {

@@ -54,6 +54,8 @@ pub(super) struct View<'a> {
     pub(super) programs: Option<&'a MpsPrograms>,
     /// What it answered before, if that may do again.
     pub(super) answer: Option<&'a Remembered>,
+    /// Whether it is also asked for what it gives to servers.
+    pub(super) with_defaults: bool,
 }
 
 impl View<'_> {
@@ -172,7 +174,7 @@ impl View<'_> {
         let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
         let asked = self.daemon(served);
         let mut glance = if asked.has_socket() {
-            asked.glance(&children, true, PATIENCE, ANSWER_LIMIT)
+            asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT)
         } else {
             // It would answer its owner by another socket, and no program finds it.
             Err(MpsError::NoDaemon(
@@ -190,7 +192,7 @@ impl View<'_> {
         {
             // A server came up meanwhile, and may have clients already.
             children = seen.servers.iter().map(|server| server.pid).collect();
-            glance = asked.glance(&children, true, PATIENCE, ANSWER_LIMIT);
+            glance = asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT);
         }
         match glance {
             Ok(mut glance) => {
