@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use mig_mps::apply::Allowed;
 use mig_mps::environment::Environment;
 
+use crate::common::hearing;
 use crate::scene::{Hand, Layout, Scene};
 
 const LAYOUT: &str = "APPLY_TEST_LAYOUT";
@@ -30,21 +31,6 @@ pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Child {
         .unwrap();
     wait_for(&mut child, PLANNED);
     child
-}
-
-/// The same command, hearing the signals that whoever runs the tests may ignore: a shell's background
-/// job ignores Ctrl-C, and so would every program below it.
-pub(crate) fn hearing(command: &Command) -> Command {
-    let mut heard = Command::new("/usr/bin/env");
-    heard
-        .arg("--default-signal=INT,TERM,HUP")
-        .arg(command.get_program())
-        .args(command.get_args())
-        .env_clear();
-    for (name, value) in command.get_envs() {
-        heard.envs(value.map(|value| (name, value)));
-    }
-    heard
 }
 
 /// Has it carry its plan out.

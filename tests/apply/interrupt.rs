@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child;
-use crate::common::{Ran, SMALL, Sim, in_state};
+use crate::common::{Ran, SMALL, Sim, hearing, in_state};
 use crate::faults::{AFTER, BEFORE};
 use crate::scene::Scene;
 
@@ -146,7 +146,7 @@ fn down_stops_and_says_what_is_left() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     sim.node.fault("quit").slow(A_WHILE).unwrap();
-    let mut command = child::hearing(&sim.command(&["down", "--destroy-mig", "--yes"]));
+    let mut command = hearing(&sim.command(&["down", "--destroy-mig", "--yes"]));
     let child = command
         .stderr(Stdio::piped())
         .stdout(Stdio::piped())
@@ -175,7 +175,7 @@ fn nothing_has_been_changed_it_ends_at_once() {
     let before = sim.status();
     let app = sim.client("0.2");
     // Waiting for a client.
-    let mut command = child::hearing(&sim.command(&["down", "--drain", "600"]));
+    let mut command = hearing(&sim.command(&["down", "--drain", "600"]));
     let mut down = command.stderr(Stdio::piped()).spawn().unwrap();
     child::wait_for(&mut down, "waiting for at most");
     interrupt(&down);
@@ -184,7 +184,7 @@ fn nothing_has_been_changed_it_ends_at_once() {
     // Waiting for another change.
     let lock = std::fs::File::open(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
-    let mut down = child::hearing(&sim.command(&["down"]));
+    let mut down = hearing(&sim.command(&["down"]));
     let down = down.stderr(Stdio::piped()).spawn().unwrap();
     let waits = || {
         let opened = std::fs::read_dir(format!("/proc/{}/fd", down.id())).unwrap();
@@ -218,7 +218,7 @@ fn a_question_can_be_answered_with_ctrl_c() {
         ])
         .env_clear()
         .envs(sim.node.env());
-    let mut child = child::hearing(&script)
+    let mut child = hearing(&script)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

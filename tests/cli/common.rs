@@ -355,6 +355,21 @@ pub(crate) fn without_gpu(args: &[&str], text: &str) -> Ran {
     Ran::from(child.wait_with_output().unwrap())
 }
 
+/// The same command, hearing the signals that whoever runs the tests may ignore: a shell's background
+/// job ignores Ctrl-C, and so would every program below it.
+pub(crate) fn hearing(command: &Command) -> Command {
+    let mut heard = Command::new("/usr/bin/env");
+    heard
+        .arg("--default-signal=INT,TERM,HUP")
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env_clear();
+    for (name, value) in command.get_envs() {
+        heard.envs(value.map(|value| (name, value)));
+    }
+    heard
+}
+
 /// Runs a program other than `mig-mps`.
 #[must_use]
 pub(crate) fn shell(script: impl AsRef<OsStr>) -> Ran {

@@ -9,7 +9,9 @@ use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use simnode::harness::App;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_alive, is_root, plain, shell, stop, tidy, user};
+use crate::common::{
+    NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell, stop, tidy, user,
+};
 use crate::failures::replace_program;
 use crate::settings::whole;
 
@@ -43,28 +45,20 @@ fn session(sim: &Sim, name: &str) -> Child {
     control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
     control.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut control = control.spawn().unwrap();
-    let ping = b"get_default_client_priority\n";
+    let ping = b"get_device_client_list\n";
     control.stdin.as_mut().unwrap().write_all(ping).unwrap();
     // It prints nothing before its end: that it is open is seen by what it asked.
-    while sim.happened("get_default_client_priority") == 0 {
+    while sim.happened("get_device_client_list") == 0 {
         std::thread::yield_now();
     }
     control
 }
 
-/// Starts it so that it hears Ctrl-C: a shell's background job ignores it, and so would every program below it.
-fn hearing(sim: &Sim, args: &[&str]) -> Child {
-    let kill = sim.command(args);
-    let mut hearing = Command::new("/usr/bin/env");
-    hearing
-        .arg("--default-signal=INT")
-        .arg(kill.get_program())
-        .args(kill.get_args())
-        .env_clear()
-        .envs(sim.node.env())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    hearing.spawn().unwrap()
+/// Starts it so that it hears Ctrl-C.
+fn started(sim: &Sim, args: &[&str]) -> Child {
+    let mut kill = hearing(&sim.command(args));
+    kill.stdout(Stdio::piped()).stderr(Stdio::piped());
+    kill.spawn().unwrap()
 }
 
 /// What it says when it is interrupted now.
@@ -394,7 +388,7 @@ fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
     let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
     let a_while = std::time::Duration::from_millis(600);
     sim.node.fault("terminate_client").slow(a_while).unwrap();
-    let kill = hearing(&sim, &["kill", "0.2", &pids[0], &pids[1], "--yes"]);
+    let kill = started(&sim, &["kill", "0.2", &pids[0], &pids[1], "--yes"]);
     while sim.happened("fault") == 0 {
         std::thread::yield_now();
     }
@@ -429,7 +423,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     // For the server, which is busy with it.
     let a_while = std::time::Duration::from_millis(600);
     sim.node.fault("terminate_client").slow(a_while).unwrap();
-    let kill = hearing(
+    let kill = started(
         &sim,
         &["kill", "0.2", &pids[0], &pids[1], "--signal", "--yes"],
     );
@@ -444,7 +438,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     assert!(!was_sent_term(client.pid()));
     // For the process to take notice.
     let ended = sim.happened("terminate_client");
-    let kill = hearing(&sim, &["kill", "0.2", &pids[0], "--yes"]);
+    let kill = started(&sim, &["kill", "0.2", &pids[0], "--yes"]);
     while sim.happened("terminate_client") == ended {
         std::thread::yield_now();
     }
@@ -453,7 +447,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     error: interrupted
     ");
     // For its end.
-    let kill = hearing(&sim, &["kill", "0.2", &pids[0], "--signal", "--yes"]);
+    let kill = started(&sim, &["kill", "0.2", &pids[0], "--signal", "--yes"]);
     while !was_sent_term(client.pid()) {
         std::thread::yield_now();
     }

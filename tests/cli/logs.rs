@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_alive, is_root, plain, shell};
+use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell};
 
 /// What an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\
@@ -347,7 +347,7 @@ impl Drop for Following {
 fn following_survives_rotation_and_another_daemon_and_ends_with_ctrl_c() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f"]));
+    let mut following = Following::start(&mut hearing(&sim.command(&["logs", "0.0", "-f"])));
     following.await_line("NEW SERVER");
     let first = sim.client("0.0");
     let pid = format!("NEW CLIENT {}", first.pid());

@@ -1,7 +1,7 @@
 //! `restart`: a daemon ends, and another one takes its place with the same settings.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use simnode::node::ComputeMode;
 
 use crate::common::{
-    NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, tidy, user,
+    NOBODY, Ran, SMALL, Sim, hearing, in_state, is_alive, is_root, plain, shell, tidy, user,
 };
 use crate::failures::replace_program;
 use crate::settings::{ask, whole};
@@ -460,18 +460,9 @@ fn ctrl_c_in_between_brings_it_back_and_it_can_be_run_again() {
     let before = sim.device("0")["daemon_pid"].clone();
     let a_while = std::time::Duration::from_millis(600);
     sim.node.fault("daemon start").slow(a_while).unwrap();
-    // A shell's background job ignores Ctrl-C, and so would every program below it.
-    let restart = sim.command(&["restart", "0", "--yes"]);
-    let mut hearing = Command::new("/usr/bin/env");
-    hearing
-        .arg("--default-signal=INT")
-        .arg(restart.get_program())
-        .args(restart.get_args())
-        .env_clear()
-        .envs(sim.node.env())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let restart = hearing.spawn().unwrap();
+    let mut restart = hearing(&sim.command(&["restart", "0", "--yes"]));
+    restart.stdout(Stdio::null()).stderr(Stdio::piped());
+    let restart = restart.spawn().unwrap();
     while sim.happened("fault") == 0 {
         std::thread::yield_now();
     }

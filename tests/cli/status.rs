@@ -110,9 +110,9 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
         .spawn()
         .unwrap();
     let mut input = session.stdin.take().unwrap();
-    std::io::Write::write_all(&mut input, b"get_default_client_priority\n").unwrap();
+    std::io::Write::write_all(&mut input, b"get_device_client_list\n").unwrap();
     // It prints nothing before its end: that it is open is seen by what it asked.
-    while sim.happened("get_default_client_priority") == 0 {
+    while sim.happened("get_device_client_list") == 0 {
         std::thread::yield_now();
     }
     // Without clients nothing needs asking; with one, fault must be told from ready.
