@@ -28,6 +28,9 @@ pub struct StartTime(pub u64);
 /// `PF_KTHREAD` among the flags of field 9 of `/proc/PID/stat`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// `PF_EXITING` among them.
+const EXITING: u64 = 0x4;
+
 /// A live process, as `/proc` shows it. Zombies are none: a dead daemon stays one for ever where
 /// nobody reaps it.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub struct Process {
     pub started: StartTime,
     /// Whether it is stopped by a signal or a debugger: it answers nobody.
     pub is_stopped: bool,
+    /// Whether the kernel is taking it down, which takes a while where it has had a GPU open.
+    pub is_ending: bool,
     /// Its program's name, cut to 15 bytes by the kernel.
     pub name: String,
     /// Whether it is part of the kernel, without a program or files.
@@ -64,13 +69,15 @@ impl Process {
         if matches!(state, "Z" | "X" | "x") {
             return None;
         }
+        let flags: u64 = fields.get(6)?.parse().ok()?;
         Some(Self {
             pid: Pid(pid.parse().ok()?),
             parent: Pid(fields.get(1)?.parse().ok()?),
             started: StartTime(fields.get(19)?.parse().ok()?),
             is_stopped: matches!(state, "T" | "t"),
+            is_ending: flags & EXITING != 0,
             name: name.to_owned(),
-            is_kernel: fields.get(6)?.parse::<u64>().ok()? & KERNEL_THREAD != 0,
+            is_kernel: flags & KERNEL_THREAD != 0,
             directory,
         })
     }
@@ -252,6 +259,18 @@ mod tests {
     fn a_zombie_is_no_process() {
         let stat = "466 (nvidia-cuda-mps) Z 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
         assert!(Process::parse(stat, PathBuf::new()).is_none());
+    }
+
+    /// Seen on an H200: a server that was killed a moment ago was still there, while its GPU was taken from it.
+    #[test]
+    fn one_that_is_taken_down_is_told_from_one_that_runs() {
+        let stat = |flags: u64| {
+            let rest = "1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
+            let stat = format!("466 (nvidia-cuda-mps) S 447 1 1 0 -1 {flags} {rest}");
+            Process::parse(&stat, PathBuf::new()).unwrap().is_ending
+        };
+        assert!(!stat(4_194_560));
+        assert!(stat(4_194_564));
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl View<'_> {
         let Some(processes) = self.processes.filter(|_| served.record.finished) else {
             return false;
         };
-        let is_running = |process: &Process| !process.is_stopped;
+        let is_running = |process: &Process| !process.is_stopped && !process.is_ending;
         if !processes.clients.is_empty() || !self.table.get(daemon).is_some_and(is_running) {
             return false;
         }
@@ -197,9 +197,13 @@ impl View<'_> {
         match glance {
             Ok(mut glance) => {
                 // Measured: a server that was killed is listed for a moment, with a fault.
+                let ends = |pid: Pid| {
+                    let process = self.host.process(pid);
+                    process.is_some_and(|process| process.is_ending)
+                };
                 glance
                     .servers
-                    .retain(|server| !self.host.has_ended(server.pid));
+                    .retain(|server| !self.host.has_ended(server.pid) && !ends(server.pid));
                 self.fill_in(served, &glance);
                 let seen = seen.filter(|_| lasts(&glance))?;
                 return Some(Remembered { seen, glance });
