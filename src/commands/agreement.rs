@@ -54,7 +54,10 @@ impl Agreement<'_> {
             match now.permit(HINT).map_err(anyhow::Error::from) {
                 Ok(()) => {}
                 // A client came in between: there may be time left for it.
-                Err(refusal) if self.drain.allows(&refusal) => continue,
+                Err(refusal) if self.drain.allows(&refusal) => {
+                    plan = now;
+                    continue;
+                }
                 Err(refusal) => return Err(refusal),
             }
             if now == plan {

@@ -177,6 +177,32 @@ fn the_time_at_the_question_is_not_waited() {
     restart.end().ended(0);
 }
 
+/// Who comes while the question stands is waited for as well, for as long as was said.
+#[test]
+fn a_client_that_comes_at_the_question_is_waited_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let ask = |limit: &str| {
+        let mut restart = sim.dialogue(&format!("restart 0.2 --drain {limit}"));
+        restart.await_text("Go on?");
+        restart
+    };
+    let mut restart = ask("1");
+    let client = sim.client("0.2");
+    restart.press("y\r");
+    restart.await_text("waiting for at most");
+    restart.end().ended(4);
+
+    assert!(client.finish().status.success());
+    let mut restart = ask("600");
+    let client = sim.client("0.2");
+    restart.press("y\r");
+    restart.await_text("waiting for at most");
+    assert!(client.finish().status.success());
+    let done = restart.end().ended(0).stdout;
+    assert_eq!(done.matches("This will").count(), 1, "{done}");
+}
+
 /// Seen: a question about what had changed was asked under the lock, and nobody else could change anything before
 /// it was answered.
 #[test]
