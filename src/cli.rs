@@ -125,7 +125,7 @@ pub fn main() -> ExitCode {
         .nth(1)
         .is_some_and(|word| word == LAUNCH)
     {
-        let Err(error) = launch::run(&launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
+        let Err(error) = launch::run(launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
         render::error(&format!("{error:#}"), &[]);
         return ExitCode::FAILURE;
     }

@@ -81,8 +81,8 @@ pub struct Environment {
     pub interrupt: Interrupt,
     /// How long one NVML call of a change may take.
     pub call_limit: Duration,
-    /// `mig-mps` itself: what launches daemons of other users.
-    pub launcher: PathBuf,
+    /// `mig-mps` itself, as the helper that starts other users' daemons.
+    pub helper: PathBuf,
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
     systemctl: Option<PathBuf>,
@@ -161,8 +161,8 @@ pub struct MpsPrograms {
     pub control: PathBuf,
     /// The daemon's `PATH`: it finds the server program there by name.
     pub path: OsString,
-    /// `mig-mps` itself, which becomes another user before it turns into the control program.
-    pub launcher: PathBuf,
+    /// `mig-mps` itself, as the helper that becomes another user and then the control program.
+    pub helper: PathBuf,
 }
 
 impl Environment {
@@ -185,7 +185,7 @@ impl Environment {
             interrupt: Interrupt::default(),
             call_limit: CALL_LIMIT,
             // Also where the file has been replaced meanwhile.
-            launcher: PathBuf::from("/proc/self/exe"),
+            helper: PathBuf::from("/proc/self/exe"),
             control: path(CONTROL),
             nvidia_smi: path(NVIDIA_SMI),
             systemctl: path(SYSTEMCTL),
@@ -246,23 +246,18 @@ impl Environment {
         })
     }
 
-    /// Every run directory that reading commands look into, the system's first: the system's and
-    /// the caller's own, for root every user's; the one alone that `MIG_MPS_RUN_DIR` names.
+    /// Every run directory that commands read, the system's first: the system's and the caller's own, or the one
+    /// that `MIG_MPS_RUN_DIR` names. Root reads no user's: what a user can write is no fact about the node.
     pub fn run_dirs(&self) -> Vec<PathBuf> {
         if let Some(run) = &self.run {
             return vec![run.clone()];
         }
         let mut dirs = vec![PathBuf::from(SYSTEM_RUN_DIR)];
-        if self.is_root() {
-            let users = std::fs::read_dir("/run/user")
-                .into_iter()
-                .flatten()
-                .flatten();
-            dirs.extend(users.map(|user| user.path().join("mig-mps")));
-        } else if let Ok(home) = self.home() {
+        if !self.is_root()
+            && let Ok(home) = self.home()
+        {
             dirs.push(home.run);
         }
-        dirs.retain(|dir| dir.is_dir());
         dirs
     }
 
@@ -297,7 +292,7 @@ impl Environment {
         Ok(MpsPrograms {
             control,
             path,
-            launcher: self.launcher.clone(),
+            helper: self.helper.clone(),
         })
     }
 

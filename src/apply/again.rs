@@ -2,7 +2,7 @@
 
 use super::gpu::GpuRun;
 use super::{Cause, Shared};
-use crate::mps::Patience;
+use crate::mps::{Means, Patience};
 use crate::node::DeviceRecord;
 use crate::plan::{Action, Step};
 
@@ -11,13 +11,13 @@ impl GpuRun<'_> {
     pub(super) fn end(
         &self,
         record: &DeviceRecord,
-        patience: Patience,
+        how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
         if self.starts_again(record) {
-            self.shared.end_for_now(record, patience, alone)
+            self.shared.end_for_now(record, how, alone)
         } else {
-            self.shared.end_daemon(record, patience, alone)
+            self.shared.end_daemon(record, how, alone)
         }
     }
 
@@ -34,10 +34,10 @@ impl Shared<'_> {
     fn end_for_now(
         &self,
         record: &DeviceRecord,
-        patience: Patience,
+        how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        self.end_process(record, patience, alone)?;
+        self.end_process(record, how, alone)?;
         self.give_mode_back(record)?;
         self.write_without_daemon(record)
     }

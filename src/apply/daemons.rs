@@ -1,16 +1,11 @@
-use std::path::Path;
-
 use jiff::Timestamp;
 
 use super::{Cause, Shared, lock};
 use crate::host::{Account, Pid, Reader, Uid, group_named};
-use crate::mps::{Daemon, Launch, Launched, Liveness, Patience, WhoMay};
+use crate::mps::{Daemon, Launch, Launched, Means, MpsProgram, Patience, WhoMay};
 use crate::node::{DaemonId, DeviceKey, DeviceRecord};
 use crate::plan::Start;
 use crate::profile::{Serve, Server};
-
-/// What tells which directory a daemon serves in.
-const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 impl Shared<'_> {
     /// Starts a daemon for a device, and its server if it shall be eager; returns once everything
@@ -50,9 +45,11 @@ impl Shared<'_> {
         self.bring_up(&mut record).map(drop)
     }
 
-    /// Whether a recorded daemon lives, as far as can be seen.
+    /// True if a recorded daemon runs, or one of its servers without it.
     pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
-        self.daemon(record).liveness() != Liveness::Dead
+        let host = &self.site.environment.host;
+        let owner = owner(record);
+        owner.is_ok_and(|owner| self.daemon(record).has_processes(host, owner))
     }
 
     /// Brings a daemon to what its record says; tells whether it was started for that, or found.
@@ -65,16 +62,20 @@ impl Shared<'_> {
         let launched = self.hold_mode(record);
         let launched = match launched.and_then(|()| Ok(daemon.launch(host, &shall)?)) {
             Ok(launched) => launched,
-            Err(cause) if daemon.liveness() == Liveness::Dead => {
-                return Err(cause.and(self.clear_away(&daemon, record)));
-            }
-            Err(cause) => return Err(cause),
+            // Something that the kernel does not end keeps its record.
+            Err(cause) if self.is_alive(record) => return Err(cause),
+            Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
         };
-        match self.configure(&daemon, &shall, record, launched) {
-            Ok(()) => Ok(launched.is_new),
+        if let Some(in_the_way) = &launched.in_the_way {
+            self.progress.note(&format!("{}: {in_the_way}", record.name));
+        }
+        let is_new = launched.is_new;
+        match self.configure(&daemon, &shall, record, &launched) {
+            Ok(()) => Ok(is_new),
             // Half a daemon helps nobody. Its logs stay for whoever reads the error.
-            Err(cause) if launched.is_new => {
-                Err(cause.and(self.end_daemon(record, Patience::Idle, true)))
+            Err(cause) if is_new => {
+                let ended = self.end_daemon(record, (Patience::Idle, Means::Session), true);
+                Err(cause.and(ended))
             }
             // One that was found running may have clients.
             Err(cause) => Err(cause),
@@ -123,20 +124,13 @@ impl Shared<'_> {
         daemon: &Daemon,
         shall: &Launch,
         record: &mut DeviceRecord,
-        Launched { pid, is_new }: Launched,
+        launched: &Launched,
     ) -> Result<(), Cause> {
-        let process = self
-            .site
-            .environment
-            .host
-            .process(pid)
-            .ok_or(Cause::NoDevice)?;
-        record.daemon = Some(DaemonId {
-            pid,
-            start_time: process.started,
-        });
+        let process = &launched.process;
+        let (pid, is_new) = (process.pid, launched.is_new);
+        record.daemon = Some(DaemonId::of(process, &self.site.environment.host));
         self.run_dir.write_record(record)?;
-        daemon.verify(&process, shall)?;
+        daemon.verify(process, shall)?;
         let first = match record.settings.server {
             // One that was found running may serve somebody already.
             Server::Eager if is_new || !self.has_server(pid)? => {
@@ -167,7 +161,7 @@ impl Shared<'_> {
 
     pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
         let table = self.site.environment.host.processes()?;
-        Ok(table.children(daemon).next().is_some())
+        Ok(table.children(daemon).any(MpsProgram::is_one))
     }
 
     /// Ends a daemon if it lives, and removes what was made for it. Its logs stay.
@@ -176,72 +170,35 @@ impl Shared<'_> {
     pub(super) fn end_daemon(
         &self,
         record: &DeviceRecord,
-        patience: Patience,
+        how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        self.end_process(record, patience, alone)?;
+        self.end_process(record, how, alone)?;
         self.clear_away(&self.daemon(record), record)
     }
 
-    /// Ends a daemon's process if it lives.
+    /// Ends a daemon's process if it lives, and every other that serves in its directory.
     pub(super) fn end_process(
         &self,
         record: &DeviceRecord,
-        patience: Patience,
+        (patience, means): (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
+        if record.boot_id != self.site.node.boot_id {
+            return Ok(());
+        }
+        let host = &self.site.environment.host;
         let daemon = self.daemon(record);
-        if record.boot_id == self.site.node.boot_id {
-            match daemon.liveness() {
-                Liveness::Held(pid) => self.end_holder(&daemon, record, pid, (patience, alone))?,
-                // It may live on without its lock file.
-                Liveness::Dead => {
-                    if let Some(id) = record.daemon {
-                        daemon.terminate(&self.site.environment.host, (id.pid, id.start_time))?;
-                    }
-                }
-                Liveness::HeldUnseen | Liveness::Hidden => {
-                    return Err(Cause::Unseen {
-                        pipe: daemon.pipe_dir().to_owned(),
-                    });
-                }
+        let running = record.daemon.as_ref().and_then(|id| id.running(host));
+        if let Some(process) = running {
+            let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
+            daemon.stop(host, (process.pid, process.started), patience, means)?;
+            if means == Means::Heal {
+                return Ok(());
             }
         }
-        Ok(())
-    }
-
-    /// Ends the process that holds a daemon's lock, if it is that daemon.
-    fn end_holder(
-        &self,
-        daemon: &Daemon,
-        record: &DeviceRecord,
-        pid: Pid,
-        (patience, alone): (Patience, bool),
-    ) -> Result<(), Cause> {
-        let host = &self.site.environment.host;
-        let Some(process) = host.process(pid) else {
-            return Ok(());
-        };
-        let serves_here = process
-            .environment(PIPE_VARIABLE)
-            .is_some_and(|pipe| Path::new(&pipe) == daemon.pipe_dir());
-        let is_recorded = match record.daemon {
-            Some(id) => id.pid == pid && id.start_time == process.started,
-            // An interrupted start did not get as far as recording it.
-            None => serves_here,
-        };
-        if is_recorded {
-            let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
-            return Ok(daemon.stop(host, (pid, process.started), patience)?);
-        }
-        if serves_here {
-            return Err(Cause::Foreign {
-                pid,
-                pipe: daemon.pipe_dir().to_owned(),
-            });
-        }
-        // A lock that somebody else holds on a dead daemon's file means nothing.
-        Ok(())
+        // An interrupted start did not get as far as recording its daemon.
+        Ok(daemon.end_unrecorded(host, owner(record)?)?)
     }
 
     fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
@@ -256,6 +213,14 @@ impl Shared<'_> {
             self.run_dir.pipe_dir(&record.uuid),
             self.site.home.log.join(&record.uuid),
         )
+    }
+}
+
+/// The user that a recorded daemon runs as.
+fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
+    match serve(record) {
+        Serve::User(name) => Ok(user(&name)?.uid),
+        _ => Ok(crate::host::caller()),
     }
 }
 

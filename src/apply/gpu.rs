@@ -170,7 +170,7 @@ impl<'a> GpuRun<'a> {
             return Ok(());
         };
         let idle = served.is_known && served.clients.is_empty();
-        let ended = self.end(&served.record, stop.patience, idle);
+        let ended = self.end(&served.record, (stop.patience, stop.means), idle);
         // Also one whose directory could not be cleared away has gone.
         let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
         if has_gone {

@@ -75,6 +75,8 @@ pub trait Progress: Sync {
     fn begin(&self, gpu: u32, action: &Action);
     /// It is done.
     fn end(&self, gpu: u32, action: &Action);
+    /// Something else that the user should know.
+    fn note(&self, what: &str);
 }
 
 /// What is done when a step fails, or the user interrupts the run.

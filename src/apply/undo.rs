@@ -2,7 +2,7 @@ use super::done::Done;
 use super::gpu::GpuRun;
 use super::{Cause, joined};
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
-use crate::mps::Patience;
+use crate::mps::{Means, Patience};
 use crate::node::{DeviceKey, DeviceRecord};
 use crate::nvml::NvmlError;
 
@@ -85,7 +85,7 @@ impl GpuRun<'_> {
                 compute,
                 ours,
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
-            Done::Started(record) => self.end(record, Patience::Idle, true),
+            Done::Started(record) => self.end(record, (Patience::Idle, Means::Session), true),
             Done::Stopped { .. } => self.start_again(step),
             Done::Set { before, after } => self.shared.change_back(before, after),
         }

@@ -1,16 +1,18 @@
-//! `mig-mps launch`, which starts daemons for other users and within limits; nobody calls it by hand.
+//! `mig-mps launch`, the helper that runs the control program as another user or within limits. Nobody calls it by
+//! hand, and it runs no other program.
 
 use std::convert::Infallible;
-use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
+use crate::environment::Environment;
 use crate::host::Limits;
+use crate::mps::{Invocation, Task};
 
-/// What to become, and then which program.
+/// What to become, and what for.
 #[derive(Debug, Parser)]
 #[command(name = crate::host::LAUNCH)]
 pub struct LaunchArgs {
@@ -26,31 +28,64 @@ pub struct LaunchArgs {
     /// The CPUs
     #[arg(long, value_delimiter = ',')]
     cpus: Option<Vec<usize>>,
-    /// How many files it may have open
+    /// The number of files it may have open
     #[arg(long)]
     files: Option<u64>,
-    /// Fewer files will do where the system does not allow so many
+    /// Take fewer files where the system does not allow so many
     #[arg(long)]
     or_fewer: bool,
-    /// The program and its arguments
-    #[arg(last = true, required = true)]
-    program: Vec<OsString>,
+    /// The pipe directory
+    #[arg(long)]
+    pipe: PathBuf,
+    /// The log directory
+    #[arg(long)]
+    log: PathBuf,
+    #[command(subcommand)]
+    task: TaskArgs,
 }
 
-/// Becomes another program.
-///
-/// # Errors
-/// Where that could not be done: nothing has been started.
-pub fn run(args: &LaunchArgs) -> Result<Infallible> {
+#[derive(Debug, Subcommand)]
+enum TaskArgs {
+    /// Become the daemon of a device
+    Daemon {
+        #[arg(long)]
+        device: String,
+        #[arg(long)]
+        multiuser: bool,
+        #[arg(long)]
+        home: Option<PathBuf>,
+    },
+    /// Pass on the commands on standard input
+    Session,
+}
+
+/// Becomes the control program. Returns only if that fails: nothing has been started then.
+pub fn run(args: LaunchArgs) -> Result<Infallible> {
+    let programs = Environment::read().mps_programs()?;
     let limits = Limits {
         user: args.uid.zip(args.gid),
-        groups_of: args.groups_of.clone(),
-        cpus: args.cpus.clone(),
+        groups_of: args.groups_of,
+        cpus: args.cpus,
         files: args.files,
         or_fewer: args.or_fewer,
     };
+    let invocation = Invocation {
+        pipe: args.pipe,
+        log: args.log,
+        task: match args.task {
+            TaskArgs::Session => Task::Session,
+            TaskArgs::Daemon {
+                device,
+                multiuser,
+                home,
+            } => Task::Daemon {
+                device,
+                multiuser,
+                home,
+            },
+        },
+    };
     limits.take()?;
-    let (program, rest) = args.program.split_first().context("no program is named")?;
-    let error = Command::new(program).args(rest).exec();
-    Err(error).with_context(|| format!("cannot start {}", program.display()))
+    let error = invocation.command(&programs).exec();
+    Err(error).with_context(|| format!("cannot start {}", programs.control.display()))
 }

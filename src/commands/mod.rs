@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::apply;
 use crate::environment::{Environment, Home};
 use crate::failure::Status;
-use crate::host::{Lock, make_dir};
+use crate::host::{Directory, Lock};
 use crate::node::{Look, RunDir, observe};
 use crate::profile::Profile;
 use crate::render::Ui;
@@ -69,9 +69,14 @@ fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
 fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Result<Lock> {
     let run_dir = RunDir::at(&home.run);
     // Found out before anything is touched.
-    run_dir.make().context("cannot use the run directory")?;
-    make_dir(&home.log, 0o755).context("cannot use the log directory")?;
-    Ok(Lock::take(&environment.host, &run_dir.lock(), limit)?)
+    let directory = run_dir.make().context("cannot use the run directory")?;
+    Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    Ok(Lock::take(
+        &environment.host,
+        &directory,
+        run_dir.lock(),
+        limit,
+    )?)
 }
 
 /// Tells of a change that was killed: until another one goes on, what it had stopped stays so.

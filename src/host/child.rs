@@ -1,7 +1,6 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +9,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use thiserror::Error;
+
+use super::spawn::isolate;
 
 /// What a child program left behind.
 #[derive(Debug)]
@@ -41,6 +42,22 @@ pub enum RunError {
         /// The limit.
         limit: Duration,
     },
+    /// It wrote without end and was killed.
+    #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MOST_OUTPUT >> 10)]
+    TooMuch {
+        /// The program.
+        program: String,
+        /// The beginning of what it wrote.
+        begun: String,
+    },
+    /// The kernel does not end it, as a process that waits for hardware or a file system that hangs.
+    #[error("{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now")]
+    Unkillable {
+        /// The program.
+        program: String,
+        /// Its process id.
+        pid: u32,
+    },
     /// Its end could not be waited for.
     #[error("cannot wait for {program}: {error}")]
     Wait {
@@ -55,44 +72,78 @@ pub enum RunError {
 /// other end open for ever.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Runs a program to its end with `input` on its standard input, and ends it, with every process it
-/// started and that stayed in its group, when it outlasts `limit`. `input` must fit into a pipe
-/// (64 KiB).
+/// How much a program may write to each of its outputs, in bytes: it may be a user's.
+const MOST_OUTPUT: usize = 1 << 20;
+
+/// How much of that an error quotes, in characters.
+const MOST_QUOTED: usize = 200;
+
+/// How long the kernel may take to end a process that was sent SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Runs a program to its end with `input` on its standard input. A program that outlasts `limit` or writes more
+/// than 1 MiB is ended, with every process it started and that stayed in its group. `input` must fit into a
+/// pipe (64 KiB).
 ///
-/// It has a process group of its own: Ctrl-C in the terminal is for this program to handle and must
-/// not kill, say, a GPU reset half-way.
-///
-/// # Errors
-/// [`RunError`]
+/// The program has a session of its own: Ctrl-C in the terminal is for this program to handle and must not
+/// kill, say, a GPU reset half-way.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
+    isolate(command);
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(|error| RunError::Start {
             program: program.clone(),
             error,
         })?;
-    let waited = converse(&mut child, input, limit);
-    if !matches!(waited, Ok(Some(_))) {
-        // It may have ended by itself meanwhile; either way it is gone after this. It has not been
-        // waited for, so its pid, which is its group's id, is nobody else's.
-        let _ = id_of(&child).map(|group| kill_process_group(group, Signal::KILL));
-        let _ = child.kill();
+    let talk = converse(&mut child, input, limit);
+    if !matches!(talk, Ok(Talk::Ended { .. })) && !kill(&mut child) {
+        // Never waited for: that could take for ever.
+        return Err(RunError::Unkillable {
+            program,
+            pid: child.id(),
+        });
     }
     let status = child.wait();
-    match (waited, status) {
-        (Ok(Some((stdout, stderr))), Ok(status)) => Ok(Output {
+    match (talk, status) {
+        (Ok(Talk::Ended { stdout, stderr }), Ok(status)) => Ok(Output {
             status,
             stdout,
             stderr,
         }),
-        (Ok(None), _) => Err(RunError::Late { program, limit }),
+        (Ok(Talk::Late), _) => Err(RunError::Late { program, limit }),
+        (Ok(Talk::TooMuch { begun }), _) => Err(RunError::TooMuch { program, begun }),
         (Err(error), _) | (_, Err(error)) => Err(RunError::Wait { program, error }),
     }
+}
+
+/// Ends a child and its group; false if the kernel does not end it in time.
+fn kill(child: &mut Child) -> bool {
+    // It may have ended by itself meanwhile. It has not been waited for, so its pid, which is its group's id,
+    // is nobody else's.
+    let _ = id_of(child).map(|group| kill_process_group(group, Signal::KILL));
+    let _ = child.kill();
+    let Ok(pidfd) =
+        id_of(child).and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?))
+    else {
+        return true;
+    };
+    let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+    let timeout = Timespec::try_from(KILL_LIMIT).ok();
+    poll(&mut watched, timeout.as_ref()).is_ok_and(|ended| ended > 0)
+}
+
+/// What came of talking to a child.
+enum Talk {
+    /// It has ended.
+    Ended { stdout: String, stderr: String },
+    /// Time is up.
+    Late,
+    /// It writes without end.
+    TooMuch { begun: String },
 }
 
 /// A program of the machine in a clean environment: what it says is read, so it speaks no other
@@ -119,12 +170,8 @@ pub(super) fn in_its_words(output: &Output) -> String {
     lines.join(" ")
 }
 
-/// Writes the input and reads both outputs until the child has ended; `None` when time is up.
-fn converse(
-    child: &mut Child,
-    input: &str,
-    limit: Duration,
-) -> io::Result<Option<(String, String)>> {
+/// Writes the input and reads both outputs until the child has ended.
+fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk> {
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input.as_bytes()) {
             // A program that does not read its input may still have something to say.
@@ -155,7 +202,7 @@ fn converse(
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
         match poll(&mut watched, Some(&timeout)) {
-            Ok(0) if alive => return Ok(None),
+            Ok(0) if alive => return Ok(Talk::Late),
             Ok(0) => break,
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -164,14 +211,23 @@ fn converse(
             && watched
                 .last()
                 .is_some_and(|ended| ended.revents().contains(PollFlags::IN));
-        out.read()?;
-        err.read()?;
+        for stream in [&mut out, &mut err] {
+            stream.read()?;
+            if stream.bytes.len() > MOST_OUTPUT {
+                let text = String::from_utf8_lossy(&stream.bytes[..4 * MOST_QUOTED]);
+                let begun = text.chars().take(MOST_QUOTED).collect();
+                return Ok(Talk::TooMuch { begun });
+            }
+        }
         if just_ended {
             alive = false;
             deadline = Instant::now() + GRACE;
         }
     }
-    Ok(Some((out.text(), err.text())))
+    Ok(Talk::Ended {
+        stdout: out.text(),
+        stderr: err.text(),
+    })
 }
 
 fn id_of(child: &Child) -> io::Result<RawPid> {
@@ -200,7 +256,10 @@ impl Stream {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        match file.read_to_end(&mut self.bytes) {
+        // One byte more than it may be: that tells too much from just enough.
+        let room = (MOST_OUTPUT + 1).saturating_sub(self.bytes.len());
+        match file.take(room as u64).read_to_end(&mut self.bytes) {
+            Ok(_) if self.bytes.len() > MOST_OUTPUT => {}
             Ok(_) => self.file = None,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -269,13 +328,33 @@ mod tests {
         assert!(!is_alive(pid.trim()), "pid {pid} outlived its caller");
     }
 
+    /// Pid, session and terminal; open descriptors; ignored signals; umask; directory.
     #[test]
-    fn a_program_is_out_of_reach_of_the_terminal() {
-        let own = rustix::process::getpgrp().as_raw_nonzero().to_string();
-        let output = run(&mut shell("cut -d' ' -f1,5 /proc/$$/stat"), "", LONG).unwrap();
-        let (pid, group) = output.stdout.trim().split_once(' ').unwrap();
-        assert_eq!(pid, group);
-        assert_ne!(group, own);
+    fn a_child_gets_nothing_of_its_parents() {
+        let secret = File::open("/proc/self/status").unwrap();
+        rustix::io::fcntl_setfd(&secret, rustix::io::FdFlags::empty()).unwrap();
+        let seen = "cut -d' ' -f1,6,7 /proc/$$/stat; ls /proc/$$/fd | xargs; \
+                    grep SigIgn /proc/$$/status | cut -f2; umask; pwd";
+        let output = run(&mut shell(seen), "", LONG).unwrap();
+        let lines: Vec<&str> = output.stdout.lines().collect();
+        let stat: Vec<&str> = lines[0].split(' ').collect();
+        assert_eq!((stat[0], stat[2]), (stat[1], "0"), "a session without a terminal");
+        assert_eq!(lines[1..], ["0 1 2", "0000000000000000", "0022", "/"]);
+        drop(secret);
+    }
+
+    #[test]
+    fn a_program_that_writes_without_end_is_ended_and_quoted() {
+        let begun = Instant::now();
+        let error = run(&mut shell("yes abc"), "", LONG).unwrap_err();
+        assert!(begun.elapsed() < LONG);
+        let said = error.to_string();
+        assert!(
+            said.starts_with("/bin/sh wrote more than 1024 KiB and was ended; it began with \"abc\\nabc"),
+            "{said}"
+        );
+        let just_enough = format!("head -c {MOST_OUTPUT} /dev/zero");
+        assert_eq!(run(&mut shell(&just_enough), "", LONG).unwrap().stdout.len(), MOST_OUTPUT);
     }
 
     #[test]

@@ -1,4 +1,5 @@
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +22,12 @@ impl Host {
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         let process = self.process(pid)?;
         (process.started == started).then_some(Held { pidfd })
+    }
+
+    /// The inode of this process's pid namespace: pids of another one mean nothing here. `None` where that is hidden.
+    pub fn pid_namespace(&self) -> Option<u64> {
+        let namespace = std::fs::metadata(self.root.join("proc/self/ns/pid")).ok()?;
+        Some(namespace.ino())
     }
 
     /// Whether the process with that id has ended, or there is none; told also where `/proc` hides it.

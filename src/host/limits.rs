@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
-/// The subcommand of `mig-mps` that takes limits and turns into another program.
+/// The hidden subcommand of `mig-mps` that takes limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
 
 /// As whom and within which limits a program shall run.
@@ -54,7 +54,7 @@ pub enum LimitsError {
 }
 
 impl Limits {
-    /// How `mig-mps` is told to take them and turn into a program, whose own arguments come behind.
+    /// The arguments that tell the helper of them; what it runs comes after these.
     pub fn words(&self) -> Vec<String> {
         let mut words = vec![LAUNCH.to_owned()];
         let mut say = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
@@ -73,7 +73,6 @@ impl Limits {
             say("--files", files.to_string());
         }
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
-        words.push("--".to_owned());
         words
     }
 

@@ -1,12 +1,13 @@
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::{Host, Pid, bounded, user_name};
+use rustix::fs::OFlags;
+
+use super::{Directory, Host, Pid, bounded, user_name};
 
 /// The node's change lock: held by the one process that may change it, for as long as this lives.
 #[derive(Debug)]
@@ -42,23 +43,19 @@ pub enum LockError {
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Lock {
-    /// Takes the lock, waiting for at most `limit`.
-    ///
-    /// # Errors
-    /// [`LockError`]
-    pub fn take(host: &Host, path: &Path, limit: Duration) -> Result<Self, LockError> {
+    /// Takes the lock of that name in a directory, waiting for at most `limit`.
+    pub fn take(
+        host: &Host,
+        directory: &Directory,
+        name: &str,
+        limit: Duration,
+    ) -> Result<Self, LockError> {
+        let path = directory.path().join(name);
         let unusable = |error| LockError::Unusable {
-            path: path.to_owned(),
+            path: path.clone(),
             error,
         };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(unusable)?;
+        let mut file = open(directory, name).map_err(unusable)?;
         let begun = Instant::now();
         loop {
             match file.try_lock() {
@@ -66,7 +63,7 @@ impl Lock {
                 Err(TryLockError::Error(error)) => return Err(unusable(error)),
                 Err(TryLockError::WouldBlock) if begun.elapsed() >= limit => {
                     return Err(LockError::Busy {
-                        path: path.to_owned(),
+                        path: path.clone(),
                         holder: holder(host, &mut file),
                         waited: limit,
                     });
@@ -74,13 +71,27 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
             }
         }
+        // The file is ours alone and holds nothing but the pid of its last holder.
         let write = |file: &mut File| {
-            file.set_len(0)?;
             file.seek(SeekFrom::Start(0))?;
-            write!(file, "{}", std::process::id())
+            write!(file, "{:<10}", std::process::id())
         };
         write(&mut file).map_err(unusable)?;
         Ok(Self { _file: file })
+    }
+}
+
+/// Opens the lock file, and makes it if there is none.
+fn open(directory: &Directory, name: &str) -> io::Result<File> {
+    loop {
+        if let Some(file) = directory.open_file_with(name, OFlags::RDWR)? {
+            return Ok(file);
+        }
+        match directory.create_file(name, 0o600) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            // It is opened anew, for reading too.
+            _ => {}
+        }
     }
 }
 
@@ -110,17 +121,17 @@ mod tests {
     #[test]
     fn the_second_is_told_who_holds_it() {
         let path = std::env::temp_dir().join(format!("mig-mps-lock-{}", std::process::id()));
-        let host = Host::at(Path::new("/"));
-        let first = Lock::take(&host, &path, Duration::ZERO).unwrap();
-        let error = Lock::take(&host, &path, Duration::ZERO)
-            .unwrap_err()
-            .to_string();
+        let directory = Directory::make(&path, 0o700).unwrap();
+        let host = Host::at("/".as_ref());
+        let take = || Lock::take(&host, &directory, "lock", Duration::ZERO);
+        let first = take().unwrap();
+        let error = take().unwrap_err().to_string();
         assert!(
             error.starts_with(&format!("process {} (", std::process::id())),
             "{error}"
         );
         drop(first);
-        Lock::take(&host, &path, Duration::ZERO).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        take().unwrap();
+        std::fs::remove_dir_all(&path).unwrap();
     }
 }

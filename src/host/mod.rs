@@ -4,6 +4,7 @@
 //! All its paths hang under one root, so that a test can give it another machine.
 
 mod child;
+mod directory;
 mod files;
 mod held;
 mod holders;
@@ -15,6 +16,7 @@ mod process;
 #[cfg(test)]
 mod programs;
 mod reach;
+mod spawn;
 mod text;
 mod units;
 mod user;
@@ -24,10 +26,8 @@ use std::path::{Path, PathBuf};
 
 use child::plain_command;
 pub use child::{Output, RunError, run};
-pub use files::{
-    end_of, in_path, make_dir, make_dir_of, read_json, remove_if_there, tail, write_json,
-    write_private_json,
-};
+pub use directory::Directory;
+pub use files::in_path;
 pub use held::Held;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
@@ -38,7 +38,7 @@ pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use reach::Reader;
 pub use text::{bounded, printable, steers};
 pub use units::{Unit, Units, UnitsError};
-pub use user::{Account, Uid, caller, group_named, names_in, user_name};
+pub use user::{Account, Uid, caller, group_name, group_named, names_in, user_name};
 
 /// The machine below one root directory.
 #[derive(Clone, Debug)]

@@ -28,6 +28,15 @@ pub struct StartTime(pub u64);
 /// `PF_KTHREAD` among the flags of field 9 of `/proc/PID/stat`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// The system calls in which a thread waits for several files: `poll`, `ppoll`, `select`, `pselect6`, `epoll_wait`,
+/// `epoll_pwait` (the kernel's `unistd.h` of each architecture).
+#[cfg(target_arch = "x86_64")]
+const POLLS: &[i64] = &[7, 271, 23, 270, 232, 281];
+#[cfg(target_arch = "aarch64")]
+const POLLS: &[i64] = &[73, 72, 22];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const POLLS: &[i64] = &[];
+
 /// `PF_EXITING` among them.
 const EXITING: u64 = 0x4;
 
@@ -177,6 +186,15 @@ impl Process {
             .lines()
             .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
         Some(cpus.trim().to_owned())
+    }
+
+    /// True if its main thread waits for whatever comes next, as an idle server program does; false if it is busy
+    /// or waits for something particular. `None` where that is hidden.
+    pub fn is_polling(&self) -> Option<bool> {
+        let line = fs::read_to_string(self.directory.join("syscall")).ok()?;
+        let number = line.split_whitespace().next()?;
+        // `running` is no number, and -1 is no system call.
+        Some(number.parse().is_ok_and(|number: i64| POLLS.contains(&number)))
     }
 
     /// For how long it has been running.

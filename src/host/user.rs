@@ -89,3 +89,11 @@ pub fn user_name(uid: Uid) -> String {
         .flatten()
         .map_or_else(|| uid.to_string(), |user| user.name)
 }
+
+/// A group's name; the number where the system knows none.
+pub fn group_name(gid: u32) -> String {
+    nix::unistd::Group::from_gid(Gid::from_raw(gid))
+        .ok()
+        .flatten()
+        .map_or_else(|| gid.to_string(), |group| group.name)
+}

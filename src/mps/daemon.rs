@@ -1,31 +1,30 @@
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::invocation::{Invocation, Task};
 use super::log::diagnose;
-use super::{Kind, Liveness, LogFile, LogLine, MpsError};
+use super::{Kind, LogDir, LogFile, LogLine, MpsError};
 use crate::environment::MpsPrograms;
-use crate::host::{self, Account, Limits, Pid, Uid};
+use crate::host::{self, Account, Directory, Limits, Pid, Uid};
 
-/// How long a pipe directory's path may be, in bytes. Measured on drivers 550 to 595: 87 work, and
+/// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work, and
 /// with 88 the daemon exits 1 without a word, because `control_privileged` no longer fits into a
 /// socket address.
 pub const MAX_PIPE_DIR: usize = 87;
 
+/// The socket that programs and control sessions find a daemon by.
+pub(super) const SOCKET: &str = "control";
+/// The file that a daemon locks up to driver 595.
+pub(super) const LOCK_FILE: &str = "control_lock";
+/// The file with a daemon's pid, which it locks from driver 615 on.
+pub(super) const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
+
 /// The files a control daemon makes in its pipe directory. After a clean end the first three stay.
-pub(super) const PIPE_FILES: [&str; 5] = [
-    "control",
-    "control_privileged",
-    "control_lock",
-    "log",
-    "nvidia-cuda-mps-control.pid",
-];
+const PIPE_FILES: [&str; 5] = [SOCKET, "control_privileged", LOCK_FILE, "log", PID_FILE];
 
-/// Where in a run directory pipe directories are kept that hold files of their users' own.
+/// The directory in a run directory that keeps pipe directories with files of their users' own.
 pub const LEFT: &str = "left";
-
-/// The one whose lock says whether a daemon lives.
-pub(super) const LOCK_FILE: &str = PIPE_FILES[2];
 
 /// Who may reach a daemon, by its directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ impl WhoMay {
         }
     }
 
-    /// Whom the daemon runs as, and its directories belong to.
+    /// The user the daemon runs as, who owns its directories.
     pub(super) fn owner(&self) -> Uid {
         match self {
             Self::User(account) => account.uid,
@@ -79,10 +78,8 @@ pub struct Daemon {
 impl Daemon {
     /// The daemon with these directories.
     pub fn new(programs: MpsPrograms, pipe: PathBuf, log: PathBuf) -> Self {
-        let marks = LogFile::ALL.map(|file| {
-            let meta = std::fs::symlink_metadata(log.join(file.name()));
-            meta.map_or(0, |meta| meta.len())
-        });
+        let logs = LogDir::open(&log).ok();
+        let marks = LogFile::ALL.map(|file| logs.as_ref().map_or(0, |logs| logs.length(file)));
         Self {
             programs,
             pipe,
@@ -96,133 +93,170 @@ impl Daemon {
         &self.pipe
     }
 
-    /// Whether the socket is there that programs and control sessions find it by.
+    /// The directory around the pipe directory, which nobody but us can change.
+    pub(super) fn device_directory(&self) -> io::Result<Directory> {
+        Directory::open(self.pipe.parent().unwrap_or(&self.pipe))
+    }
+
+    /// The pipe directory, which may be a user's; `None` if there is none.
+    pub(super) fn pipe_directory(&self) -> io::Result<Option<Directory>> {
+        match self.device_directory() {
+            Ok(device) => device.child(self.pipe_name()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn pipe_name(&self) -> &std::ffi::OsStr {
+        self.pipe.file_name().unwrap_or_default()
+    }
+
+    /// True if the socket is there that programs and control sessions find the daemon by. What cannot be seen is
+    /// taken to be there.
     pub fn has_socket(&self) -> bool {
-        self.pipe.join(PIPE_FILES[0]).symlink_metadata().is_ok()
+        match self.pipe_directory() {
+            Ok(Some(pipe)) => pipe.has(SOCKET),
+            Ok(None) => false,
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        }
     }
 
-    /// The control program for a session, run as whoever the pipe directory belongs to: root does not
-    /// connect to what lies in a user's directory.
+    /// Why no program can reach the daemon, where somebody has mounted a file system on its pipe directory.
+    pub fn is_covered(&self) -> bool {
+        let pipe = self.pipe_directory();
+        pipe.is_err_and(|error| error.kind() == io::ErrorKind::CrossesDevices)
+    }
+
+    /// The control program for a session, run as the owner of the pipe directory: root does not connect to what
+    /// lies in a user's directory.
     pub(super) fn control(&self) -> Command {
-        self.control_within(&self.limits_of_owner())
+        self.invoke(Task::Session, &self.limits_of_owner())
     }
 
-    /// What it takes to be the owner of the pipe directory. The directory above it is ours, so nobody else has
-    /// put it there.
+    /// A call of the control program.
+    pub(super) fn invoke(&self, task: Task, limits: &Limits) -> Command {
+        let invocation = Invocation {
+            pipe: self.pipe.clone(),
+            log: self.log.clone(),
+            task,
+        };
+        invocation.command_within(limits, &self.programs)
+    }
+
+    /// What it takes to be the owner of the pipe directory. Only we can have put it there.
     pub(super) fn limits_of_owner(&self) -> Limits {
-        let owner = std::fs::symlink_metadata(&self.pipe);
-        let owner = owner.map(|meta| (meta.uid(), meta.gid())).ok();
-        let may_change = host::caller() == Uid::ROOT;
+        let owner = self.owner().filter(|(uid, _)| {
+            host::caller() == Uid::ROOT && *uid != Uid::ROOT.0
+        });
         Limits {
-            user: owner.filter(|(uid, _)| may_change && Uid(*uid) != Uid::ROOT),
+            user: owner,
             ..Limits::default()
         }
     }
 
-    /// The control program with the clean environment every call of it gets: nothing of the
-    /// caller's `CUDA_*` may reach a daemon, since its servers inherit it.
-    pub(super) fn control_within(&self, limits: &Limits) -> Command {
-        let mut command = if *limits == Limits::default() {
-            Command::new(&self.programs.control)
-        } else {
-            let mut command = Command::new(&self.programs.launcher);
-            command.args(limits.words()).arg(&self.programs.control);
-            command
-        };
-        command
-            .env_clear()
-            .env("PATH", &self.programs.path)
-            .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
-            .env("CUDA_MPS_LOG_DIRECTORY", &self.log)
-            .env("CUDA_MPS_PROTOCOL_VERSION", "2")
-            .current_dir("/");
-        for kept in ["LD_LIBRARY_PATH", "HOME"] {
-            if let Some(value) = std::env::var_os(kept) {
-                command.env(kept, value);
-            }
-        }
-        command
+    /// The owner and group of the pipe directory.
+    fn owner(&self) -> Option<(u32, u32)> {
+        let meta = self.pipe_directory().ok()??.stat_self().ok()?;
+        Some((meta.st_uid, meta.st_gid))
     }
 
-    /// Makes the pipe and log directories.
+    /// Makes the log directory, and the pipe directory with nobody let in but its owner: who may enter follows once
+    /// the daemon holds its lock.
     pub(super) fn make_directories(&self, who: &WhoMay) -> Result<(), MpsError> {
         let make = || {
-            self.put_logs_aside(who.owner())?;
-            for directory in [&self.pipe, &self.log] {
-                host::make_dir_of(directory, who.mode(), who.owner(), who.group())?;
-            }
+            let (logs, name) = self.log_parent()?;
+            logs.detach_mounts(name)?;
+            self.put_logs_aside(&logs, name, who.owner())?;
+            logs.make_child_of(name, who.mode(), who.owner(), who.group())?;
+            let device = self.device_directory()?;
+            device.detach_mounts(self.pipe_name())?;
+            device.make_child_of(self.pipe_name(), 0o700, who.owner(), who.group())?;
             Ok(())
         };
         make().map_err(MpsError::Directory)
     }
 
+    /// Lets those in who may be clients. The lock file is closed to them first: whoever can open it can take its
+    /// lock as soon as the daemon has gone.
+    pub(super) fn open_directory(&self, who: &WhoMay) -> Result<(), MpsError> {
+        let open = || {
+            let device = self.device_directory()?;
+            if !matches!(who, WhoMay::User(_))
+                && let Some(pipe) = device.child(self.pipe_name())?
+                && let Some(lock) = pipe.open_file(LOCK_FILE)?
+            {
+                lock.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            }
+            device.make_child_of(self.pipe_name(), who.mode(), who.owner(), who.group())?;
+            Ok(())
+        };
+        open().map_err(MpsError::Directory)
+    }
+
+    /// The directory around the log directory, and its name in there.
+    fn log_parent(&self) -> io::Result<(Directory, &str)> {
+        let parent = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+        let name = self.log.file_name().and_then(|name| name.to_str());
+        Ok((parent, name.unwrap_or_default()))
+    }
+
     /// Moves logs that were written as another user out of the way: that user may have put links into the
     /// directory, for the next daemon to write through.
-    fn put_logs_aside(&self, owner: Uid) -> std::io::Result<()> {
-        let Ok(meta) = std::fs::symlink_metadata(&self.log) else {
+    fn put_logs_aside(&self, logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
+        let Some(meta) = logs.stat(name)? else {
             return Ok(());
         };
-        if Uid(meta.uid()) == owner || host::caller() != Uid::ROOT {
+        if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
             return Ok(());
         }
-        let name = self.log.file_name().unwrap_or_default().to_string_lossy();
         let aside = (1..=u16::MAX)
-            .map(|number| format!("{name}.of-{}.{number}", meta.uid()))
-            .map(|name| self.log.with_file_name(name))
-            .find(|aside| aside.symlink_metadata().is_err());
-        let Some(aside) = aside else {
+            .map(|number| format!("{name}.of-{}.{number}", meta.st_uid))
+            .find(|aside| !logs.has(aside));
+        match aside {
+            Some(aside) => logs.rename(name, logs, aside),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what daemons leave in the pipe directory, and the directory. One in which its user keeps other files
+    /// is put aside: it must not block us, and the files are not ours to remove.
+    pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
+        let remove = || {
+            let device = match self.device_directory() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                other => other?,
+            };
+            device.detach_mounts(self.pipe_name())?;
+            let removed = self
+                .remove_leftovers()
+                .and_then(|()| device.remove_dir(self.pipe_name()));
+            removed.or_else(|_| self.put_aside())
+        };
+        remove().map_err(MpsError::Directory)
+    }
+
+    /// Moves the pipe directory to a directory of ours where such are kept: a record that a user has made up is not
+    /// looked for there.
+    pub(super) fn put_aside(&self) -> io::Result<()> {
+        let device = self.device_directory()?;
+        let above = device.path().parent().unwrap_or(device.path());
+        let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
+        let name = device.path().file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let free = (1..=u16::MAX)
+            .map(|number| format!("{name}.{number}"))
+            .find(|free| !left.has(free));
+        let free = free.unwrap_or_else(|| name.into_owned());
+        device.rename(self.pipe_name(), &left, free)
+    }
+
+    /// Removes the files of a daemon that has ended. Anyone may hold the lock of an old lock file, so none may be
+    /// left for the next daemon.
+    pub(super) fn remove_leftovers(&self) -> io::Result<()> {
+        let Some(pipe) = self.pipe_directory()? else {
             return Ok(());
         };
-        std::fs::rename(&self.log, &aside).map_err(|error| host::in_path(&self.log, &error))
-    }
-
-    /// Removes the pipe directory of a dead daemon that was another user's: the next one could not use it.
-    pub(super) fn remove_what_another_left(&self, who: &WhoMay) -> Result<(), MpsError> {
-        let owner = std::fs::symlink_metadata(&self.pipe).map(|meta| Uid(meta.uid()));
-        match owner {
-            Ok(owner) if owner != who.owner() && self.liveness() == Liveness::Dead => {
-                self.remove_pipe_dir()
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes what daemons leave in the pipe directory, and the directory. One in which its user keeps files of
-    /// his own is put aside: it must hold nobody up, and what is his is not ours to remove.
-    ///
-    /// # Errors
-    /// [`MpsError::Directory`]
-    pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
-        let removed = self
-            .remove_leftovers()
-            .and_then(|()| std::fs::remove_dir(&self.pipe));
-        match removed {
-            Ok(()) => Ok(()),
-            Err(_) if self.pipe.symlink_metadata().is_err() => Ok(()),
-            Err(_) => self.put_aside().map_err(MpsError::Directory),
-        }
-    }
-
-    /// Moves the pipe directory to where such are kept. That is a directory of ours in between: a record that a user
-    /// has made up is found nowhere.
-    pub(super) fn put_aside(&self) -> std::io::Result<()> {
-        let device = self.pipe.parent().unwrap_or(&self.pipe);
-        let name = device.file_name().unwrap_or_default().to_string_lossy();
-        let left = device.with_file_name(LEFT);
-        host::make_dir(&left, 0o755)?;
-        let free = (1..=u16::MAX)
-            .map(|number| left.join(format!("{name}.{number}")))
-            .find(|place| place.symlink_metadata().is_err());
-        let place = free.unwrap_or_else(|| left.join(&*name));
-        std::fs::rename(&self.pipe, &place).map_err(|error| host::in_path(&self.pipe, &error))
-    }
-
-    /// Removes the files of a daemon that has ended. Anyone may hold the lock of an old lock file,
-    /// so none may be left for the next daemon.
-    pub(super) fn remove_leftovers(&self) -> std::io::Result<()> {
-        PIPE_FILES
-            .iter()
-            .try_for_each(|file| host::remove_if_there(&self.pipe.join(file)))
+        PIPE_FILES.iter().try_for_each(|file| pipe.remove_file(file))
     }
 
     /// The last telling lines its logs have got since this was made, the server's after the
@@ -238,8 +272,11 @@ impl Daemon {
 
     /// The lines of each log since this was made.
     fn lines(&self) -> [Vec<String>; 2] {
-        let tail =
-            |at: usize| host::tail(&self.log.join(LogFile::ALL[at].name()), self.marks[at], 200);
+        let logs = LogDir::open(&self.log).ok();
+        let tail = |at: usize| {
+            let logs = logs.as_ref();
+            logs.map_or_else(Vec::new, |logs| logs.tail(LogFile::ALL[at], self.marks[at], 200))
+        };
         [tail(0), tail(1)]
     }
 

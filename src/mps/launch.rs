@@ -1,21 +1,21 @@
 use std::time::{Duration, Instant};
 
-use super::{Daemon, Liveness, MAX_PIPE_DIR, MpsError, WhoMay};
-use crate::host::{Host, Limits, Output, Pid, Process, Reader, open_files, run};
+use super::invocation::{MULTIUSER, Task};
+use super::processes::{end_all, serves_in};
+use super::program::MpsProgram;
+use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError, WhoMay};
+use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, open_files, run, user_name};
 use crate::profile::{Cpus, NOFILE};
 
-/// How long `nvidia-cuda-mps-control -d` may take: it initialises CUDA first (0.1 s on an idle H200,
+/// How long `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle H200,
 /// seconds on a node whose driver is not persistent).
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 
-/// Has one server of root's serve every user at once.
-const MULTIUSER: &str = "-multiuser-server";
-
-/// How long the lock may stay unheld after the launcher said it was done.
+/// How long the daemon may take to lock its directory after the launcher said it was done.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How a daemon shall be started.
+/// How a daemon is started.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The UUID of its device.
@@ -33,19 +33,18 @@ pub struct Launch {
 }
 
 /// A daemon that runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Launched {
     /// Its process.
-    pub pid: Pid,
+    pub process: Process,
     /// Whether it was started for this; one that was found running may have clients.
     pub is_new: bool,
+    /// A process that was in its way, in words.
+    pub in_the_way: Option<String>,
 }
 
 impl Daemon {
     /// Refuses a pipe directory whose sockets could not be addressed.
-    ///
-    /// # Errors
-    /// [`MpsError::PathTooLong`]
     pub fn check_path(&self) -> Result<(), MpsError> {
         if self.pipe.as_os_str().len() > MAX_PIPE_DIR {
             return Err(MpsError::PathTooLong(self.pipe.clone()));
@@ -53,62 +52,186 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts the daemon for one device; its process is told by its lock.
+    /// Starts the daemon for one device. Until it holds its lock, nobody but its user can enter its pipe directory.
     ///
-    /// A daemon that runs already in the directory (an interrupted `up` left it) is taken over when
-    /// it serves this device.
-    ///
-    /// # Errors
-    /// [`MpsError`], with the launcher's exit status in words.
-    pub fn launch(&self, host: &Host, shall: &Launch) -> Result<Launched, MpsError> {
+    /// A daemon that runs already in the directory and that nobody recorded (an interrupted `up` left it) is taken
+    /// over if it serves this device, and ended otherwise. A start that fails ends what it has started.
+    pub fn launch(&self, host: &Host, wanted: &Launch) -> Result<Launched, MpsError> {
         self.check_path()?;
-        self.check_readers(shall)?;
-        self.remove_what_another_left(&shall.who)?;
-        self.make_directories(&shall.who)?;
-        match self.liveness() {
-            Liveness::Held(pid) => return self.take_over(host, pid, shall),
-            Liveness::HeldUnseen | Liveness::Hidden => {
-                return Err(self.failure(format!(
-                    "another process holds the lock in {} and cannot be seen from here",
-                    self.pipe.display()
-                )));
-            }
-            Liveness::Dead => {}
+        self.check_readers(wanted)?;
+        let owner = wanted.who.owner();
+        if let Some(process) = self.running(host, wanted)? {
+            self.open_directory(&wanted.who)?;
+            return Ok(Launched {
+                process,
+                is_new: false,
+                in_the_way: None,
+            });
         }
+        let in_the_way = self.stranger(host, owner);
+        self.clear(&wanted.who)?;
+        let launched = self
+            .start(host, wanted)
+            .and_then(|process| self.open_directory(&wanted.who).map(|()| process));
+        match launched {
+            Ok(process) => Ok(Launched {
+                process,
+                is_new: true,
+                in_the_way,
+            }),
+            Err(error) => Err(self.give_up(host, owner, error, in_the_way)),
+        }
+    }
+
+    /// Ends what a start that failed has left, and says so.
+    fn give_up(
+        &self,
+        host: &Host,
+        owner: Uid,
+        error: MpsError,
+        in_the_way: Option<String>,
+    ) -> MpsError {
+        let found = self.found(host, owner).len();
+        let left = self.end_found(host, owner);
+        let mut notes: Vec<String> = in_the_way.into_iter().collect();
+        if found > 0 {
+            notes.push(format!("what it had started ({found} processes) was ended"));
+        }
+        if !left.is_empty() {
+            notes.push(format!("the kernel does not end {}", list(&left)));
+        }
+        let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
+        match error {
+            error if notes.is_empty() => error,
+            MpsError::Failed {
+                what,
+                log,
+                last_words,
+            } => MpsError::Failed {
+                what: what + &notes,
+                log,
+                last_words,
+            },
+            error => self.failure(format!("{error}{notes}")),
+        }
+    }
+
+    /// A daemon that runs already in the directory as it should; others of its user are ended.
+    fn running(&self, host: &Host, wanted: &Launch) -> Result<Option<Process>, MpsError> {
+        let owner = wanted.who.owner();
+        let found = self.found(host, owner);
+        let fits = |process: &Process| {
+            let device = process.environment("CUDA_VISIBLE_DEVICES");
+            let is_multiuser = process.command().contains(MULTIUSER);
+            device.as_deref() == Some(&wanted.device) && is_multiuser == wanted.multiuser
+        };
+        let daemons: Vec<&Process> = found
+            .iter()
+            .filter(|found| found.program == MpsProgram::Control)
+            .map(|found| &found.process)
+            .collect();
+        match daemons.as_slice() {
+            [] => return Ok(None),
+            [one]
+                if fits(one)
+                    && self.has_socket()
+                    && self.lock_holder() == LockHolder::Process(one.pid) =>
+            {
+                return Ok(Some((*one).clone()));
+            }
+            _ => {}
+        }
+        let held = daemons.iter().filter_map(|daemon| {
+            let held = host.hold(daemon.pid, daemon.started)?;
+            Some((daemon.pid, held))
+        });
+        let left = end_all(&held.collect::<Vec<_>>());
+        if left.is_empty() {
+            return Ok(None);
+        }
+        Err(self.failure(format!(
+            "daemons that nobody recorded run in {} and do not end: {}",
+            self.pipe.display(),
+            list(&left)
+        )))
+    }
+
+    /// A process that holds the lock and is no daemon of ours. Its lock is on a file that is about to go.
+    fn stranger(&self, host: &Host, owner: Uid) -> Option<String> {
+        let pipe = self.pipe.display();
+        match self.lock_holder() {
+            LockHolder::Nobody => None,
+            LockHolder::Unseen | LockHolder::Hidden => Some(format!(
+                "a process that cannot be seen from here held the lock in {pipe}"
+            )),
+            LockHolder::Process(pid) => {
+                let process = host.process(pid)?;
+                // The pid in a file of a dead daemon means nothing.
+                let holds = !self.is_daemon_here(&process, owner) && process.owner() != Some(Uid::ROOT);
+                let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
+                let name = process.program();
+                holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))
+            }
+        }
+    }
+
+    /// Makes the directories anew, with nothing in them of daemons that have ended.
+    fn clear(&self, who: &WhoMay) -> Result<(), MpsError> {
+        let is_anothers = match self.pipe_directory() {
+            Ok(Some(pipe)) => pipe
+                .stat_self()
+                .is_ok_and(|meta| meta.st_uid != who.owner().0),
+            Ok(None) => false,
+            Err(_) => true,
+        };
+        if is_anothers {
+            self.remove_pipe_dir()?;
+        }
+        self.make_directories(who)?;
         if self.remove_leftovers().is_err() {
             self.put_aside().map_err(MpsError::Directory)?;
-            self.make_directories(&shall.who)?;
+            self.make_directories(who)?;
         }
-        let mut command = self.control_within(&self.limits(shall));
-        command.arg("-d").env("CUDA_VISIBLE_DEVICES", &shall.device);
-        if let WhoMay::User(account) = &shall.who {
-            command.env("HOME", &account.home);
-        }
-        if shall.multiuser {
-            command.arg(MULTIUSER);
-        }
+        Ok(())
+    }
+
+    /// Runs the launcher, and waits for the daemon to hold its lock.
+    fn start(&self, host: &Host, wanted: &Launch) -> Result<Process, MpsError> {
+        let task = Task::Daemon {
+            device: wanted.device.clone(),
+            multiuser: wanted.multiuser,
+            home: match &wanted.who {
+                WhoMay::User(account) => Some(account.home.clone()),
+                _ => None,
+            },
+        };
+        let mut command = self.invoke(task, &self.limits(wanted));
         let output = run(&mut command, "", LAUNCH_LIMIT)?;
         // Judged by the lock and never by the exit status: an option the program does not know ends
         // it with 0.
         let begun = Instant::now();
         loop {
-            match self.liveness() {
-                Liveness::Held(pid) => return Ok(Launched { pid, is_new: true }),
-                _ if !output.status.success() || begun.elapsed() > LOCK_LIMIT => {
-                    return Err(self.failure(in_words(&output, &shall.device)));
-                }
-                _ => std::thread::sleep(PAUSE),
+            if let LockHolder::Process(pid) = self.lock_holder()
+                && let Some(process) = host.process(pid)
+                && process.owner() == Some(wanted.who.owner())
+                && serves_in(&process, &self.pipe)
+            {
+                return Ok(process);
             }
+            if !output.status.success() || begun.elapsed() > LOCK_LIMIT {
+                return Err(self.failure(in_words(&output, &wanted.device)));
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 
     /// Refuses directories that somebody who must get through them may not enter: CUDA goes on without MPS
     /// then, and says nothing.
-    fn check_readers(&self, shall: &Launch) -> Result<(), MpsError> {
+    fn check_readers(&self, wanted: &Launch) -> Result<(), MpsError> {
         // A user's daemon writes its own logs.
-        let logs = matches!(shall.who, WhoMay::User(_)).then_some(&self.log);
+        let logs = matches!(wanted.who, WhoMay::User(_)).then_some(&self.log);
         for path in [&self.pipe].into_iter().chain(logs) {
-            for (who, reader) in &shall.readers {
+            for (who, reader) in &wanted.readers {
                 if let Some(closed) = reader.is_kept_out_of(path) {
                     return Err(MpsError::KeptOut {
                         who: who.clone(),
@@ -121,75 +244,59 @@ impl Daemon {
         Ok(())
     }
 
-    /// As whom and within which limits it shall run; what it has anyway is not asked for.
-    fn limits(&self, shall: &Launch) -> Limits {
-        let files = shall.nofile.unwrap_or(NOFILE);
+    /// The user and the limits it runs with; what it has anyway is not asked for.
+    fn limits(&self, wanted: &Launch) -> Limits {
+        let files = wanted.nofile.unwrap_or(NOFILE);
         let (now, _) = open_files();
         let is_other = now != Some(files);
         Limits {
-            groups_of: match &shall.who {
+            groups_of: match &wanted.who {
                 WhoMay::User(account) => Some(account.name.clone()),
                 _ => None,
             },
-            cpus: shall.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+            cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
             files: is_other.then_some(files),
-            or_fewer: is_other && shall.nofile.is_none(),
+            or_fewer: is_other && wanted.nofile.is_none(),
             ..self.limits_of_owner()
         }
     }
 
-    /// Reads back as whom and within which limits it runs.
-    ///
-    /// # Errors
-    /// [`MpsError::Failed`] with what is otherwise.
-    pub fn verify(&self, process: &Process, shall: &Launch) -> Result<(), MpsError> {
+    /// Reads back the user and the limits it runs with.
+    pub fn verify(&self, process: &Process, wanted: &Launch) -> Result<(), MpsError> {
         let said = |value: Option<String>| value.unwrap_or_else(|| "hidden".to_owned());
-        let differs = |key: &str, shall: String, is: Option<String>| {
-            (is.as_deref() != Some(shall.as_str())).then(|| (key.to_owned(), shall, said(is)))
+        let differs = |key: &str, set: String, is: Option<String>| {
+            (is.as_deref() != Some(set.as_str())).then(|| (key.to_owned(), set, said(is)))
         };
         let owner = process.owner();
         let files = process.open_files();
         let difference = differs(
             "its user",
-            shall.who.owner().to_string(),
+            wanted.who.owner().to_string(),
             owner.map(|uid| uid.to_string()),
         )
         .or_else(|| {
             let cpus = process.cpus();
-            differs("cpus", shall.cpus.as_ref()?.to_string(), cpus)
+            differs("cpus", wanted.cpus.as_ref()?.to_string(), cpus)
         })
         .or_else(|| {
             differs(
                 "nofile",
-                shall.nofile?.to_string(),
+                wanted.nofile?.to_string(),
                 files.map(|files| files.to_string()),
             )
         });
         match difference {
             None => Ok(()),
-            Some((key, shall, is)) => {
-                Err(self.failure(format!("{key} was set to {shall} and reads back as {is}")))
+            Some((key, set, is)) => {
+                Err(self.failure(format!("{key} was set to {set} and reads back as {is}")))
             }
         }
     }
+}
 
-    fn take_over(&self, host: &Host, pid: Pid, shall: &Launch) -> Result<Launched, MpsError> {
-        let process = host.process(pid);
-        let serves = process
-            .as_ref()
-            .and_then(|process| process.environment("CUDA_VISIBLE_DEVICES"));
-        let is_multiuser = process
-            .as_ref()
-            .is_some_and(|process| process.command().contains(MULTIUSER));
-        if serves.as_deref() == Some(shall.device.as_str()) && is_multiuser == shall.multiuser {
-            return Ok(Launched { pid, is_new: false });
-        }
-        Err(self.failure(format!(
-            "process {pid} holds the lock in {} and serves {} otherwise than it shall",
-            self.pipe.display(),
-            serves.as_deref().unwrap_or("a device that cannot be seen")
-        )))
-    }
+fn list(pids: &[Pid]) -> String {
+    let pids: Vec<String> = pids.iter().map(|pid| format!("pid {pid}")).collect();
+    pids.join(", ")
 }
 
 /// What the launcher's exit status means: it says nothing itself. The status is the low byte of

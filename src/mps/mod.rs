@@ -9,11 +9,14 @@ mod daemon;
 mod defaults;
 mod error;
 mod glance;
+mod invocation;
 mod launch;
-mod liveness;
+mod lock;
 mod log;
 mod order;
 mod pending;
+mod processes;
+mod program;
 mod servers;
 mod session;
 mod settings;
@@ -24,11 +27,13 @@ pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
 pub use defaults::Defaults;
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
+pub use invocation::{Invocation, Task};
 pub use launch::{Launch, Launched};
-pub use liveness::Liveness;
+pub use lock::LockHolder;
 pub use log::{
     Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, PutAside,
     Sessions, Woken, merge,
 };
 pub use pending::pending;
-pub use stop::Patience;
+pub use program::{MpsProgram, is_daemon, servers_of};
+pub use stop::{Means, Patience};

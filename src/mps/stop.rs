@@ -1,9 +1,9 @@
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
-
+use super::processes::{end_all, kill_all_after, serves_in};
+use super::program::MpsProgram;
 use super::session::NO_DAEMON;
-use super::{Daemon, Liveness, MpsError, ServerSeen, ServerState};
+use super::{Daemon, MpsError, ServerSeen, ServerState};
 use crate::host::{Held, Host, Pid, RunError, StartTime, run};
 
 /// What happens to the clients of a daemon that is stopped.
@@ -18,56 +18,82 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// Clients shall end at once: `quit -t` takes whole seconds. Before it, each is terminated, which the MPS guide
+    /// Ends clients at once: `quit -t` takes whole seconds. Before it, each is terminated, which the MPS guide
     /// has as the way to end clients without harm; they fail with CUDA error 810.
     pub const AT_ONCE: Self = Self::Force(1);
 }
 
-/// An idle daemon with a server takes 45 to 80 ms to end.
+/// How a daemon is made to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// By a control session, and by signals if that fails and nobody is to be spared.
+    Session,
+    /// By signals alone: it hangs, or a control session is not to be opened with it.
+    Signals,
+    /// Its servers by SIGKILL. If it answers then, it has not hung by itself and goes on; if not, it is ended by
+    /// signals.
+    Heal,
+}
+
+/// How long an idle daemon may take to end: with a server it takes 45 to 80 ms.
 const QUIT_LIMIT: Duration = Duration::from_secs(15);
 
-/// After the control program has returned, or has been refused.
+/// How much longer than it was told a `quit -t` may take. On an H200 it returns to the second.
+const FORCED_QUIT_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long a daemon may take to go after the control program has returned, or has been refused.
 const GONE_LIMIT: Duration = Duration::from_secs(1);
 
-/// For how long a daemon is asked who its clients are that must end at once; one that does not answer is told to quit
-/// without that.
-const ASK_LIMIT: Duration = Duration::from_secs(2);
+/// How long a daemon may take to answer when its hung server has been killed. On an H200 it does so at once.
+const HEAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long it may take after SIGTERM: measured, it dies at once, and its server with it.
-const SIGNAL_LIMIT: Duration = Duration::from_secs(5);
+/// How long terminating the clients may take before the daemon is told to quit without that.
+const TERMINATE_LIMIT: Duration = Duration::from_secs(3);
 
 impl Daemon {
-    /// Ends the daemon, and returns when its process is gone and its lock free.
+    /// Ends the daemon and its servers, and returns when their processes are gone.
     ///
-    /// First it is asked to. One that does not end by that is ended by SIGTERM where nobody is to be spared: its
+    /// First it is asked to. A daemon that does not end by that is ended by signals if nobody is to be spared: its
     /// clients were to end, or it has no server.
-    ///
-    /// # Errors
-    /// [`MpsError::Failed`] with what still stands.
     pub fn stop(
         &self,
         host: &Host,
         daemon: (Pid, StartTime),
         patience: Patience,
+        means: Means,
     ) -> Result<(), MpsError> {
+        // Also those that outlived an earlier daemon.
+        let servers = self.servers(host, daemon.0);
         let Some(held) = host.hold(daemon.0, daemon.1) else {
-            return self.verify_lock_free();
+            return self.ended(&kill_all_after(&servers, Duration::ZERO));
         };
+        match means {
+            Means::Session => {}
+            Means::Signals => return self.end_by_signals(daemon.0, held, servers),
+            Means::Heal => {
+                let left = kill_all_after(&servers, Duration::ZERO);
+                if left.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
+                    return Ok(());
+                }
+                return self.end_by_signals(daemon.0, held, servers);
+            }
+        }
         if patience == Patience::AT_ONCE {
-            self.terminate_clients(host, daemon.0);
+            self.terminate_clients(&servers);
         }
         let (said, limit) = match self.quit(&held, patience) {
-            Quit::Ended => return self.verify_lock_free(),
-            Quit::Failed(error) => return Err(error),
+            Quit::Ended => return self.ended(&kill_all_after(&servers, GONE_LIMIT)),
+            Quit::Failed(error) if patience == Patience::Idle => return Err(error),
+            Quit::Failed(error) => (format!(": {error}"), Duration::ZERO),
             Quit::Refused { said, limit } => (said, limit),
         };
-        let servers = children(host, daemon.0);
-        let mut failure = format!(
-            "the control daemon {} has not ended within {} s{said}",
-            daemon.0,
-            limit.as_secs()
-        );
+        let servers = self.servers(host, daemon.0);
         if patience == Patience::Idle && !servers.is_empty() {
+            let mut failure = format!(
+                "the control daemon {} has not ended within {} s{said}",
+                daemon.0,
+                limit.as_secs()
+            );
             // Measured: the daemon goes on with a quit whose caller has gone.
             if said.is_empty() {
                 failure.push_str(
@@ -77,35 +103,52 @@ impl Daemon {
             }
             return Err(self.failure(failure));
         }
-        self.signal(&held, daemon.0)?;
-        let left: Vec<String> = servers
-            .into_iter()
-            .filter(|(pid, started)| {
-                host.hold(*pid, *started)
-                    .is_some_and(|held| !held.ends_within(GONE_LIMIT))
-            })
-            .map(|(pid, _)| pid.to_string())
-            .collect();
-        if !left.is_empty() {
-            return Err(self.failure(format!(
-                "the control daemon {} did not end when asked to, and was ended; of its servers are left: pid {}",
-                daemon.0,
-                left.join(", ")
-            )));
-        }
-        self.verify_lock_free()
+        self.end_by_signals(daemon.0, held, servers)
     }
 
-    /// Ends a daemon that no control session can reach any more. Its server and their clients'
-    /// connections end with it.
-    ///
-    /// # Errors
-    /// [`MpsError::Failed`] where it does not end.
-    pub fn terminate(&self, host: &Host, daemon: (Pid, StartTime)) -> Result<(), MpsError> {
-        match host.hold(daemon.0, daemon.1) {
-            Some(held) => self.signal(&held, daemon.0),
-            None => Ok(()),
+    /// Ends servers that no daemon has any more, or whose daemon waits for them in vain.
+    pub fn kill_servers(&self, host: &Host, servers: &[(Pid, StartTime)]) -> Result<(), MpsError> {
+        let held = servers
+            .iter()
+            .filter_map(|&(pid, started)| Some((pid, host.hold(pid, started)?)));
+        self.ended(&kill_all_after(&held.collect::<Vec<_>>(), Duration::ZERO))
+    }
+
+    /// The servers of a daemon, and those that serve in its directory without one.
+    fn servers(&self, host: &Host, daemon: Pid) -> Vec<(Pid, Held)> {
+        let table = host.processes().unwrap_or_default();
+        let servers = table.iter().filter(|process| {
+            MpsProgram::of(process) == Some(MpsProgram::Server)
+                && (process.parent == daemon || serves_in(process, &self.pipe))
+        });
+        servers
+            .filter_map(|server| Some((server.pid, host.hold(server.pid, server.started)?)))
+            .collect()
+    }
+
+    /// Ends the daemon, which does not handle SIGTERM, and then what is left of its servers. A healthy server dies with
+    /// its daemon.
+    fn end_by_signals(
+        &self,
+        daemon: Pid,
+        held: Held,
+        servers: Vec<(Pid, Held)>,
+    ) -> Result<(), MpsError> {
+        let mut left = end_all(&[(daemon, held)]);
+        left.extend(kill_all_after(&servers, GONE_LIMIT));
+        self.ended(&left)
+    }
+
+    /// An error if the kernel has not ended some processes.
+    pub(super) fn ended(&self, left: &[Pid]) -> Result<(), MpsError> {
+        if left.is_empty() {
+            return Ok(());
         }
+        let pids: Vec<String> = left.iter().map(|pid| format!("pid {pid}")).collect();
+        Err(self.failure(format!(
+            "{} was sent SIGKILL and has not ended: the kernel cannot end it now",
+            pids.join(", ")
+        )))
     }
 
     /// Asks it to quit, again and again while it is refused.
@@ -114,7 +157,7 @@ impl Daemon {
             Patience::Idle => ("quit\n".to_owned(), QUIT_LIMIT),
             Patience::Force(seconds) => (
                 format!("quit -t {seconds}\n"),
-                QUIT_LIMIT + Duration::from_secs(seconds.into()),
+                FORCED_QUIT_LIMIT + Duration::from_secs(seconds.into()),
             ),
         };
         let begun = Instant::now();
@@ -143,13 +186,12 @@ impl Daemon {
         Quit::Refused { said, limit }
     }
 
-    /// Terminates every client, as far as that can be had: those that are left are ended by the quit that follows.
-    fn terminate_clients(&self, host: &Host, daemon: Pid) {
-        let servers: Vec<Pid> = children(host, daemon)
-            .into_iter()
-            .map(|(pid, _)| pid)
-            .collect();
-        let Ok(glance) = self.glance(&servers, false, ASK_LIMIT, ASK_LIMIT) else {
+    /// Terminates every client that can be reached in time: those that are left are ended by the quit that follows.
+    fn terminate_clients(&self, servers: &[(Pid, Held)]) {
+        let until = Instant::now() + TERMINATE_LIMIT;
+        let left = || until.saturating_duration_since(Instant::now());
+        let servers: Vec<Pid> = servers.iter().map(|(pid, _)| *pid).collect();
+        let Ok(glance) = self.glance(&servers, false, left(), left()) else {
             return;
         };
         // In a fault their work has ended, and a server that waits for them to leave answers nothing (measured: for
@@ -158,30 +200,11 @@ impl Daemon {
         for server in glance.servers.into_iter().filter(can_answer) {
             // 0 is one in a pid namespace that cannot be seen from here.
             for client in server.clients.into_iter().filter(|client| client.0 != 0) {
-                let _ = self.terminate_client(server.pid, client);
+                if left().is_zero() {
+                    return;
+                }
+                let _ = self.terminate_client_within(server.pid, client, left(), left());
             }
-        }
-    }
-
-    /// SIGTERM, which it does not handle.
-    fn signal(&self, held: &Held, pid: Pid) -> Result<(), MpsError> {
-        let sent = held.signal(Signal::TERM);
-        sent.map_err(|error| self.failure(format!("cannot end process {pid}: {error}")))?;
-        // One that is stopped would receive it only when it goes on.
-        let _ = held.signal(Signal::CONT);
-        if held.ends_within(SIGNAL_LIMIT) {
-            return Ok(());
-        }
-        Err(self.failure(format!("process {pid} does not end: it was sent SIGTERM")))
-    }
-
-    fn verify_lock_free(&self) -> Result<(), MpsError> {
-        match self.liveness() {
-            Liveness::Dead => Ok(()),
-            still => Err(self.failure(format!(
-                "the control daemon has ended, but the lock in {} is held: {still:?}",
-                self.pipe.display()
-            ))),
         }
     }
 }
@@ -195,13 +218,4 @@ enum Quit {
         limit: Duration,
     },
     Failed(MpsError),
-}
-
-/// A daemon's servers.
-fn children(host: &Host, daemon: Pid) -> Vec<(Pid, StartTime)> {
-    let table = host.processes().unwrap_or_default();
-    table
-        .children(daemon)
-        .map(|child| (child.pid, child.started))
-        .collect()
 }

@@ -26,8 +26,19 @@ impl Daemon {
     /// # Errors
     /// [`MpsError::Failed`] with the answer, where that is not CUDA's success.
     pub fn terminate_client(&self, server: Pid, client: Pid) -> Result<(), MpsError> {
+        self.terminate_client_within(server, client, PATIENCE, LIMIT)
+    }
+
+    /// The same within other limits.
+    pub(super) fn terminate_client_within(
+        &self,
+        server: Pid,
+        client: Pid,
+        patience: Duration,
+        limit: Duration,
+    ) -> Result<(), MpsError> {
         let command = format!("terminate_client {server} {client}");
-        let answer = self.session(&[&command], PATIENCE, LIMIT)?;
+        let answer = self.session(&[&command], patience, limit)?;
         // The exit status tells nothing. The last line is CUDA's status; refusals are words.
         match answer.lines.last().map(|line| line.trim()) {
             Some("0") => Ok(()),

@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::SystemTime;
 
 use super::Served;
 use crate::host::{Pid, Process, StartTime};
-use crate::mps::{Glance, ServerState};
+use crate::mps::{Glance, LogDir, LogFile, ServerState};
 use crate::nvml::{Processes, Usage};
 
 /// What daemons answered when they were last asked, by their devices' UUIDs.
@@ -15,7 +14,8 @@ pub(super) type Answers = BTreeMap<String, Remembered>;
 #[derive(Clone, Debug)]
 pub(super) struct Remembered {
     pub(super) seen: Seen,
-    pub(super) glance: Glance,
+    /// What it said; `None` if it hung.
+    pub(super) glance: Option<Glance>,
 }
 
 /// What can be seen of a daemon without a control session.
@@ -32,15 +32,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// `None` where the log cannot be read: a fault would stay unseen.
+    /// `None` if the log cannot be read: a fault would stay unseen.
     pub(super) fn of(
         served: &Served,
         daemon: &Process,
         children: &[&Process],
         processes: Option<&Processes>,
-        log_dir: Option<&Path>,
+        logs: Option<&LogDir>,
     ) -> Option<Self> {
-        let log = std::fs::metadata(log_dir?.join("server.log")).ok()?;
         let pids = |usages: &[Usage]| {
             let mut pids: Vec<u32> = usages.iter().map(|usage| usage.pid).collect();
             pids.sort_unstable();
@@ -53,7 +52,7 @@ impl Seen {
                 .collect(),
             compute: processes.map(|processes| pids(&processes.compute)),
             clients: processes.map(|processes| pids(&processes.clients)),
-            log: (log.len(), log.modified().ok()?),
+            log: logs?.mark(LogFile::Server)?,
             recorded: served.run_dir.recorded_at(&served.record.uuid),
         })
     }

@@ -1,6 +1,5 @@
 //! Finds out how each recorded daemon is: passively first, then by asking it.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -9,7 +8,8 @@ use super::natural::natural;
 use super::view::View;
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
-use crate::host::{ProcessTable, Uid, printable};
+use crate::host::{ProcessTable, printable};
+use crate::mps::LogDir;
 
 /// Reads the records of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
@@ -123,7 +123,7 @@ pub(super) fn look(
             let uuid = served.record.uuid.clone();
             let mut view = View {
                 is_under_way,
-                may_ask: may_ask(environment, &served.run_dir),
+                may_ask: may_ask(environment, served, look),
                 host: &environment.host,
                 table,
                 boot_id,
@@ -140,16 +140,17 @@ pub(super) fn look(
             }
             let logs = environment.logs_of(served.run_dir.path());
             let logs = logs.map(|logs| logs.join(&uuid));
-            if look == Look::Status {
-                if view.tells(served, daemon, logs.as_deref()) {
-                    continue;
-                }
-                view.answer = answers.get(&uuid);
+            let logs = view.log_dir(daemon, logs);
+            let logs = logs.and_then(|logs| LogDir::open(&logs).ok());
+            if look == Look::Status && view.tells(served, daemon, logs.as_ref()) {
+                continue;
             }
+            let known = answers.get(&uuid);
+            // A plan needs news, but what hangs is not waited for again.
+            view.answer = known.filter(|known| look == Look::Status || known.glance.is_none());
             asked.push(scope.spawn(move || {
-                let log = view.log_dir(daemon, logs);
-                let answer = view.ask(served, daemon, log.as_deref());
-                view.find_waiting(served, log.as_deref());
+                let answer = view.ask(served, daemon, logs.as_ref());
+                view.find_waiting(served, logs.as_ref());
                 (uuid, answer)
             }));
         }
@@ -169,15 +170,10 @@ pub(super) fn look(
 /// says changes.
 pub(super) fn marks(environment: &Environment) -> Vec<(PathBuf, u64, SystemTime)> {
     let run_dirs = environment.run_dirs();
-    let files = run_dirs.iter().flat_map(|path| RunDir::at(path).files());
-    let mut marks: Vec<_> = files
-        .filter_map(|path| {
-            let meta = std::fs::symlink_metadata(&path).ok()?;
-            Some((path, meta.ino(), meta.modified().ok()?))
-        })
-        .collect();
-    marks.sort();
-    marks
+    run_dirs
+        .iter()
+        .flat_map(|path| RunDir::at(path).marks())
+        .collect()
 }
 
 /// Whether a change is under way, or was killed.
@@ -186,11 +182,9 @@ pub(super) fn has_journal(environment: &Environment) -> bool {
     run_dirs.iter().any(|path| RunDir::at(path).has_journal())
 }
 
-/// Whether the caller may open control sessions with the daemons of a run directory: with his own
-/// and the system's. Root opens none in a user's directory, whose owner decides what is there.
-fn may_ask(environment: &Environment, run_dir: &RunDir) -> bool {
-    match run_dir.owner() {
-        Some(owner) => owner == environment.caller || owner == Uid::ROOT,
-        None => false,
-    }
+/// True if the caller may open a control session with a daemon. Root opens one with a user's daemon only to change
+/// it: what answers is the user's.
+fn may_ask(environment: &Environment, served: &Served, look: Look) -> bool {
+    let is_a_users = environment.is_root() && served.is_a_users();
+    !is_a_users || matches!(look, Look::Close | Look::Plan)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Node, RunDir, ServerProcess};
 use crate::environment::Environment;
 use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid};
+use crate::mps::{MpsProgram, is_daemon};
 
 /// An MPS daemon that mig-mps has no record of, or a server without a daemon.
 #[derive(Clone, Debug)]
@@ -32,15 +33,6 @@ pub struct Foreign {
     pub servers: Vec<ServerProcess>,
 }
 
-/// NVIDIA's two MPS programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MpsProgram {
-    /// The control daemon.
-    Control,
-    /// A server; a foreign one of its own has lost its daemon.
-    Server,
-}
-
 /// A variable in another process's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Variable {
@@ -54,25 +46,6 @@ pub enum Variable {
 
 /// The pipe directories that CUDA programs use unasked: that of NVIDIA's documentation, and root's with protocol 3.
 const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run/nvidia-mps"];
-
-impl MpsProgram {
-    /// Whether a process runs one of them, also where it is about to end and no longer says which.
-    pub(super) fn is_one(process: &Process) -> bool {
-        process.name.starts_with("nvidia-cuda-mps")
-    }
-
-    /// Which of them a process runs, if any. The kernel cuts both names to the same 15 bytes.
-    pub(super) fn of(process: &Process) -> Option<Self> {
-        if !Self::is_one(process) {
-            return None;
-        }
-        match process.program().as_str() {
-            "nvidia-cuda-mps-control" => Some(Self::Control),
-            "nvidia-cuda-mps-server" => Some(Self::Server),
-            _ => None,
-        }
-    }
-}
 
 impl Variable {
     pub(super) fn of(environ: Option<&Environ>, name: &str) -> Self {
@@ -119,7 +92,7 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
         let mut daemons = programs
             .iter()
             .filter(|(program, _)| *program == MpsProgram::Control);
-        daemons.any(|(_, daemon)| daemon.pid == pid && is_started_as_daemon(daemon))
+        daemons.any(|(_, daemon)| daemon.pid == pid && is_daemon(daemon))
     };
     let mut foreign = Vec::new();
     for &(program, process) in &programs {
@@ -143,19 +116,6 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
         }
     }
     node.foreign = foreign;
-}
-
-/// Whether it stays, unlike a control session, which reads commands and ends.
-fn is_started_as_daemon(process: &Process) -> bool {
-    let arguments = process.arguments();
-    let mut options = arguments
-        .iter()
-        .filter(|argument| argument.starts_with('-'))
-        .map(|argument| argument.trim_start_matches('-'));
-    options.any(|option| {
-        let begins = |name: &str| !option.is_empty() && name.starts_with(option);
-        begins("daemon") || begins("foreground") || begins("forground")
-    })
 }
 
 /// Whether a record is about it, or about the daemon it is a server of.

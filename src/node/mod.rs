@@ -27,7 +27,8 @@ use thiserror::Error;
 use crate::nvml::Processes;
 
 pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
-pub use foreign::{Foreign, MpsProgram, Variable};
+pub use foreign::{Foreign, Variable};
+pub use crate::mps::MpsProgram;
 pub use gpu::Gpu;
 pub use journal::{Journal, Taken};
 pub use logs::{DeviceLogs, Logs};

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::foreign::{MpsProgram, Variable};
+use super::foreign::Variable;
 use super::{Node, Served};
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, Uid, user_name};
+use crate::mps::MpsProgram;
 use crate::nvml::{Nvml, Processes};
 
 /// A program that computes on a device without being a client of a daemon's.

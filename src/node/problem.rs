@@ -174,6 +174,7 @@ impl Node {
             Life::Orphan => Some(format!(
                 "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
             )),
+            Life::Hung => Some(self.hung(served)),
             Life::NoAnswer => Some(match &served.problem {
                 Some(problem) => format!(
                     "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
@@ -214,6 +215,30 @@ impl Node {
             )),
             _ => None,
         }
+    }
+
+    /// What hangs, who still works, and what ends it.
+    fn hung(&self, served: &Served) -> String {
+        let name = &served.record.name;
+        let pids = served.clients.iter().map(|client| client.pid.to_string());
+        let pids: Vec<String> = pids.collect();
+        let (work, cure) = match pids.as_slice() {
+            [] if served.is_known => (
+                "no client works".to_owned(),
+                format!("`mig-mps restart {name}` ends that"),
+            ),
+            [] => (
+                "whether clients still work is hidden".to_owned(),
+                format!("`mig-mps restart {name} --force` ends that, and them"),
+            ),
+            _ => (
+                format!("pid {} still work", pids.join(", ")),
+                format!(
+                    "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
+                ),
+            ),
+        };
+        format!("it hangs: a client died while it connected, and every new one waits for ever; {work}; {cure}")
     }
 
     /// Devices that more than one daemon serves.

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DeviceKey;
 use crate::geometry::{Placement, ProfileId};
-use crate::host::{Pid, StartTime};
+use crate::host::{Host, Pid, Process, StartTime, Uid};
 use crate::profile::Settings;
 
 /// `device.json`: what mig-mps made for one device.
@@ -43,6 +43,41 @@ pub struct DaemonId {
     pub pid: Pid,
     /// When that process started, in clock ticks since boot.
     pub start_time: StartTime,
+    /// Its user. Records of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Uid>,
+    /// The pid namespace in which the process has that id. Records of earlier versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<u64>,
+}
+
+impl DaemonId {
+    /// The identity of a process that runs now.
+    pub fn of(process: &Process, host: &Host) -> Self {
+        Self {
+            pid: process.pid,
+            start_time: process.started,
+            user: process.owner(),
+            pid_namespace: host.pid_namespace(),
+        }
+    }
+
+    /// True if a process is the one that was recorded.
+    pub fn is(&self, process: &Process) -> bool {
+        let is_users = self.user.is_none() || self.user == process.owner();
+        process.pid == self.pid && process.started == self.start_time && is_users
+    }
+
+    /// The process, if it still runs and can be seen.
+    pub fn running(&self, host: &Host) -> Option<Process> {
+        host.process(self.pid).filter(|process| self.is(process))
+    }
+
+    /// True if pids here are not those that were recorded.
+    pub fn is_of_another_namespace(&self, host: &Host) -> bool {
+        let own = host.pid_namespace();
+        self.pid_namespace.is_some() && own.is_some() && self.pid_namespace != own
+    }
 }
 
 /// `node.json`: what mig-mps did to the node as a whole.

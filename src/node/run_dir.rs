@@ -1,21 +1,30 @@
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{DeviceRecord, Journal, NodeFile};
-use crate::host::{
-    Uid, in_path, make_dir, printable, read_json, remove_if_there, steers, write_json,
-    write_private_json,
-};
+use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
-/// How often a link is tried to be made: whoever removes the last other one in between removes their directory too.
+/// How often making a link is tried: a process that removes the last other one also removes their directory.
 const TRIES: u32 = 20;
 
-/// A run directory: the state of what mig-mps made (DESIGN 6).
+const RECORD: &str = "device.json";
+const NODE: &str = "node.json";
+const JOURNAL: &str = "journal.json";
+const BY_NAME: &str = "by-name";
+/// The file whose lock allows changes.
+const LOCK: &str = "lock";
+/// What is written beside its place before it is put there.
+const HALF_MADE: &str = "new";
+
+/// The mode of files that every user may read, and of those that name a user's command line.
+const PUBLIC: u32 = 0o644;
+const PRIVATE: u32 = 0o600;
+
+/// A run directory: the state of what mig-mps made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
     path: PathBuf,
@@ -34,17 +43,21 @@ impl RunDir {
         &self.path
     }
 
-    /// Makes it.
-    ///
-    /// # Errors
-    /// The system's, or where it is somebody else's.
-    pub fn make(&self) -> io::Result<()> {
-        make_dir(&self.path, 0o755)
+    /// Makes it if it is not there. One of another user is refused.
+    pub fn make(&self) -> io::Result<Directory> {
+        let directory = Directory::make(&self.path, 0o755)?;
+        let owner = directory.stat_self()?.st_uid;
+        if owner == caller().0 {
+            return Ok(directory);
+        }
+        let what = format!("it belongs to {}", user_name(Uid(owner)));
+        let error = io::Error::new(io::ErrorKind::PermissionDenied, what);
+        Err(in_path(&self.path, &error))
     }
 
-    /// The file whose lock allows changes.
-    pub fn lock(&self) -> PathBuf {
-        self.path.join("lock")
+    /// The name of the file whose lock allows changes.
+    pub fn lock(&self) -> &'static str {
+        LOCK
     }
 
     /// A device's pipe directory.
@@ -54,60 +67,86 @@ impl RunDir {
 
     /// The name under which jobs find a device's directory: it survives a reboot that changes UUIDs.
     pub fn by_name(&self, name: &str) -> PathBuf {
-        self.path.join("by-name").join(name)
+        self.path.join(BY_NAME).join(name)
     }
 
-    fn record(&self, uuid: &str) -> PathBuf {
-        self.path.join(uuid).join("device.json")
-    }
-
-    fn node_file(&self) -> PathBuf {
-        self.path.join("node.json")
-    }
-
-    /// Whose it is.
+    /// Whose it is; `None` if there is none.
     pub fn owner(&self) -> Option<Uid> {
-        let meta = fs::symlink_metadata(&self.path).ok()?;
-        Some(Uid(meta.uid()))
+        let meta = self.open().ok()?.stat_self().ok()?;
+        Some(Uid(meta.st_uid))
     }
 
-    /// Every device record in it, and why others cannot be read: a record that says nonsense is no
-    /// missing one. A user's directory may hold anything.
+    /// Opens it. One that somebody else could change is refused.
+    fn open(&self) -> io::Result<Directory> {
+        Directory::open(&self.path)
+    }
+
+    /// Opens it; `None` if there is none.
+    fn open_if_there(&self) -> io::Result<Option<Directory>> {
+        match self.open() {
+            Ok(directory) => Ok(Some(directory)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every device record in it, and the reasons why others cannot be read: a record that cannot be understood
+    /// is not a missing one.
     pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
         let mut records = Vec::new();
         let mut problems = Vec::new();
-        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            let directory = entry.file_name();
-            match read_json::<DeviceRecord>(&entry.path().join("device.json")) {
-                Ok(Some(record))
-                    if directory == record.uuid.as_str()
-                        && !record.uuid.contains(steers)
-                        && is_device_name(&record.name) =>
-                {
-                    records.push(record);
+        let names = self.open_if_there().and_then(|directory| {
+            let names = directory.as_ref().map(Directory::names).transpose()?;
+            Ok((directory, names.unwrap_or_default()))
+        });
+        let (directory, names) = match names {
+            Ok((Some(directory), names)) => (directory, names),
+            Ok((None, _)) => return (records, problems),
+            Err(error) => return (records, vec![error.to_string()]),
+        };
+        for name in names.iter().filter_map(|name| name.to_str()) {
+            match record_in(&directory, name) {
+                Ok(Some(record)) if is_of(&record, name) => records.push(record),
+                Ok(Some(_)) => {
+                    let path = self.path.join(name);
+                    let problem = format!("{}: its record is of another device", path.display());
+                    problems.push(problem);
                 }
-                Ok(Some(_)) => problems.push(format!(
-                    "{}: its record is of another device",
-                    entry.path().display()
-                )),
                 Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
                 Err(error) => problems.push(error.to_string()),
             }
         }
         (records, problems)
     }
 
-    /// The files that say what was made, and what is being changed.
-    pub(super) fn files(&self) -> Vec<PathBuf> {
-        let records = entries(&self.path).map(|entry| entry.path().join("device.json"));
-        records.chain([self.journal_file()]).collect()
+    /// When each file that says what was made, and what is being changed, was last written, with its inode: a file
+    /// is replaced when what it says changes.
+    pub(super) fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+        let Ok(Some(directory)) = self.open_if_there() else {
+            return Vec::new();
+        };
+        let mut marks: Vec<_> = directory
+            .names()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|name| mark(&directory.child(name).ok()??, RECORD))
+            .chain(mark(&directory, JOURNAL))
+            .collect();
+        marks.sort();
+        marks
     }
 
     /// Pipe directories that were put aside because of what their users had put into them.
     pub fn left(&self) -> Vec<PathBuf> {
-        let mut left: Vec<PathBuf> = entries(&self.path.join(LEFT))
-            .map(|entry| entry.path())
+        let left = self
+            .open()
+            .and_then(|directory| directory.child(LEFT))
+            .ok()
+            .flatten();
+        let names = left.and_then(|left| left.names().ok()).unwrap_or_default();
+        let mut left: Vec<PathBuf> = names
+            .iter()
+            .map(|name| self.path.join(LEFT).join(name))
             .collect();
         left.sort();
         left
@@ -115,31 +154,25 @@ impl RunDir {
 
     /// When a device's record was last written.
     pub(super) fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
-        fs::symlink_metadata(self.record(uuid))
-            .ok()?
-            .modified()
-            .ok()
+        let device = self.open().ok()?.child(uuid).ok()??;
+        mark(&device, RECORD).map(|(_, _, time)| time)
     }
 
     /// Writes a device's record and its link by name.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn write_record(&self, record: &DeviceRecord) -> io::Result<()> {
-        make_dir(&self.path.join(&record.uuid), 0o755)?;
-        write_json(&self.record(&record.uuid), record)?;
-        let link = self.by_name(&record.name);
+        let directory = self.open()?;
+        let device = directory.make_child(&record.uuid, 0o755)?;
+        device.write_json(RECORD, record, PUBLIC)?;
         let target = Path::new("..").join(&record.uuid);
-        if fs::read_link(&link).is_ok_and(|there| there == target) {
-            return Ok(());
-        }
-        let by_name = self.path.join("by-name");
-        let new = by_name.join(format!(".{}.new", record.name));
+        let new = format!(".{}.{HALF_MADE}", record.name);
         let relink = || {
-            make_dir(&by_name, 0o755)?;
-            remove_if_there(&new)?;
-            std::os::unix::fs::symlink(&target, &new)?;
-            fs::rename(&new, &link)
+            let by_name = directory.make_child(BY_NAME, 0o755)?;
+            if by_name.link(&record.name).is_some_and(|to| to == target) {
+                return Ok(());
+            }
+            by_name.remove_file(&new)?;
+            by_name.make_link(&target, &new)?;
+            by_name.rename(&new, &by_name, &record.name)
         };
         let mut linked = relink();
         for _ in 1..TRIES {
@@ -148,77 +181,81 @@ impl RunDir {
                 _ => break,
             }
         }
-        linked.map_err(|error| in_path(&link, &error))
+        linked
     }
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn remove_record(&self, record: &DeviceRecord) -> io::Result<()> {
-        let link = self.by_name(&record.name);
-        if fs::read_link(&link).is_ok_and(|to| to == Path::new("..").join(&record.uuid)) {
-            fs::remove_file(&link)?;
+        let directory = self.open()?;
+        let target = Path::new("..").join(&record.uuid);
+        if let Some(by_name) = directory.child(BY_NAME)?
+            && by_name.link(&record.name).is_some_and(|to| to == target)
+        {
+            by_name.remove_file(&record.name)?;
         }
-        let file = self.record(&record.uuid);
-        remove_if_there(&file)?;
-        // What was killed while it wrote another one has left half of it.
-        remove_if_there(&file.with_extension("json.new"))?;
-        remove_dir_if_there(&self.path.join(&record.uuid))?;
-        remove_empty_dir(&self.path.join("by-name"))
+        if let Some(device) = directory.child(&record.uuid)? {
+            device.remove_file(RECORD)?;
+            // Left by a process that was killed while it wrote another one.
+            device.remove_file(format!("{RECORD}.{HALF_MADE}"))?;
+        }
+        directory.remove_dir(&record.uuid)?;
+        directory.remove_dir_if_empty(BY_NAME)
     }
 
-    /// Removes what a change that was killed while it wrote or removed a record has left: half-made
-    /// files, links that lead nowhere, device directories without a record.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Removes what a change that was killed while it wrote or removed a record has left: half-made files, links
+    /// that lead nowhere, device directories without a record.
     pub fn remove_leftovers(&self) -> io::Result<()> {
-        for entry in entries(&self.path) {
-            let path = entry.path();
-            if is_half_made(&path) {
-                remove_if_there(&path)?;
-            } else if path.is_dir() {
-                for file in entries(&path).filter(|file| is_half_made(&file.path())) {
-                    remove_if_there(&file.path())?;
+        let directory = self.open()?;
+        for name in directory.names()? {
+            if is_half_made(&name) {
+                directory.remove_file(&name)?;
+            } else if name != BY_NAME
+                && name != LEFT
+                && let Ok(Some(device)) = directory.child(&name)
+            {
+                for file in device.names()?.iter().filter(|file| is_half_made(file)) {
+                    device.remove_file(file)?;
                 }
-                if !path.join("device.json").exists() {
+                if !device.has(RECORD) {
                     // Whatever else lies there is not ours.
-                    remove_empty_dir(&path)?;
+                    directory.remove_dir_if_empty(&name)?;
                 }
             }
         }
-        let by_name = self.path.join("by-name");
-        for entry in entries(&by_name) {
-            let leads_nowhere = !entry.path().join("device.json").exists();
-            if entry.path().is_symlink() && (leads_nowhere || is_half_made(&entry.path())) {
-                remove_if_there(&entry.path())?;
+        let Some(by_name) = directory.child(BY_NAME)? else {
+            return Ok(());
+        };
+        for name in by_name.names()? {
+            let Some(to) = by_name.link(&name) else {
+                continue;
+            };
+            let device = to.file_name().map(|uuid| directory.child(uuid));
+            let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
+            if !has_record || is_half_made(&name) {
+                by_name.remove_file(&name)?;
             }
         }
-        remove_empty_dir(&by_name)
+        directory.remove_dir_if_empty(BY_NAME)
     }
 
-    fn journal_file(&self) -> PathBuf {
-        self.path.join("journal.json")
-    }
-
-    /// Whether a change is under way, or was killed.
+    /// True if a change is under way, or was killed.
     pub fn has_journal(&self) -> bool {
-        self.journal_file().exists()
+        self.open().is_ok_and(|directory| directory.has(JOURNAL))
     }
 
-    /// Whether there is a record of a device with that UUID, whatever it says.
+    /// True if there is a record of a device with that UUID, whatever it says.
     pub fn has_record(&self, uuid: &str) -> bool {
-        self.record(uuid).exists()
+        let device = self.open().and_then(|directory| directory.child(uuid));
+        matches!(device, Ok(Some(device)) if device.has(RECORD))
     }
 
     /// What a change that is under way, or was killed, says of itself.
-    ///
-    /// # Errors
-    /// The system's, or where it cannot be understood.
     pub fn journal(&self) -> io::Result<Option<Journal>> {
-        let mut journal: Option<Journal> = read_json(&self.journal_file())?;
-        // A user chooses what his own says of itself: it must not steer root's terminal.
+        let Some(directory) = self.open_if_there()? else {
+            return Ok(None);
+        };
+        let mut journal: Option<Journal> = directory.read_json(JOURNAL)?;
+        // A user chooses what the system's journal is shown on: it must not steer a terminal.
         if let Some(journal) = &mut journal {
             journal.command = printable(&journal.command);
             for taken in &mut journal.taken {
@@ -228,68 +265,58 @@ impl RunDir {
         Ok(journal)
     }
 
-    /// Replaces the journal. It is nobody else's business: it names a user's command line.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Replaces the journal. It names a user's command line, so only its owner may read it.
     pub fn write_journal(&self, journal: &Journal) -> io::Result<()> {
-        write_private_json(&self.journal_file(), journal)
+        self.open()?.write_json(JOURNAL, journal, PRIVATE)
     }
 
     /// Removes the journal.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn remove_journal(&self) -> io::Result<()> {
-        remove_if_there(&self.journal_file())
+        self.open()?.remove_file(JOURNAL)
     }
 
     /// What `node.json` says; nothing where there is none.
-    ///
-    /// # Errors
-    /// The system's, or where it cannot be understood.
     pub fn node(&self) -> io::Result<NodeFile> {
-        Ok(read_json(&self.node_file())?.unwrap_or_default())
+        let Some(directory) = self.open_if_there()? else {
+            return Ok(NodeFile::default());
+        };
+        Ok(directory.read_json(NODE)?.unwrap_or_default())
     }
 
     /// Replaces `node.json`; one that says nothing any more is removed.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
+        let directory = self.open()?;
         if node.created.is_empty() && node.switched_on.is_empty() && node.profile.is_none() {
-            return remove_if_there(&self.node_file());
+            return directory.remove_file(NODE);
         }
-        write_json(&self.node_file(), node)
+        directory.write_json(NODE, node, PUBLIC)
     }
 }
 
-fn entries(directory: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
-    fs::read_dir(directory).into_iter().flatten().flatten()
-}
-
-/// What is written beside its place before it is put there.
-fn is_half_made(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "new")
-}
-
-fn remove_dir_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_path(path, &error)),
-        _ => Ok(()),
+/// The record of one device; `None` where the entry is no device directory.
+fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
+    match directory.child(name) {
+        Ok(Some(device)) => device.read_json(RECORD),
+        Ok(None) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-fn remove_empty_dir(path: &Path) -> io::Result<()> {
-    match fs::remove_dir(path) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
-            ) =>
-        {
-            Ok(())
-        }
-        other => other,
-    }
+fn is_of(record: &DeviceRecord, directory: &str) -> bool {
+    record.uuid == directory && !record.uuid.contains(steers) && is_device_name(&record.name)
+}
+
+fn mark(directory: &Directory, name: &str) -> Option<(PathBuf, u64, SystemTime)> {
+    let meta = directory.stat(name).ok()??;
+    let seconds = u64::try_from(meta.st_mtime).ok()?;
+    let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
+    let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+    Some((directory.path().join(name), meta.st_ino, written))
+}
+
+fn is_half_made(name: &OsStr) -> bool {
+    Path::new(name)
+        .extension()
+        .is_some_and(|extension| extension == HALF_MADE)
 }

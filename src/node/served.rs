@@ -4,7 +4,7 @@ use super::{DeviceRecord, RunDir};
 use crate::host::{Pid, StartTime, Uid};
 use crate::mps::Defaults;
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::profile::Server;
+use crate::profile::{Serve, Server};
 
 /// A device that mig-mps serves, or served, with what was found of its daemon.
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub enum Life {
     Busy,
     /// It lives, and was asked nothing: the caller may not, or did not need to.
     Hidden,
+    /// It waits for a client that has died, and so does every new client: see the MPS manual on hung devices.
+    Hung,
     /// It lives, and does not answer.
     NoAnswer,
     /// It lives, and its pipe directory is gone: no program can reach it.
@@ -72,6 +74,7 @@ impl Life {
             Self::Fault => "fault",
             Self::Busy => "busy",
             Self::Hidden => "hidden",
+            Self::Hung => "hung",
             Self::NoAnswer => "no answer",
             Self::Orphan => "orphan",
             Self::Dead => "dead",
@@ -108,6 +111,11 @@ pub struct Client {
 }
 
 impl Served {
+    /// True if its daemon runs as a user that root has chosen.
+    pub fn is_a_users(&self) -> bool {
+        matches!(self.record.settings.serve, Some(Serve::User(_)))
+    }
+
     /// Whether its GPU has lost the compute mode that its daemon was started with: somebody has set another.
     pub fn mode_is_lost(&self) -> bool {
         self.record.finished

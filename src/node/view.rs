@@ -1,20 +1,30 @@
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::answers::{Remembered, Seen, lasts};
-use super::{Client, DaemonId, Life, Served, ServerProcess};
+use super::{Client, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
-use crate::host::{Host, Pid, Process, ProcessTable, end_of};
-use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
+use crate::host::{Host, Pid, Process, ProcessTable, RunError, Uid, caller};
+use crate::mps::{
+    Daemon, Glance, LockHolder, LogDir, LogFile, MpsError, ServerSeen, ServerState, is_daemon,
+    pending, servers_of,
+};
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
 
 /// For how long somebody else's control session is waited for before the daemon is called busy, and
 /// for how long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_millis(1500);
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// For how long a process whose lock is free may still be ending, before it is called an orphan.
+/// How often, and how far apart, the main thread of a daemon that may hang is looked at.
+const SAMPLES: u32 = 4;
+const BETWEEN_SAMPLES: Duration = Duration::from_millis(25);
+
+/// How long a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a process whose pipe directory is gone may still be ending, before it is called an orphan.
 const DYING: Duration = Duration::from_millis(50);
 
 /// How long a daemon's process may outlive its socket when it ends.
@@ -58,54 +68,65 @@ pub(super) struct View<'a> {
     pub(super) with_defaults: bool,
 }
 
-impl View<'_> {
-    /// Whether the recorded daemon lives: its process id if it can be looked at closer.
+impl<'a> View<'a> {
+    /// Finds out whether the recorded daemon lives: its process id if it can be looked at closer. That is a matter of
+    /// its recorded process alone: in a user's directory the user may hold any lock.
     pub(super) fn liveness(self, served: &mut Served) -> Option<Pid> {
         let record = &served.record;
-        let recorded = record.daemon.filter(|_| record.boot_id == self.boot_id);
-        let is_recorded = |id: DaemonId| {
-            let process = self.host.process(id.pid);
-            process.is_some_and(|process| process.started == id.start_time)
+        if record.boot_id != self.boot_id {
+            return None;
+        }
+        let Some(id) = record.daemon else {
+            return self.starting(served);
         };
-        let lock = match self.daemon(served).liveness() {
-            // It has ended since.
-            Liveness::Held(pid) if self.host.has_ended(pid) => Liveness::Dead,
-            lock => lock,
+        let running = if id.is_of_another_namespace(self.host) {
+            None
+        } else {
+            id.running(self.host)
         };
-        let pid = match lock {
-            Liveness::Held(pid) if self.host.process(pid).is_some() => pid,
-            // Something lives there, and `/proc` or the directory hides it from the caller.
-            Liveness::Held(_) | Liveness::HeldUnseen | Liveness::Hidden => {
+        if running.is_none() {
+            let is_hidden = id.is_of_another_namespace(self.host)
+                || (self.host.process(id.pid).is_none() && !self.host.has_ended(id.pid));
+            if is_hidden {
+                served.life = Life::Hidden;
+            }
+            return None;
+        }
+        if self.is_unreachable(served) {
+            let held = self.host.hold(id.pid, id.start_time);
+            // A process that ends lets go of its files first.
+            if held.is_some_and(|held| !held.ends_within(DYING)) {
+                served.life = Life::Orphan;
+            }
+            return None;
+        }
+        served.life = if served.record.finished {
+            Life::Hidden
+        } else {
+            Life::Starting
+        };
+        Some(id.pid)
+    }
+
+    /// A daemon that a start has not yet recorded.
+    fn starting(self, served: &mut Served) -> Option<Pid> {
+        let holder = match self.daemon(served).lock_holder() {
+            LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
+            LockHolder::Unseen | LockHolder::Hidden => {
                 served.life = Life::Hidden;
                 return None;
             }
-            Liveness::Dead => {
-                let lives_on = |id: DaemonId| {
-                    let held = self.host.hold(id.pid, id.start_time);
-                    // A process that ends lets go of its files first.
-                    held.is_some_and(|held| !held.ends_within(DYING))
-                };
-                if recorded.is_some_and(lives_on) {
-                    served.life = Life::Orphan;
-                } else if self.is_under_way && record.daemon.is_none() && !record.finished {
-                    served.life = Life::Starting;
-                }
-                return None;
-            }
+            LockHolder::Nobody => None,
         };
-        // A lock that somebody else holds on a dead daemon's file means nothing.
-        let ours = match record.daemon {
-            Some(id) => recorded.is_some() && id.pid == pid && is_recorded(id),
-            None => record.boot_id == self.boot_id,
-        };
-        if ours {
-            served.life = if record.finished {
-                Life::Hidden
-            } else {
-                Life::Starting
-            };
+        if holder.is_some() || (self.is_under_way && !served.record.finished) {
+            served.life = Life::Starting;
         }
-        ours.then_some(pid)
+        Some(holder?.pid)
+    }
+
+    /// True if the daemon's pipe directory is gone, or another one lies in its place.
+    fn is_unreachable(self, served: &Served) -> bool {
+        self.daemon(served).lock_holder() == LockHolder::Nobody && !self.daemon(served).is_covered()
     }
 
     /// Fills in what can be told without a control session; `false` where a question is left.
@@ -113,7 +134,7 @@ impl View<'_> {
     /// A fault lasts hardly longer than the clients that met it: a server that computes and has long had no
     /// clients serves. A server that NVML does not list yet is starting, and its daemon must be
     /// asked; so must one with clients, and one that somebody's program has just started or left.
-    pub(super) fn tells(self, served: &mut Served, daemon: Pid, logs: Option<&Path>) -> bool {
+    pub(super) fn tells(self, served: &mut Served, daemon: Pid, logs: Option<&LogDir>) -> bool {
         let Some(processes) = self.processes.filter(|_| served.record.finished) else {
             return false;
         };
@@ -121,16 +142,16 @@ impl View<'_> {
         if !processes.clients.is_empty() || !self.table.get(daemon).is_some_and(is_running) {
             return false;
         }
-        if !self.daemon(served).has_socket() {
+        if !self.daemon(served).has_socket() || self.is_busy(daemon) != Some(false) {
             return false;
         }
-        let children: Vec<&Process> = self.table.children(daemon).collect();
+        let children = self.servers(daemon);
         served.life = match children.as_slice() {
             [] if processes.compute.is_empty() => Life::NoServerYet,
             [only]
                 if is_running(only)
                     && lists(&processes.compute, only.pid)
-                    && is_proven(served, only, self.log_dir(daemon, logs.map(Path::to_owned))) =>
+                    && is_proven(served, only, logs) =>
             {
                 Life::Ready
             }
@@ -144,32 +165,59 @@ impl View<'_> {
         true
     }
 
+
+    /// The servers of the daemon.
+    fn servers(self, daemon: Pid) -> Vec<&'a Process> {
+        let daemon = self.table.get(daemon).into_iter();
+        daemon
+            .flat_map(|daemon| servers_of(self.table, daemon))
+            .collect()
+    }
+
     /// Asks the daemon, unless everything else is as it was when it answered before; returns what may do again.
     pub(super) fn ask(
         self,
         served: &mut Served,
         daemon: Pid,
-        log_dir: Option<&Path>,
+        logs: Option<&LogDir>,
     ) -> Option<Remembered> {
-        if self.programs.is_none() || !self.may_ask {
-            return None;
-        }
         let process = self.table.get(daemon);
         if process.is_some_and(|process| process.is_stopped) {
             served.life = Life::NoAnswer;
             return None;
         }
-        let children: Vec<&Process> = self.table.children(daemon).collect();
+        if self.daemon(served).is_covered() {
+            served.life = Life::NoAnswer;
+            served.problem =
+                Some("somebody has mounted a file system on its pipe directory".to_owned());
+            return None;
+        }
+        if !self.may_ask {
+            self.fill_in_unasked(served, daemon, logs);
+            return None;
+        }
+        self.programs?;
+        let children = self.servers(daemon);
         // Before it is asked: what happens meanwhile is news for the next look.
         let seen = process
-            .and_then(|process| Seen::of(served, process, &children, self.processes, log_dir))
+            .and_then(|process| Seen::of(served, process, &children, self.processes, logs))
             .filter(|_| served.record.finished);
         if let Some(known) = self
             .answer
             .filter(|known| seen.as_ref() == Some(&known.seen))
         {
-            self.fill_in(served, &known.glance);
-            return Some(known.clone());
+            match &known.glance {
+                Some(glance) => {
+                    self.fill_in(served, glance);
+                    return Some(known.clone());
+                }
+                // It may have come to itself.
+                None if self.is_busy(daemon) != Some(false) => {
+                    self.fill_in_hung(served, daemon);
+                    return Some(known.clone());
+                }
+                None => {}
+            }
         }
         let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
         let asked = self.daemon(served);
@@ -206,7 +254,10 @@ impl View<'_> {
                     .retain(|server| !self.host.has_ended(server.pid) && !ends(server.pid));
                 self.fill_in(served, &glance);
                 let seen = seen.filter(|_| lasts(&glance))?;
-                return Some(Remembered { seen, glance });
+                return Some(Remembered {
+                    seen,
+                    glance: Some(glance),
+                });
             }
             Err(MpsError::Busy { .. }) => {
                 served.life = Life::Busy;
@@ -215,7 +266,7 @@ impl View<'_> {
             Err(MpsError::NoDaemon(_)) => {
                 let finished = served.record.finished;
                 let limit = if finished { END_LIMIT } else { DYING };
-                if self.is_gone(served, daemon, limit) {
+                if self.is_gone(daemon, limit) {
                     served.life = Life::Dead;
                 } else if !finished {
                     // It takes its lock before it listens.
@@ -223,6 +274,22 @@ impl View<'_> {
                 } else {
                     served.life = Life::NoAnswer;
                     served.problem = Some("no program reaches it by its socket".to_owned());
+                }
+            }
+            Err(MpsError::Program(RunError::Late { .. })) => {
+                if self.is_gone(daemon, DYING) {
+                    served.life = Life::Dead;
+                } else if self.starts_a_server(daemon) {
+                    served.life = Life::Starting;
+                } else if self.is_busy(daemon) == Some(false) {
+                    served.life = Life::NoAnswer;
+                    served.problem = Some(format!(
+                        "it did not answer within {} s",
+                        ANSWER_LIMIT.as_secs()
+                    ));
+                } else {
+                    self.fill_in_hung(served, daemon);
+                    return Some(Remembered { seen: seen?, glance: None });
                 }
             }
             Err(error) => {
@@ -233,35 +300,104 @@ impl View<'_> {
         None
     }
 
-    /// Whether a daemon that nobody can reach has ended, or does.
-    fn is_gone(self, served: &Served, daemon: Pid, limit: Duration) -> bool {
-        let process = self.host.process(daemon);
-        let held = process.and_then(|process| self.host.hold(daemon, process.started));
-        self.daemon(served).liveness() == Liveness::Dead
-            || held.is_none_or(|held| held.ends_within(limit))
+    /// True if the daemon's main thread does not wait for whatever comes next, in several samples: it may hang. `None`
+    /// where that is hidden.
+    fn is_busy(self, daemon: Pid) -> Option<bool> {
+        for sample in 0..SAMPLES {
+            if sample > 0 {
+                std::thread::sleep(BETWEEN_SAMPLES);
+            }
+            if self.host.process(daemon)?.is_polling()? {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 
-    /// Where the daemon writes its logs: what it was told, where that can be read, or where they belong.
+    /// True if one of its servers has not got a GPU yet: until then the daemon answers nobody.
+    fn starts_a_server(self, daemon: Pid) -> bool {
+        let is_new = |server: &&Process| {
+            let is_listed = self
+                .processes
+                .is_some_and(|processes| lists(&processes.compute, server.pid));
+            !is_listed && server.age().is_none_or(|age| age < START_LIMIT)
+        };
+        self.servers(daemon).iter().any(is_new)
+    }
+
+    /// Fills in what the kernel and NVML tell of a daemon that hangs.
+    fn fill_in_hung(self, served: &mut Served, daemon: Pid) {
+        served.life = Life::Hung;
+        self.fill_in_processes(served, daemon);
+    }
+
+    /// Fills in what the kernel and NVML tell of a user's daemon, with which root opens no session. Its state is what
+    /// its log claims.
+    fn fill_in_unasked(self, served: &mut Served, daemon: Pid, logs: Option<&LogDir>) {
+        self.fill_in_processes(served, daemon);
+        let servers = self.servers(daemon);
+        let has_gpu = |server: &&Process| {
+            self.processes
+                .is_some_and(|processes| lists(&processes.compute, server.pid))
+        };
+        served.life = if !served.record.finished || !self.daemon(served).has_socket() {
+            Life::Starting
+        } else if self.is_busy(daemon) == Some(true) && !self.starts_a_server(daemon) {
+            Life::Hung
+        } else if servers.is_empty() {
+            Life::NoServerYet
+        } else if !servers.iter().all(|server| has_gpu(&server)) {
+            Life::Starting
+        } else if logs.is_some_and(LogDir::ends_in_a_fault) {
+            Life::Fault
+        } else {
+            Life::Ready
+        };
+    }
+
+    fn fill_in_processes(self, served: &mut Served, daemon: Pid) {
+        let servers = self.servers(daemon);
+        let of = servers.first().map(|server| server.pid);
+        served.servers = servers.iter().map(|server| self.server(server.pid)).collect();
+        served.is_known = self.processes.is_some();
+        let clients = self.processes.into_iter().flat_map(|processes| &processes.clients);
+        served.clients = clients
+            .map(|usage| self.client(Pid(usage.pid), of))
+            .collect();
+    }
+
+    /// Whether a daemon that nobody can reach has ended, or does.
+    fn is_gone(self, daemon: Pid, limit: Duration) -> bool {
+        let process = self.host.process(daemon);
+        let held = process.and_then(|process| self.host.hold(daemon, process.started));
+        held.is_none_or(|held| held.ends_within(limit))
+    }
+
+    /// The directory of the daemon's logs: what it was told, or where they belong. A user's daemon may claim anything.
     pub(super) fn log_dir(self, daemon: Pid, home: Option<PathBuf>) -> Option<PathBuf> {
         let process = self.table.get(daemon)?;
+        let is_trusted = process
+            .owner()
+            .is_some_and(|owner| owner == Uid::ROOT || owner == caller());
         let told = process.environment("CUDA_MPS_LOG_DIRECTORY");
+        let told = told.filter(|_| is_trusted);
         told.map(PathBuf::from).or(home)
     }
 
     /// Finds the programs that wait in `cuInit` because another user's are served: only the daemon's log tells
     /// of them. A server for everybody keeps nobody waiting.
-    pub(super) fn find_waiting(self, served: &mut Served, log_dir: Option<&Path>) {
+    pub(super) fn find_waiting(self, served: &mut Served, logs: Option<&LogDir>) {
         let is_occupied = !served.clients.is_empty() || served.life == Life::Starting;
-        let Some(log_dir) =
-            log_dir.filter(|_| is_occupied && served.record.settings.serve != Some(Serve::All))
+        let Some(logs) =
+            logs.filter(|_| is_occupied && served.record.settings.serve != Some(Serve::All))
         else {
             return;
         };
-        let mut log = end_of(&log_dir.join("control.log"), 0, ENOUGH_LOG);
+        let mut log = logs.end("control.log", 0, ENOUGH_LOG);
         let missing = ENOUGH_LOG.saturating_sub(log.len() as u64);
         if missing > 0 {
             // What was put aside a moment ago tells of them too.
-            log = end_of(&log_dir.join("control.log.1"), 0, missing) + &log;
+            log = logs.end("control.log.1", 0, missing) + &log;
         }
         let computes = |pid: Pid| {
             let processes = self.processes.into_iter();
@@ -353,7 +489,7 @@ impl View<'_> {
 
 /// Whether a server that NVML lists and that has no clients is sure to be ready: `up` has found it so, or it has
 /// been there for long, and nothing has happened since that it may be busy with still.
-fn is_proven(served: &Served, only: &Process, log_dir: Option<PathBuf>) -> bool {
+fn is_proven(served: &Served, only: &Process, logs: Option<&LogDir>) -> bool {
     let recorded = served.run_dir.recorded_at(&served.record.uuid);
     let recorded = recorded.and_then(|at| at.elapsed().ok());
     let Some(age) = only.age() else {
@@ -362,8 +498,7 @@ fn is_proven(served: &Served, only: &Process, log_dir: Option<PathBuf>) -> bool 
     if age < PROVEN && recorded.is_none_or(|recorded| age + TICK < recorded) {
         return false;
     }
-    let log = log_dir.map(|log_dir| std::fs::metadata(log_dir.join("server.log")));
-    let written = log.and_then(|meta| meta.ok()?.modified().ok()?.elapsed().ok());
+    let written = logs.and_then(|logs| logs.mark(LogFile::Server)?.1.elapsed().ok());
     written.is_none_or(|written| {
         written > QUIET || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
     })

@@ -1,4 +1,4 @@
-//! Door 1: NVML. The only `unsafe` of the program is here.
+//! Door 1: NVML. Unsafe code is here and in `host::spawn` alone.
 //!
 //! [`Nvml::open`] loads the library once for the life of the process. Work is done in
 //! [`Nvml::supervise`]d tasks: NVML has no time limits of its own and a broken GPU can make any call

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{Beside, Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
-use crate::mps::Patience;
+use crate::mps::{Means, Patience};
 use crate::profile::{Serve, Settings};
 
 /// What must happen, GPU by GPU.
@@ -105,6 +105,8 @@ pub struct Stop {
     pub uuid: String,
     /// What happens to its clients.
     pub patience: Patience,
+    /// How it is made to end.
+    pub means: Means,
     /// Whether it lives: ending it then interrupts whoever would have used it.
     pub alive: bool,
     /// Whom it serves.

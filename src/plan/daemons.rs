@@ -5,7 +5,7 @@ use super::standing::{concerns_us, is_unknowable};
 use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
 };
-use crate::mps::Patience;
+use crate::mps::{Means, Patience};
 use crate::node::{Gpu, Life, Node, RunDir, Served};
 use crate::profile::{NameTemplate, Server, Settings};
 
@@ -142,12 +142,28 @@ impl Stop {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
             patience: Patience::Idle,
+            means: means(served),
             alive: served.is_alive(),
             clients: ClientOf::all(served),
-            unasked: is_unknowable(served.life).then(|| unknowable(served)),
+            unasked: is_unknowable(served).then(|| unknowable(served)),
         }
     }
 }
+
+/// How a daemon is made to end.
+fn means(served: &Served) -> Means {
+    match served.life {
+        Life::Hung => Means::Heal,
+        // No session reaches it.
+        Life::Orphan | Life::NoAnswer => Means::Signals,
+        // What answers in a user's directory is the user's.
+        _ if served.is_a_users() => Means::Signals,
+        _ => Means::Session,
+    }
+}
+
+/// Why a daemon that hangs is given another server.
+pub(super) const HUNG: &str = "it hangs: every new client waits for ever";
 
 /// Why the daemon that serves a slot has to be started, or started again.
 fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
@@ -155,6 +171,7 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
         Life::Dead => return Some("its daemon has died".to_owned()),
         Life::Orphan => return Some("its pipe directory was removed".to_owned()),
         Life::NoAnswer => return Some("its daemon does not answer".to_owned()),
+        Life::Hung => return Some(HUNG.to_owned()),
         _ => {}
     }
     difference(served, slot).or_else(|| {
@@ -165,7 +182,7 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
 
 /// An interrupted start is finished where it stands.
 fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
-    let is_reachable = !matches!(served.life, Life::Orphan | Life::NoAnswer);
+    let is_reachable = !matches!(served.life, Life::Orphan | Life::NoAnswer | Life::Hung);
     is_reachable && !served.record.finished && difference(served, slot).is_none()
 }
 
@@ -222,6 +239,15 @@ pub(super) fn unreadable(node: &Node, home: &RunDir) -> Option<Obstacle> {
     })
 }
 
+/// A daemon that hangs takes no commands.
+pub(super) fn hangs(served: &Served) -> Obstacle {
+    let name = &served.record.name;
+    Obstacle {
+        what: format!("the daemon of {name} hangs: it takes no commands and no new clients"),
+        hint: format!("mig-mps restart {name} ends that"),
+    }
+}
+
 /// Whether a daemon has clients cannot be told: it is not touched.
 pub(super) fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
@@ -235,6 +261,10 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
             "it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten \
              nvidia-cuda-mps-control, which can be closed"
                 .to_owned(),
+        ),
+        Life::Hung => (
+            "it hangs, and the driver hides its clients",
+            format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
         Life::NoAnswer => (
             "it does not answer",

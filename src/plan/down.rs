@@ -1,9 +1,9 @@
-use super::daemons::unreadable;
+use super::daemons::{HUNG, unreadable};
 use super::standing;
 use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
-use crate::mps::Patience;
+use crate::mps::{Means, Patience};
 use crate::node::{Client, Created, Gpu, Life, Node, RunDir, Served};
 use crate::nvml::GpuInstanceReading;
 
@@ -40,7 +40,12 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         {
             stop.patience = Patience::Force(seconds);
         }
+        // It goes, whether or not it would come to itself.
+        if stop.means == Means::Heal {
+            stop.means = Means::Signals;
+        }
         let because = match served.life {
+            Life::Hung => HUNG,
             Life::Dead => "its daemon is gone already",
             _ => "asked for",
         };

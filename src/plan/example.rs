@@ -110,6 +110,8 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
             daemon: Some(DaemonId {
                 pid: Pid(100 + server),
                 start_time: StartTime(1),
+                user: None,
+                pid_namespace: None,
             }),
             finished: true,
             boot_id: "boot".to_owned(),

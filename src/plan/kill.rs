@@ -1,6 +1,6 @@
 //! Clients whose work on a device is ended.
 
-use super::daemons::{unknowable, unreadable};
+use super::daemons::{hangs, unknowable, unreadable};
 use super::no_client::no_client;
 use super::standing::is_unknowable;
 use super::{ClientOf, Obstacle, Refusal};
@@ -163,7 +163,10 @@ fn serving<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, 
         }
         .into());
     }
-    if is_unknowable(served.life) {
+    if served.life == Life::Hung {
+        return Err(hangs(served).into());
+    }
+    if is_unknowable(served) {
         return Err(unknowable(served).into());
     }
     Ok(served)

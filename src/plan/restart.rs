@@ -1,6 +1,6 @@
 //! Daemons that are ended and started again as they were.
 
-use super::daemons::{elsewhere, unreadable};
+use super::daemons::{HUNG, elsewhere, unreadable};
 use super::down::gpu_plan;
 use super::up::visible;
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
@@ -122,7 +122,7 @@ fn stop(served: &Served) -> Stop {
             Life::Orphan => {
                 obstacle.hint = format!("no program reaches it any more: {all_the_same}");
             }
-            Life::NoAnswer => obstacle.hint = format!("{}; {all_the_same}", obstacle.hint),
+            Life::NoAnswer | Life::Hung => obstacle.hint = format!("{}; {all_the_same}", obstacle.hint),
             _ => {}
         }
     }
@@ -144,6 +144,7 @@ fn because(served: &Served) -> &'static str {
         Life::Dead => "its daemon has died",
         Life::Orphan => "its pipe directory was removed",
         Life::NoAnswer => "its daemon does not answer",
+        Life::Hung => HUNG,
         Life::Fault if is_stuck(served) => "a GPU fault that has not cleared",
         Life::Fault => "a GPU fault",
         _ => "asked for",

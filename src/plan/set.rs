@@ -1,7 +1,7 @@
 //! Settings that somebody changes by hand.
 
 use super::change::{self, changes};
-use super::daemons::{elsewhere, unknowable};
+use super::daemons::{elsewhere, hangs, unknowable};
 use super::down::gpu_plan;
 use super::standing::is_unknowable;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
@@ -37,7 +37,10 @@ pub fn set(
     if served.life == Life::Dead {
         return Err(refused("it has died").into());
     }
-    if is_unknowable(served.life) {
+    if served.life == Life::Hung {
+        return Err(hangs(served).into());
+    }
+    if is_unknowable(served) {
         return Err(unknowable(served).into());
     }
     if !record.finished {

@@ -93,7 +93,7 @@ pub(super) fn concerns_us(served: &Served, home: &RunDir) -> bool {
 
 /// What ending a daemon would do. Whoever cannot be asked may have a client.
 fn harm_of_end(served: &Served, home: &RunDir) -> Harm {
-    let unasked = is_unknowable(served.life) || served.run_dir != *home;
+    let unasked = is_unknowable(served) || served.run_dir != *home;
     let clients = served.clients.len() + usize::from(unasked);
     Harm {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
@@ -102,12 +102,13 @@ fn harm_of_end(served: &Served, home: &RunDir) -> Harm {
     }
 }
 
-/// Whether nobody knows if it has clients.
-pub(super) fn is_unknowable(life: Life) -> bool {
-    matches!(
-        life,
-        Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan
-    )
+/// True if nobody knows whether it has clients.
+pub(super) fn is_unknowable(served: &Served) -> bool {
+    match served.life {
+        Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan => true,
+        Life::Hung => !served.is_known,
+        _ => false,
+    }
 }
 
 /// The processes that compute on a device outside MPS.

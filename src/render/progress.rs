@@ -27,6 +27,10 @@ impl Progress for Bar {
     fn end(&self, _gpu: u32, _action: &Action) {
         self.bar.inc(1);
     }
+
+    fn note(&self, what: &str) {
+        self.bar.suspend(|| super::note(what));
+    }
 }
 
 impl Drop for Bar {

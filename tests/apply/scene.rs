@@ -38,12 +38,13 @@ struct Silent;
 impl Progress for Silent {
     fn begin(&self, _gpu: u32, _action: &Action) {}
     fn end(&self, _gpu: u32, _action: &Action) {}
+    fn note(&self, _what: &str) {}
 }
 
 impl Hand {
     pub(crate) fn new(mut environment: Environment) -> Self {
         // This process is no mig-mps: it cannot launch daemons.
-        environment.launcher = env!("CARGO_BIN_EXE_mig-mps").into();
+        environment.helper = env!("CARGO_BIN_EXE_mig-mps").into();
         let home = environment.home().unwrap();
         RunDir::at(&home.run).make().unwrap();
         fs::create_dir_all(&home.log).unwrap();

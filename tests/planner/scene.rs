@@ -286,6 +286,8 @@ impl Scene {
                 daemon: Some(DaemonId {
                     pid: Pid(1),
                     start_time: StartTime(1),
+                    user: None,
+                    pid_namespace: None,
                 }),
                 finished: true,
                 boot_id: "boot".to_owned(),

@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use jiff::civil::DateTime;
@@ -10,7 +10,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::read::split;
 use super::{LogDir, LogFile, LogLine, Past, merge};
-use crate::host::in_path;
+use crate::host::{Directory, in_path};
 
 /// A line longer than this is shown in parts, in bytes.
 const LONGEST_LINE: usize = 64 << 10;
@@ -50,16 +50,15 @@ impl LogDir {
             | WatchFlags::CREATE
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVE_SELF
-            | WatchFlags::ONLYDIR
-            | WatchFlags::DONT_FOLLOW;
-        inotify::add_watch(&watch, &self.path, changes)
-            .map_err(|error| in_path(&self.path, &error.into()))?;
+            | WatchFlags::ONLYDIR;
+        // By its descriptor: what has come to lie at the path meanwhile may hang whoever looks.
+        let by_descriptor = |dir: &Directory| format!("/proc/self/fd/{}", dir.fd().as_raw_fd());
+        inotify::add_watch(&watch, by_descriptor(&self.dir), changes)
+            .map_err(|error| in_path(self.path(), &error.into()))?;
         // The directory's own end is told by the one above it alone, for as long as this one is held open. Who may
         // not look there learns of it from nobody.
-        if let Some(parent) = self.path.parent() {
-            let ends = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
-            let _ = inotify::add_watch(&watch, parent, ends);
-        }
+        let ends = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
+        let _ = inotify::add_watch(&watch, by_descriptor(&self.parent), ends);
         let mut pasts = Vec::new();
         let mut growing = Vec::new();
         for &log in logs {
@@ -92,8 +91,7 @@ impl Follower {
             let mut new = Vec::new();
             for log in &mut self.logs {
                 let grown = log.grown(&self.dir);
-                let path = || self.dir.path.join(log.log.name());
-                new = merge(new, grown.map_err(|error| in_path(&path(), &error))?);
+                new = merge(new, grown?);
             }
             if !new.is_empty() {
                 return Ok(Woken::Lines(new));

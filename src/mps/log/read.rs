@@ -1,13 +1,12 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-
-use rustix::fs::{Mode, OFlags, openat};
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use super::LogLine;
-use crate::host::in_path;
+use crate::host::{Directory, in_path};
 
 /// A daemon's two logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +43,13 @@ pub(super) const KEPT: u32 = 3;
 const MOST: u64 = 64 << 20;
 const MOST_LINES: usize = 1_000_000;
 
-/// A directory with a daemon's logs. It may belong to a user who puts anything there: links are not followed, and
-/// what is no file is not opened.
+/// A directory with a daemon's logs. It may belong to a user who puts anything there.
 #[derive(Debug)]
 pub struct LogDir {
-    pub(super) dir: OwnedFd,
-    pub(super) path: PathBuf,
+    pub(super) dir: Directory,
+    /// The directory around it, which only root and the caller control, and its name in there.
+    pub(super) parent: Directory,
+    name: OsString,
 }
 
 /// The last lines of a log, and where what follows will stand.
@@ -69,25 +69,75 @@ impl LogDir {
     /// # Errors
     /// The system's, with the path.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|error| in_path(path, &error.into()))?;
-        Ok(Self {
-            dir,
-            path: path.to_owned(),
-        })
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let parent = Directory::open(path.parent().unwrap_or(path))?;
+        let missing = || in_path(path, &io::ErrorKind::NotFound.into());
+        let dir = parent.child(&name)?.ok_or_else(missing)?;
+        Ok(Self { dir, parent, name })
     }
 
     /// Its path.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
     }
 
-    /// Whether it still lies where it was opened.
+    /// True if it still lies where it was opened.
     pub(super) fn is_in_place(&self) -> io::Result<bool> {
-        let opened = rustix::fs::fstat(&self.dir)?;
-        let there = std::fs::symlink_metadata(&self.path);
-        Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (opened.st_dev, opened.st_ino)))
+        let opened = self.dir.stat_self()?;
+        let there = self.parent.stat(&self.name);
+        Ok(matches!(there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)))
+    }
+
+    /// The length of a log in bytes; 0 if there is none.
+    pub fn length(&self, log: LogFile) -> u64 {
+        self.mark(log).map_or(0, |(length, _)| length)
+    }
+
+    /// The length of a log in bytes, and when it was last written; `None` if that cannot be seen.
+    pub fn mark(&self, log: LogFile) -> Option<(u64, SystemTime)> {
+        let meta = self.dir.stat(log.name()).ok()??;
+        let seconds = u64::try_from(meta.st_mtime).ok()?;
+        let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
+        let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+        Some((meta.st_size.cast_unsigned(), written))
+    }
+
+    /// The last lines of a log after its first `from` bytes, without blank ones; none if it cannot be read.
+    pub fn tail(&self, log: LogFile, from: u64, lines: usize) -> Vec<String> {
+        const ENOUGH: u64 = 16 << 10;
+        let text = self.end(log.name(), from, ENOUGH);
+        let lines_of = || text.lines().filter(|line| !line.trim().is_empty());
+        let skipped = lines_of().count().saturating_sub(lines);
+        lines_of().skip(skipped).map(str::to_owned).collect()
+    }
+
+    /// True if the server's log ends in a fault that the server has not got over.
+    pub fn ends_in_a_fault(&self) -> bool {
+        let lines = self.tail(LogFile::Server, 0, usize::MAX);
+        let lines = lines.iter().rev();
+        let mut marks = lines.filter_map(|line| {
+            let recovered = line.contains("Creating server context");
+            (recovered || line.contains("fatal GPU error")).then_some(!recovered)
+        });
+        marks.next().unwrap_or(false)
+    }
+
+    /// The last `most` bytes of a file after its first `from`; nothing if it cannot be read.
+    pub fn end(&self, name: &str, from: u64, most: u64) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let Some(mut file) = self.open_file(name)? else {
+                return Ok(Vec::new());
+            };
+            let length = file.metadata()?.len();
+            // A log that is shorter now has been begun anew.
+            let from = if from > length { 0 } else { from };
+            let start = from.max(length.saturating_sub(most)).min(length);
+            file.seek(SeekFrom::Start(start))?;
+            let mut bytes = Vec::new();
+            file.take(most).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
     /// The last lines of a log, older parts of it included; all of them without a number. A last line that is still
@@ -113,7 +163,7 @@ impl LogDir {
                     Ok(Some(file)) => file,
                     Ok(None) => continue,
                     Err(error) if age > 0 => {
-                        past.cut = Some(format!("{name}: {error}"));
+                        past.cut = Some(error.to_string());
                         break;
                     }
                     Err(error) => return Err(error),
@@ -152,30 +202,31 @@ impl LogDir {
             past.lines = with_times(all).split_off(skipped);
             Ok(past)
         };
-        read().map_err(|error| in_path(&self.path.join(log.name()), &error))
+        read()
     }
 
-    /// Opens a file for reading; `None` where there is none.
+    /// Opens a file for reading; `None` if there is none. A user may have given another file's data a name here, so
+    /// it must belong to the owner of the directory and have no other name.
     pub(super) fn open_file(&self, name: &str) -> io::Result<Option<File>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&self.dir, name, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(rustix::io::Errno::LOOP) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "it is a link: not followed",
-                ));
-            }
-            Err(error) => return Err(error.into()),
+        let Some(file) = self.dir.open_file(name)? else {
+            return Ok(None);
         };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it is no regular file",
-            ));
-        }
+        self.check(name, &file)?;
         Ok(Some(file))
+    }
+
+    /// Refuses a file that the owner of the directory has not written.
+    pub(super) fn check(&self, name: &str, file: &File) -> io::Result<()> {
+        let meta = file.metadata()?;
+        let why = if meta.nlink() > 1 {
+            "it has other names"
+        } else if meta.uid() != self.dir.stat_self()?.st_uid {
+            "it does not belong to the owner of its directory"
+        } else {
+            return Ok(());
+        };
+        let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
+        Err(in_path(&self.path().join(name), &error))
     }
 }
 

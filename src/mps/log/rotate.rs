@@ -4,11 +4,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate, openat, renameat, statat,
-    unlinkat,
-};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
 use super::read::KEPT;
 use super::{LogDir, LogFile};
@@ -51,40 +47,43 @@ impl LogDir {
             .collect()
     }
 
-    /// Whether one of the logs has grown over the limit, or something else lies in its place.
+    /// True if one of the logs has grown over the limit, or something else lies in its place.
     pub fn is_due(&self) -> bool {
-        LogFile::ALL.into_iter().any(|log| {
-            let meta = statat(&self.dir, log.name(), AtFlags::SYMLINK_NOFOLLOW);
-            meta.is_ok_and(|meta| {
-                let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
-                !is_file || u64::try_from(meta.st_size).is_ok_and(|size| size > LOG_LIMIT)
+        LogFile::ALL
+            .into_iter()
+            .any(|log| match self.dir.stat(log.name()) {
+                Ok(Some(meta)) => {
+                    let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
+                    !is_file || meta.st_size.cast_unsigned() > LOG_LIMIT
+                }
+                Ok(None) => false,
+                Err(_) => true,
             })
-        })
     }
 
     fn rotate_one(&self, log: LogFile) -> io::Result<Option<PutAside>> {
-        let Some((mut file, meta)) = self.at(log.name(), self.open_large(log))? else {
+        let Some((mut file, meta)) = self.open_large(log)? else {
             return Ok(None);
         };
         // Under a name of its own first: half a copy is never taken for a part of the log.
         let copy_name = format!("{}.new", log.name());
-        let copy = self.at(&copy_name, self.begin_copy(&copy_name))?;
-        let copied =
-            copy_end(&mut file, &copy).and_then(|copied| give(&copy, &meta).map(|()| copied));
-        let done = self
-            .at(&copy_name, copied)
+        let copy = self.begin_copy(&copy_name)?;
+        let done = copy_end(&mut file, &copy)
+            .and_then(|copied| give(&copy, &meta).map(|()| copied))
+            .map_err(|error| in_path(&self.path().join(&copy_name), &error))
             .and_then(|copied| self.put_in_line(log, &copy_name).map(|()| copied));
         let (left_out, kept) = match done {
             Ok(copied) => copied,
             Err(error) => {
                 // Half a copy helps nobody, and the disk may be full.
-                let _ = unlinkat(&self.dir, &copy_name, AtFlags::empty());
+                let _ = self.dir.remove_file(&copy_name);
                 return Err(error);
             }
         };
-        self.at(log.name(), ftruncate(&file, 0).map_err(io::Error::from))?;
+        ftruncate(&file, 0)
+            .map_err(|error| in_path(&self.path().join(log.name()), &error.into()))?;
         Ok(Some(PutAside {
-            log: self.path.join(log.name()),
+            log: self.path().join(log.name()),
             older: log.older(1),
             held: left_out + kept,
             kept,
@@ -93,40 +92,18 @@ impl LogDir {
 
     /// Opens a log that is over the limit.
     fn open_large(&self, log: LogFile) -> io::Result<Option<(File, Metadata)>> {
-        let flags =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = match openat(&self.dir, log.name(), flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(planted("it is a link")),
-            Err(Errno::ISDIR | Errno::NXIO) => return Err(no_file()),
-            Err(error) => return Err(error.into()),
+        let Some(file) = self.dir.open_file_with(log.name(), OFlags::RDWR)? else {
+            return Ok(None);
         };
-        let owner = rustix::fs::fstat(&self.dir)?.st_uid;
+        self.check(log.name(), &file)?;
         let meta = file.metadata()?;
-        if !meta.is_file() {
-            return Err(no_file());
-        }
-        if meta.nlink() != 1 {
-            return Err(planted("it has other names"));
-        }
-        if meta.uid() != owner {
-            return Err(planted("it does not belong to the owner of its directory"));
-        }
         Ok((meta.len() > LOG_LIMIT).then_some((file, meta)))
     }
 
     /// A new file for a copy.
     fn begin_copy(&self, name: &str) -> io::Result<File> {
-        match unlinkat(&self.dir, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::ISDIR) => return Err(no_file()),
-            Err(error) => return Err(error.into()),
-        }
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o600);
-        Ok(File::from(openat(&self.dir, name, flags, mode)?))
+        self.dir.remove_file(name)?;
+        self.dir.create_file(name, 0o600)
     }
 
     /// Makes a copy the youngest of the older parts; the oldest goes.
@@ -140,32 +117,10 @@ impl LogDir {
         self.put(copy, &log.older(1))
     }
 
-    /// Gives a file another name.
+    /// Gives a file another name. A directory takes no file's place, and no file a directory's.
     fn put(&self, name: &str, other: &str) -> io::Result<()> {
-        let put = renameat(&self.dir, name, &self.dir, other);
-        // A directory takes no file's place, and no file a directory's.
-        let (in_the_way, error) = match put {
-            Ok(()) => return Ok(()),
-            Err(Errno::ISDIR) => (other, no_file()),
-            Err(Errno::NOTDIR) => (name, no_file()),
-            Err(error) => (other, error.into()),
-        };
-        self.at(in_the_way, Err(error))
+        self.dir.rename(name, &self.dir, other)
     }
-
-    /// Names the file that an error is about.
-    fn at<T>(&self, name: &str, result: io::Result<T>) -> io::Result<T> {
-        result.map_err(|error| in_path(&self.path.join(name), &error))
-    }
-}
-
-fn no_file() -> io::Error {
-    planted("it is no regular file")
-}
-
-fn planted(what: &str) -> io::Error {
-    let text = format!("{what}: it is left alone");
-    io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
 /// Copies the end of a log, with what is added meanwhile; returns how much stands before that, and how much it is.

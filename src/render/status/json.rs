@@ -95,6 +95,7 @@ fn state(row: &Row<'_>) -> State {
             Life::Fault => State::Fault,
             Life::Busy => State::Busy,
             Life::Hidden => State::Hidden,
+            Life::Hung => State::Hung,
             Life::NoAnswer => State::NoAnswer,
             Life::Orphan => State::Orphan,
             Life::Dead => State::Dead,

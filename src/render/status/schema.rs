@@ -103,6 +103,9 @@ pub(super) enum State {
     /// It lives, and the caller may not ask it.
     #[serde(rename = "hidden")]
     Hidden,
+    /// It waits for a client that has died, and so does every new client.
+    #[serde(rename = "hung")]
+    Hung,
     /// It lives, and does not answer.
     #[serde(rename = "no answer")]
     NoAnswer,

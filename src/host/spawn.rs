@@ -1,0 +1,90 @@
+//! How every child process starts, whatever its uid: with nothing of the caller's.
+//!
+//! A child that runs as another user can be traced by that user once it has called `exec`. So it must hold
+//! no descriptor of the caller's, and its session must not have the caller's terminal: whoever controls it
+//! could otherwise type there (TIOCSTI).
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::libc;
+use rustix::fs::Mode;
+use rustix::process::{setsid, umask};
+
+/// The umask of every child.
+const UMASK: u32 = 0o022;
+
+/// The first descriptor after standard input, output and error.
+const FIRST: libc::c_uint = 3;
+
+/// The highest descriptor that is closed one by one where `close_range` is missing.
+const LAST_ONE_BY_ONE: libc::c_int = 1 << 16;
+
+/// Makes a command start in a new session, in `/`, with descriptors 0 to 2, default signals and a fixed umask.
+///
+/// The environment is the caller's to clear. A command that gets this must not be put into another process
+/// group: a group leader cannot start a session.
+pub(super) fn isolate(command: &mut Command) {
+    command.current_dir("/");
+    // SAFETY: `start_anew` makes only async-signal-safe calls: system calls without allocation or locks.
+    unsafe { command.pre_exec(start_anew) };
+}
+
+/// Runs in the child, between `fork` and `exec`.
+fn start_anew() -> io::Result<()> {
+    setsid()?;
+    umask(Mode::from_raw_mode(UMASK));
+    reset_signals();
+    close_on_exec_from(FIRST);
+    Ok(())
+}
+
+/// Gives every signal its default action: an ignored one would stay ignored across `exec`.
+///
+/// By the system call itself, since the C library refuses the two signals that it keeps for its threads.
+fn reset_signals() {
+    /// The kernel's `struct sigaction`, all zero: the default action, no flags, an empty mask.
+    const DEFAULT: [u64; 4] = [0; 4];
+    /// The size of the kernel's signal set.
+    const SET_SIZE: usize = 8;
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: the kernel reads 32 bytes at most from `DEFAULT` and writes nothing. SIGKILL and SIGSTOP are
+        // refused with `EINVAL`, which does no harm.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                DEFAULT.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                SET_SIZE,
+            )
+        };
+    }
+}
+
+/// Marks every descriptor from there on to be closed by `exec`. The one by which the standard library reports
+/// a failed `exec` must stay open until then.
+fn close_on_exec_from(first: libc::c_uint) {
+    // SAFETY: the call takes three integers and touches no memory. It is there from Linux 5.11 on.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    if done == 0 {
+        return;
+    }
+    // An older kernel: one by one, as far as descriptors can be had.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let last = limit.map_or(LAST_ONE_BY_ONE, |limit| {
+        libc::c_int::try_from(limit).map_or(LAST_ONE_BY_ONE, |limit| limit.min(LAST_ONE_BY_ONE))
+    });
+    for fd in first.cast_signed()..last {
+        // SAFETY: the call takes integers alone; on a descriptor that is not open it fails with `EBADF`.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+}
