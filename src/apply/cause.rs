@@ -2,7 +2,7 @@ use thiserror::Error;
 
 use crate::environment::EnvironmentError;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
-use crate::host::{Holder, Pid, ResetError, Unit, UnitsError};
+use crate::host::{Holder, ResetError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 use crate::profile::MemoryLimit;
@@ -82,19 +82,11 @@ pub enum Cause {
         /// What it needs.
         due: Due,
     },
-    /// A daemon that mig-mps did not start runs in one of its directories.
-    #[error("process {pid} runs a daemon of its own in {}: it is left alone", pipe.display())]
-    Foreign {
-        /// That daemon.
-        pid: Pid,
-        /// The directory.
-        pipe: std::path::PathBuf,
-    },
-    /// Somebody who cannot be named from here holds a daemon's lock.
-    #[error("a process that cannot be seen from here holds the lock in {}", pipe.display())]
+    /// A daemon may run where its process cannot be seen.
+    #[error("the daemon of {name} cannot be seen from here: it may run in another pid namespace")]
     Unseen {
-        /// The directory.
-        pipe: std::path::PathBuf,
+        /// Its device's name.
+        name: String,
     },
     /// A start failed, and what it had started could not be ended.
     #[error("{cause}\nand what had been started could not be ended: {left}")]

@@ -189,7 +189,12 @@ impl Shared<'_> {
         }
         let host = &self.site.environment.host;
         let daemon = self.daemon(record);
-        let running = record.daemon.as_ref().and_then(|id| id.running(host));
+        if record.daemon.is_some_and(|id| id.is_hidden(host)) {
+            return Err(Cause::Unseen {
+                name: record.name.clone(),
+            });
+        }
+        let running = record.daemon.and_then(|id| id.running(host));
         if let Some(process) = running {
             let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
             daemon.stop(host, (process.pid, process.started), patience, means)?;

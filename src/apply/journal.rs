@@ -95,6 +95,9 @@ fn end(run_dir: &RunDir, journal: &mut Journal, environment: &Environment) -> Ve
 /// The system's, with what to do about it.
 pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
     run_dir.journal().map_err(|error| {
+        if error.kind() != io::ErrorKind::InvalidData {
+            return error;
+        }
         let advice = "remove it, and see that the monitoring services it lists run";
         io::Error::new(error.kind(), format!("{error}: {advice}"))
     })

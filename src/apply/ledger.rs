@@ -15,6 +15,9 @@ pub(super) struct Ledger {
 impl Ledger {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
         let mut file = run_dir.node().map_err(|error| {
+            if error.kind() != io::ErrorKind::InvalidData {
+                return error;
+            }
             // The daemons' own records do without it; what it lists is no longer known as ours.
             let advice = "remove it, and mig-mps forgets which instances it made";
             io::Error::new(error.kind(), format!("{error}: {advice}"))

@@ -37,9 +37,6 @@ pub struct LaunchArgs {
     /// The pipe directory
     #[arg(long)]
     pipe: PathBuf,
-    /// The log directory
-    #[arg(long)]
-    log: PathBuf,
     #[command(subcommand)]
     task: TaskArgs,
 }
@@ -50,6 +47,8 @@ enum TaskArgs {
     Daemon {
         #[arg(long)]
         device: String,
+        #[arg(long)]
+        log: PathBuf,
         #[arg(long)]
         multiuser: bool,
         #[arg(long)]
@@ -71,15 +70,16 @@ pub fn run(args: LaunchArgs) -> Result<Infallible> {
     };
     let invocation = Invocation {
         pipe: args.pipe,
-        log: args.log,
         task: match args.task {
             TaskArgs::Session => Task::Session,
             TaskArgs::Daemon {
                 device,
+                log,
                 multiuser,
                 home,
             } => Task::Daemon {
                 device,
+                log,
                 multiuser,
                 home,
             },

@@ -96,7 +96,7 @@ fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
 /// what is there. Tells whether there was one.
 fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<bool> {
     let run_dir = RunDir::at(&home.run);
-    let journal = apply::read_journal(&run_dir)?;
+    let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
         return Ok(false);
     }

@@ -265,8 +265,16 @@ impl Directory {
     /// Gives an entry another name, here or in another directory.
     pub fn rename(&self, name: impl AsRef<OsStr>, to: &Self, other: impl AsRef<OsStr>) -> io::Result<()> {
         let (name, other) = (name.as_ref(), other.as_ref());
-        let renamed = renameat(&self.fd, name, &to.fd, other);
-        renamed.map_err(|error| in_path(&self.path.join(name), &error.into()))
+        renameat(&self.fd, name, &to.fd, other).map_err(|error| {
+            let error = io::Error::from(error);
+            let path = self.path.join(name);
+            let what = format!(
+                "cannot rename {} to {}: {error}",
+                path.display(),
+                to.path.join(other).display()
+            );
+            io::Error::new(error.kind(), what)
+        })
     }
 
     /// Detaches every file system that somebody has mounted on an entry. Fails where the caller may not, or where

@@ -23,9 +23,10 @@ impl Directory {
             return Ok(None);
         };
         let parsed = serde_json::from_slice(&text);
-        parsed
-            .map(Some)
-            .map_err(|error| in_path(&self.path().join(name), &error.into()))
+        parsed.map(Some).map_err(|error| {
+            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            in_path(&self.path().join(name), &error)
+        })
     }
 
     /// Replaces a JSON file atomically: a reader sees the old one or the new one.

@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -130,6 +132,16 @@ impl Process {
     /// The value a variable had when the process started; `None` where it was unset or is hidden.
     pub fn environment(&self, variable: &str) -> Option<String> {
         self.environ()?.get(variable).map(str::to_owned)
+    }
+
+    /// The same with every byte as it is: for comparisons, not for a terminal.
+    pub fn environment_bytes(&self, variable: &str) -> Option<OsString> {
+        let bytes = fs::read(self.directory.join("environ")).ok()?;
+        let mut entries = bytes.split(|byte| *byte == 0);
+        entries.find_map(|entry| {
+            let value = entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?;
+            Some(OsString::from_vec(value.to_owned()))
+        })
     }
 
     /// The environment it was started with; `None` where that is hidden from the caller, as another

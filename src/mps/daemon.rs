@@ -137,7 +137,6 @@ impl Daemon {
     pub(super) fn invoke(&self, task: Task, limits: &Limits) -> Command {
         let invocation = Invocation {
             pipe: self.pipe.clone(),
-            log: self.log.clone(),
             task,
         };
         invocation.command_within(limits, &self.programs)

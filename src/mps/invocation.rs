@@ -13,8 +13,6 @@ pub(super) const MULTIUSER: &str = "-multiuser-server";
 pub struct Invocation {
     /// Its `CUDA_MPS_PIPE_DIRECTORY`.
     pub pipe: PathBuf,
-    /// Its `CUDA_MPS_LOG_DIRECTORY`.
-    pub log: PathBuf,
     /// What it is called for.
     pub task: Task,
 }
@@ -26,6 +24,8 @@ pub enum Task {
     Daemon {
         /// The device's UUID.
         device: String,
+        /// Its `CUDA_MPS_LOG_DIRECTORY`.
+        log: PathBuf,
         /// Lets one server of root's serve every user at once.
         multiuser: bool,
         /// The home directory of the user it runs as, where that is another than the caller.
@@ -45,16 +45,19 @@ impl Invocation {
         let mut command = clean(&programs.control, programs);
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
-            .env("CUDA_MPS_LOG_DIRECTORY", &self.log)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
         let mut home = std::env::var_os("HOME");
         if let Task::Daemon {
             device,
+            log,
             multiuser,
             home: other,
         } = &self.task
         {
-            command.arg("-d").env("CUDA_VISIBLE_DEVICES", device);
+            command
+                .arg("-d")
+                .env("CUDA_VISIBLE_DEVICES", device)
+                .env("CUDA_MPS_LOG_DIRECTORY", log);
             command.args(multiuser.then_some(MULTIUSER));
             home = other.as_ref().map(|other| other.into()).or(home);
         }
@@ -81,15 +84,16 @@ impl Invocation {
     /// The arguments that tell the helper of this call.
     fn words(&self) -> Vec<OsString> {
         let mut words: Vec<&OsStr> = vec!["--pipe".as_ref(), self.pipe.as_ref()];
-        words.extend(["--log".as_ref(), self.log.as_os_str()]);
         match &self.task {
             Task::Session => words.push("session".as_ref()),
             Task::Daemon {
                 device,
+                log,
                 multiuser,
                 home,
             } => {
-                words.extend(["daemon", "--device", device].map(OsStr::new));
+                words.extend(["daemon", "--device", device, "--log"].map(OsStr::new));
+                words.push(log.as_os_str());
                 words.extend(multiuser.then_some(OsStr::new("--multiuser")));
                 if let Some(home) = home {
                     words.extend(["--home".as_ref(), home.as_os_str()]);

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::invocation::{MULTIUSER, Task};
 use super::processes::{end_all, serves_in};
-use super::program::MpsProgram;
+use super::program::{MpsProgram, servers_of};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError, WhoMay};
 use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, open_files, run, user_name};
 use crate::profile::{Cpus, NOFILE};
@@ -14,6 +14,9 @@ const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to lock its directory after the launcher said it was done.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a daemon that nobody recorded may take to say who its clients are.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// How a daemon is started.
 #[derive(Clone, Debug)]
@@ -141,6 +144,9 @@ impl Daemon {
             }
             _ => {}
         }
+        if let [one] = daemons.as_slice() {
+            self.refuse_clients(host, one)?;
+        }
         let held = daemons.iter().filter_map(|daemon| {
             let held = host.hold(daemon.pid, daemon.started)?;
             Some((daemon.pid, held))
@@ -153,6 +159,25 @@ impl Daemon {
             "daemons that nobody recorded run in {} and do not end: {}",
             self.pipe.display(),
             list(&left)
+        )))
+    }
+
+    /// Refuses to end a daemon that has clients.
+    fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
+        let table = host.processes().unwrap_or_default();
+        let servers: Vec<Pid> = servers_of(&table, daemon).map(|server| server.pid).collect();
+        let Ok(glance) = self.glance(&servers, false, ASK_LIMIT, ASK_LIMIT) else {
+            return Ok(());
+        };
+        let clients: Vec<Pid> = glance.servers.into_iter().flat_map(|server| server.clients).collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        Err(self.failure(format!(
+            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
+            daemon.pid,
+            self.pipe.display(),
+            list(&clients)
         )))
     }
 
@@ -199,6 +224,7 @@ impl Daemon {
     fn start(&self, host: &Host, wanted: &Launch) -> Result<Process, MpsError> {
         let task = Task::Daemon {
             device: wanted.device.clone(),
+            log: self.log.clone(),
             multiuser: wanted.multiuser,
             home: match &wanted.who {
                 WhoMay::User(account) => Some(account.home.clone()),

@@ -73,10 +73,12 @@ impl DaemonId {
         host.process(self.pid).filter(|process| self.is(process))
     }
 
-    /// True if pids here are not those that were recorded.
-    pub fn is_of_another_namespace(&self, host: &Host) -> bool {
+    /// True if the process may run and cannot be seen: it is of another pid namespace, or `/proc` hides it.
+    pub fn is_hidden(&self, host: &Host) -> bool {
         let own = host.pid_namespace();
-        self.pid_namespace.is_some() && own.is_some() && self.pid_namespace != own
+        let is_elsewhere =
+            self.pid_namespace.is_some() && own.is_some() && self.pid_namespace != own;
+        is_elsewhere || (host.process(self.pid).is_none() && !host.has_ended(self.pid))
     }
 }
 

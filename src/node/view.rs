@@ -79,19 +79,11 @@ impl<'a> View<'a> {
         let Some(id) = record.daemon else {
             return self.starting(served);
         };
-        let running = if id.is_of_another_namespace(self.host) {
-            None
-        } else {
-            id.running(self.host)
-        };
-        if running.is_none() {
-            let is_hidden = id.is_of_another_namespace(self.host)
-                || (self.host.process(id.pid).is_none() && !self.host.has_ended(id.pid));
-            if is_hidden {
-                served.life = Life::Hidden;
-            }
+        if id.is_hidden(self.host) {
+            served.life = Life::Hidden;
             return None;
         }
+        id.running(self.host)?;
         if self.is_unreachable(served) {
             let held = self.host.hold(id.pid, id.start_time);
             // A process that ends lets go of its files first.

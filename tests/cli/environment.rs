@@ -78,12 +78,6 @@ fn a_run_directory_that_others_can_write_to_is_not_used() {
     std::fs::set_permissions(sim.node.run_dir(), open).unwrap();
     let ran = sim.up(SMALL, &[]).ended(1);
     assert_snapshot!(ran.tidy(), @"
-    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
-      |.....|.....|.....|.....|.....|.....|.....|.....|  now
-      |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
-      + enable MIG mode (the profile partitions this GPU)
-      + create 2g.20gb at 0:2, 1g.10gb at 2:1
-      + start 2 daemons (no daemon serves it): 0.0, 0.2
     error: cannot use the run directory: /tmp/…/run: others can write to it
     ");
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);

@@ -222,41 +222,21 @@ fn whom_a_plain_user_cannot_serve() {
     "#);
 }
 
-/// Nobody is to find it, and it takes no liberties.
+/// It is hidden, and runs nothing but the control program.
 #[test]
-fn the_launcher_is_hidden_and_strict() {
+fn the_helper_is_hidden_and_runs_no_other_program() {
     let sim = Sim::with("h200", 1);
     let help = sim.run(&["--help"]).ended(0).stdout;
     assert!(!help.contains("launch"), "{help}");
     sim.run(&["launch"]).ended(2);
-    let ran = sim
-        .run(&[
-            "launch",
-            "--files",
-            "128",
-            "--",
-            "/bin/sh",
-            "-c",
-            "ulimit -n",
-        ])
-        .ended(0);
-    assert_eq!(ran.stdout, "128\n");
-    let ran = sim.run(&["launch", "--", "/no/such/program"]).ended(1);
-    assert!(
-        ran.stderr.contains("cannot start /no/such/program"),
-        "{}",
-        ran.stderr
-    );
-    if is_root("the_launcher_is_hidden_and_strict") {
-        let ids = "id -u; id -g; id -G";
-        let become_nobody = [
-            "launch", "--uid", "65534", "--gid", "65534", "--", "/bin/sh", "-c", ids,
-        ];
-        assert_eq!(
-            sim.run(&become_nobody).ended(0).stdout,
-            "65534\n65534\n65534\n"
-        );
+    for program in [["--", "/bin/sh"], ["--", "id"], ["session", "id"]] {
+        let mut words = vec!["launch", "--pipe", "/nowhere"];
+        words.extend(program);
+        sim.run(&words).ended(2);
     }
+    let mut session = sim.command(&["launch", "--pipe", "/nowhere", "session"]);
+    let ran = Ran::of(&mut session).ended(1);
+    assert!(ran.stderr.contains("Cannot find MPS control daemon process"), "{}", ran.stderr);
 }
 
 /// What a user keeps beside her daemon's files holds nobody up, and is not lost.

@@ -189,40 +189,6 @@ fn b1_whatever_lies_in_a_users_directory_holds_nobody_up() {
 }
 
 #[test]
-fn b2_root_opens_no_control_session_in_a_users_directory() {
-    if !is_root("b2_root_opens_no_control_session_in_a_users_directory") {
-        return;
-    }
-    let sim = Sim::with("h200", 1);
-    let whole = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
-    Ran::of(&mut sim.by_nobody(&["up", whole.to_str().unwrap()])).ended(0);
-    let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
-    // Counted by their first line: the last one may still be on its way.
-    let sessions = |sim: &Sim| {
-        let logs = sim
-            .node
-            .run_dir()
-            .with_file_name("nobody")
-            .join("state/mig-mps");
-        let device = fs::read_dir(logs).unwrap().next().unwrap().unwrap().path();
-        let log = fs::read_to_string(device.join("control.log")).unwrap();
-        log.matches("NEW UI").count()
-    };
-    let mut client = sim.by_nobody(&[]);
-    client.env("CUDA_MPS_PIPE_DIRECTORY", theirs.join("by-name/0/pipe"));
-    let before = sessions(&sim);
-    // As root, with a client there, so that the state cannot be told passively.
-    let status = Ran::of(
-        sim.command(&["status", "--json"])
-            .env("MIG_MPS_RUN_DIR", &theirs),
-    )
-    .json();
-    assert_eq!(sessions(&sim), before);
-    assert_eq!(in_state(&status, "ready"), ["0"], "told passively");
-    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
-}
-
-#[test]
 fn b3_a_record_cannot_write_to_the_terminal() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
@@ -259,29 +225,6 @@ fn b4_a_count_beyond_reason_is_refused_at_once() {
             ran.stderr
         );
     }
-}
-
-#[test]
-fn b5_another_users_daemon_is_left_alone() {
-    if !is_root("b5_another_users_daemon_is_left_alone") {
-        return;
-    }
-    let sim = Sim::with("h200", 1);
-    let whole = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
-    Ran::of(&mut sim.by_nobody(&["up", whole.to_str().unwrap()])).ended(0);
-    let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
-    let record = fs::read_dir(&theirs)
-        .unwrap()
-        .flatten()
-        .find(|e| e.path().join("device.json").exists());
-    assert_eq!(record.unwrap().metadata().unwrap().uid(), NOBODY);
-    let ran = Ran::of(sim.command(&["down"]).env("MIG_MPS_RUN_DIR", &theirs)).ended(4);
-    assert!(
-        ran.stderr.contains("run this as its owner"),
-        "{}",
-        ran.stderr
-    );
-    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
 }
 
 #[test]

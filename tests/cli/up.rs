@@ -555,16 +555,22 @@ fn a_daemon_without_its_record_is_taken_over() {
         (&after["state"], &after["daemon_pid"]),
         (&"ready".into(), &before["daemon_pid"])
     );
-    // But not one that serves otherwise.
-    std::fs::write(&record, "{").unwrap();
+    // One that serves otherwise is ended, unless it has clients.
     if is_root("a_daemon_without_its_record_is_taken_over") {
+        std::fs::write(&record, "{").unwrap();
         let all = format!("{SMALL}\n[mps]\nserve = \"all\"\n");
+        let client = sim.client("0.2");
         let ran = sim.up(&all, &["--yes"]).ended(1);
         assert!(
-            ran.stderr.contains("otherwise than it shall"),
+            ran.stderr.contains("serves otherwise") && ran.stderr.contains("has clients"),
             "{}",
             ran.stderr
         );
+        assert!(client.finish().output.contains("down"));
+        sim.up(&all, &["--yes"]).ended(0);
+        let last = sim.device("0.2");
+        assert_eq!(last["serve"], "all");
+        assert!(!is_alive(&after["daemon_pid"]));
     }
 }
 
