@@ -213,10 +213,14 @@ impl Shared<'_> {
     }
 
     pub(super) fn daemon(&self, record: &DeviceRecord) -> Daemon {
+        self.daemon_of(&record.uuid)
+    }
+
+    pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {
         Daemon::new(
             self.site.programs.clone(),
-            self.run_dir.pipe_dir(&record.uuid),
-            self.site.home.log.join(&record.uuid),
+            self.run_dir.pipe_dir(uuid),
+            self.site.home.log.join(uuid),
         )
     }
 }

@@ -160,6 +160,7 @@ impl<'a> GpuRun<'a> {
             } => self.destroy_gpu_instance(*profile, name, *placement),
             Action::Set(set) => self.set(set),
             Action::StartServer(server) => self.start_server(server),
+            Action::EndStray(stray) => self.end_stray(stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use super::daemons::serve;
 use super::gpu::GpuRun;
 use super::{Cause, Shared};
 use crate::node::DeviceRecord;
-use crate::plan::StartServer;
+use crate::plan::{EndStray, StartServer};
 use crate::profile::Settings;
 
 impl GpuRun<'_> {
@@ -12,6 +12,15 @@ impl GpuRun<'_> {
     pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
         let record = &self.served(&server.uuid).ok_or(Cause::NoDevice)?.record;
         self.shared.start_server(record, &server.settings)
+    }
+}
+
+impl GpuRun<'_> {
+    /// Ends a server that outlived its daemon.
+    pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
+        let host = &self.shared.site.environment.host;
+        let daemon = self.shared.daemon_of(&stray.uuid);
+        Ok(daemon.kill_servers(host, &[stray.server])?)
     }
 }
 

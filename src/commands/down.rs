@@ -78,6 +78,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         let shown = patience.wait(|| plan(&observe(environment, Look::Clients)?), ui)?;
         if shown.is_empty() && !args.purge {
             ui.note(&report(&shown));
+            remark_on_users_daemons(&observe(environment, Look::Clients)?, ui);
             if args.destroy_mig || args.disable_mig {
                 let node = observe(environment, Look::Geometry)?;
                 remark_on_what_stays(&node, ui);
@@ -150,6 +151,15 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
 /// Whether it switches MIG mode off on a GPU that wants a reset for it.
 fn may_need_reset(plan: &Plan) -> bool {
     plan.gpus.iter().any(|gpu| gpu.due.is_some())
+}
+
+/// Daemons that users run themselves are theirs to end.
+fn remark_on_users_daemons(node: &Node, ui: &Ui) {
+    for foreign in &node.foreign {
+        if let Some(command) = foreign.managed_by("down") {
+            ui.note(&format!("Daemon {} is a user's own: {command}", foreign.pid));
+        }
+    }
 }
 
 /// Files that a user had put beside his daemon's are kept, and somebody must know where.

@@ -98,7 +98,9 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         return Ok(());
     }
     let kill = planned(&node, args, &left, environment)?;
-    if signal.is_none() {
+    if signal.is_some() {
+        kill.permits_signals()?;
+    } else {
         kill.permits_none()?;
     }
     apply::kill(&kill, environment, &programs, signal, &|victim, ended| {

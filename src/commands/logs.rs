@@ -106,7 +106,7 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
         Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
         Err(ambiguous) => return Err(ambiguous.into()),
     };
-    let node = match observe(environment, Look::Geometry) {
+    let node = match observe(environment, Look::Clients) {
         Ok(node) => node,
         Err(error) => {
             ui.note(&format!(
@@ -127,11 +127,15 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
     };
     match logs.of(&device.uuid) {
         Ok(found) => Ok(found.clone()),
-        Err(_) => bail!(
-            "{} ({}) has no logs: mig-mps has started no daemon for it; status shows who else serves it",
-            names[0],
-            device.uuid
-        ),
+        Err(_) => {
+            let elsewhere = node.managed_by(&names[0], "logs");
+            bail!(
+                "{} ({}) has no logs: mig-mps has started no daemon for it; {}",
+                names[0],
+                device.uuid,
+                elsewhere.unwrap_or_else(|| "status shows who else serves it".to_owned())
+            )
+        }
     }
 }
 

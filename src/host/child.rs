@@ -68,6 +68,21 @@ pub enum RunError {
     },
 }
 
+impl RunError {
+    /// The same about another program, which the one that was started has become.
+    #[must_use]
+    pub fn about(mut self, name: &Path) -> Self {
+        match &mut self {
+            Self::Start { program, .. }
+            | Self::Late { program, .. }
+            | Self::TooMuch { program, .. }
+            | Self::Unkillable { program, .. }
+            | Self::Wait { program, .. } => *program = name.display().to_string(),
+        }
+        self
+    }
+}
+
 /// How long output is still read after a program has ended: a daemon it left behind may hold the
 /// other end open for ever.
 const GRACE: Duration = Duration::from_millis(200);

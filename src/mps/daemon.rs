@@ -1,12 +1,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::FileType;
 
 use super::invocation::{Invocation, Task};
 use super::log::diagnose;
 use super::{Kind, LogDir, LogFile, LogLine, MpsError};
 use crate::environment::MpsPrograms;
-use crate::host::{self, Account, Directory, Limits, Pid, Uid};
+use crate::host::{self, Account, Directory, Limits, Output, Pid, RunError, Uid};
 
 /// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work, and
 /// with 88 the daemon exits 1 without a word, because `control_privileged` no longer fits into a
@@ -133,6 +136,16 @@ impl Daemon {
         self.invoke(Task::Session, &self.limits_of_owner())
     }
 
+    /// Runs the control program to its end. Errors name it also where the helper becomes it.
+    pub(super) fn run(
+        &self,
+        mut command: Command,
+        input: &str,
+        limit: Duration,
+    ) -> Result<Output, RunError> {
+        host::run(&mut command, input, limit).map_err(|error| error.about(&self.programs.control))
+    }
+
     /// A call of the control program.
     pub(super) fn invoke(&self, task: Task, limits: &Limits) -> Command {
         let invocation = Invocation {
@@ -166,7 +179,8 @@ impl Daemon {
             let (logs, name) = self.log_parent()?;
             logs.detach_mounts(name)?;
             self.put_logs_aside(&logs, name, who.owner())?;
-            logs.make_child_of(name, who.mode(), who.owner(), who.group())?;
+            let directory = logs.make_child_of(name, who.mode(), who.owner(), who.group())?;
+            put_non_files_aside(&directory)?;
             let device = self.device_directory()?;
             device.detach_mounts(self.pipe_name())?;
             device.make_child_of(self.pipe_name(), 0o700, who.owner(), who.group())?;
@@ -292,6 +306,25 @@ impl Daemon {
             last_words: self.last_words(),
         }
     }
+}
+
+/// Gives whatever lies in a log's place and is no file another name: a daemon would wait for a reader of a FIFO.
+fn put_non_files_aside(logs: &Directory) -> io::Result<()> {
+    for name in LogFile::ALL.map(LogFile::name) {
+        let Some(meta) = logs.stat(name)? else {
+            continue;
+        };
+        if FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile {
+            continue;
+        }
+        let free = (1..=u16::MAX)
+            .map(|number| format!("{name}.no-file.{number}"))
+            .find(|free| !logs.has(free));
+        if let Some(free) = free {
+            logs.rename(name, logs, free)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether a log line tells more than that somebody asked something. Wording differs between versions: what is not

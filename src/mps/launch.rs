@@ -4,7 +4,7 @@ use super::invocation::{MULTIUSER, Task};
 use super::processes::{end_all, serves_in};
 use super::program::{MpsProgram, servers_of};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError, WhoMay};
-use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, open_files, run, user_name};
+use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, open_files, user_name};
 use crate::profile::{Cpus, NOFILE};
 
 /// How long `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle H200,
@@ -231,8 +231,7 @@ impl Daemon {
                 _ => None,
             },
         };
-        let mut command = self.invoke(task, &self.limits(wanted));
-        let output = run(&mut command, "", LAUNCH_LIMIT)?;
+        let output = self.run(self.invoke(task, &self.limits(wanted)), "", LAUNCH_LIMIT)?;
         // Judged by the lock and never by the exit status: an option the program does not know ends
         // it with 0.
         let begun = Instant::now();

@@ -35,5 +35,6 @@ pub use log::{
     Sessions, Woken, merge,
 };
 pub use pending::pending;
+pub use processes::serves_in;
 pub use program::{MpsProgram, is_daemon, servers_of};
 pub use stop::{Means, Patience};

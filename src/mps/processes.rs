@@ -78,7 +78,7 @@ impl Daemon {
 }
 
 /// True if a process was started with that pipe directory.
-pub(super) fn serves_in(process: &Process, pipe: &Path) -> bool {
+pub fn serves_in(process: &Process, pipe: &Path) -> bool {
     process
         .environment_bytes(PIPE_VARIABLE)
         .is_some_and(|value| Path::new(&value) == pipe)

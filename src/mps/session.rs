@@ -1,7 +1,6 @@
 use std::time::{Duration, Instant};
 
 use super::{Daemon, MpsError};
-use crate::host::run;
 
 /// The command that ends every session, because it must answer: a session refused in silence (exit
 /// 0, no output; up to 38 % of tries while another one is open) has no answer to it. It also reads
@@ -42,7 +41,7 @@ impl Daemon {
         let begun = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let output = run(&mut self.control(), &script, limit)?;
+            let output = self.run(self.control(), &script, limit)?;
             match read(&script, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
                 Err(Refusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),

@@ -4,7 +4,7 @@ use super::processes::{end_all, kill_all_after, serves_in};
 use super::program::MpsProgram;
 use super::session::NO_DAEMON;
 use super::{Daemon, MpsError, ServerSeen, ServerState};
-use crate::host::{Held, Host, Pid, RunError, StartTime, run};
+use crate::host::{Held, Host, Pid, RunError, StartTime};
 
 /// What happens to the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Daemon {
         let mut said = String::new();
         while begun.elapsed() < limit {
             let left = limit.saturating_sub(begun.elapsed());
-            match run(&mut self.control(), &quit, left) {
+            match self.run(self.control(), &quit, left) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It is still waiting for a client: looked at below.
                 Err(RunError::Late { .. }) => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Node, RunDir, ServerProcess};
 use crate::environment::Environment;
-use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid};
+use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid, caller, user_name};
 use crate::mps::{MpsProgram, is_daemon};
 
 /// An MPS daemon that mig-mps has no record of, or a server without a daemon.
@@ -75,6 +75,22 @@ impl Foreign {
         }
     }
 
+    /// The command by which root has its owner's mig-mps do something, where its pipe directory looks like one of
+    /// that. Both are the owner's claims: nothing is printed that a shell would take apart.
+    pub fn managed_by(&self, command: &str) -> Option<String> {
+        let user = self.user.filter(|user| *user != caller()).map(user_name)?;
+        let run_dir = Path::new(self.pipe_directory.value()?).parent()?.parent()?;
+        let runtime = run_dir.parent()?.to_str()?;
+        let is_plain = |text: &str| {
+            let mut chars = text.chars();
+            chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+        };
+        let is_ours = run_dir.file_name()? == "mig-mps";
+        (is_ours && is_plain(runtime) && is_plain(&user)).then(|| {
+            format!("runuser -u {user} -- env XDG_RUNTIME_DIR={runtime} mig-mps {command}")
+        })
+    }
+
     /// Whether it was given every GPU of the node.
     pub fn sees_everything(&self) -> bool {
         self.program == MpsProgram::Control && self.visible == Variable::Unset
@@ -101,7 +117,9 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             MpsProgram::Control => is_daemon(process.pid),
             MpsProgram::Server => !is_daemon(process.parent),
         };
-        if !stray || is_ours(node, process) {
+        let is_ours = is_ours(node, process)
+            || node.strays.iter().any(|stray| stray.server.pid == process.pid);
+        if !stray || is_ours {
             continue;
         }
         let found = Foreign::look(host, table, node, program, process);

@@ -18,6 +18,7 @@ mod problem;
 mod record;
 mod run_dir;
 mod served;
+mod strays;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ pub use problem::Problem;
 pub use record::{Created, DaemonId, DeviceRecord, NodeFile};
 pub use run_dir::RunDir;
 pub use served::{Client, Life, Served, ServerProcess};
+pub use strays::Stray;
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +70,8 @@ pub struct Node {
     pub lost: Vec<String>,
     /// MPS programs that mig-mps has not started. Looked for with [`Look::Status`], [`Look::Close`] and [`Look::Plan`].
     pub foreign: Vec<Foreign>,
+    /// Servers that outlived their daemons in the caller's run directory. Looked for wherever processes are.
+    pub strays: Vec<Stray>,
     /// Programs that compute outside MPS. Looked for with [`Look::Status`] alone.
     pub outside: Vec<Outside>,
 }
@@ -109,6 +113,19 @@ impl Node {
     /// The record of who serves a device, if mig-mps does.
     pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
         self.served.iter().find(|served| served.record.key == *key)
+    }
+
+    /// The command by which root has the mig-mps of a user whose daemon serves a device do something.
+    pub fn managed_by(&self, name: &str, verb: &str) -> Option<String> {
+        let mut devices = self.devices();
+        let device = devices.find(|device| self.name_of(device) == name)?;
+        let mut foreign = self.foreign.iter();
+        foreign.find_map(|foreign| {
+            let serves = foreign.devices.contains(&device.uuid);
+            serves
+                .then(|| foreign.managed_by(&format!("{verb} {name}")))
+                .flatten()
+        })
     }
 
     /// A device's name: the one its record gives, or the default one.

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::answers::Answers;
-use super::{Gpu, Node, daemons, foreign, outside};
+use super::{Gpu, Node, RunDir, daemons, foreign, outside, strays};
 use crate::environment::Environment;
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
@@ -128,7 +128,12 @@ impl<'a> Observer<'a> {
         // Read last: a server that NVML lists is then seen, and asked for its clients.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         daemons::look(environment, &table, look, &mut node, &mut self.answers);
-        if look.at_processes() && look != Look::Clients {
+        if look.at_processes()
+            && let Ok(home) = environment.home()
+        {
+            strays::find(&environment.host, &table, &RunDir::at(&home.run), &mut node);
+        }
+        if look.at_processes() {
             foreign::find(environment, &table, &mut node);
         }
         if look == Look::Status {

@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::{Foreign, Life, MpsProgram, Node, Served};
-use crate::host::user_name;
+use super::{Foreign, Life, MpsProgram, Node, Served, Stray};
+use crate::host::{Pid, user_name};
 use crate::profile::MemoryLimit;
 
 /// Something that is not as it should be, or worth a word, with what to do about it.
@@ -61,6 +61,16 @@ impl Node {
             // What is being changed may be read in two halves.
             if let Some(drift) = drift(served).filter(|_| self.under_way.is_empty()) {
                 problems.push(Problem::of(served, drift));
+            }
+        }
+        for stray in &self.strays {
+            let name = self.name_of_uuid(&stray.uuid);
+            if wanted(&name) {
+                problems.push(Problem {
+                    what: stray_in_words(stray, &name),
+                    device: Some(name),
+                    is_listed: false,
+                });
             }
         }
         for outside in self.outside.iter().filter(|outside| outside.is_served) {
@@ -299,6 +309,24 @@ impl Node {
         }
         problems
     }
+}
+
+/// `server 4711 of alice outlived its daemon …`
+fn stray_in_words(stray: &Stray, name: &str) -> String {
+    let pid = stray.server.pid;
+    let user = stray.server.user.map_or_else(String::new, |user| format!(" of {}", user_name(user)));
+    let cure = match stray.clients.as_deref() {
+        Some([]) => format!("`up` or `mig-mps down {name}` ends it"),
+        Some(clients) => {
+            let clients: Vec<String> = clients.iter().map(Pid::to_string).collect();
+            format!(
+                "it still has clients (pid {}); `mig-mps down {name} --force` ends it, and them",
+                clients.join(", ")
+            )
+        }
+        None => format!("whether it has clients is hidden; `mig-mps down {name} --force` ends it"),
+    };
+    format!("server {pid}{user} outlived its daemon and keeps its GPU memory: {cure}")
 }
 
 /// Whose programs are served now.

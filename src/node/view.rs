@@ -292,14 +292,25 @@ impl<'a> View<'a> {
         None
     }
 
-    /// True if the daemon's main thread does not wait for whatever comes next, in several samples: it may hang. `None`
-    /// where that is hidden.
+    /// True if the main thread of the daemon or of a server does not wait for whatever comes next, in several samples:
+    /// it may hang. Measured on an H200: healthy ones sit in `poll`; of a hung device the server sits in a futex, and
+    /// the daemon in `recvmsg` as soon as it wants something of the server. `None` where that is hidden.
     fn is_busy(self, daemon: Pid) -> Option<bool> {
+        let servers = self.servers(daemon);
+        let mut pids: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
+        pids.push(daemon);
         for sample in 0..SAMPLES {
             if sample > 0 {
                 std::thread::sleep(BETWEEN_SAMPLES);
             }
-            if self.host.process(daemon)?.is_polling()? {
+            let mut busy = Vec::new();
+            for &pid in &pids {
+                if !self.host.process(pid)?.is_polling()? {
+                    busy.push(pid);
+                }
+            }
+            pids = busy;
+            if pids.is_empty() {
                 return Some(false);
             }
         }

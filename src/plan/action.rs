@@ -2,6 +2,7 @@ use std::fmt;
 
 use super::{Beside, Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
+use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
 use crate::profile::{Serve, Settings};
 
@@ -94,6 +95,19 @@ pub enum Action {
     Set(Set),
     /// Start the server of a daemon that lives and has lost the one it had.
     StartServer(StartServer),
+    /// End a server that outlived its daemon.
+    EndStray(EndStray),
+}
+
+/// A server that outlived its daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EndStray {
+    /// Its device's name.
+    pub name: String,
+    /// Its device's UUID.
+    pub uuid: String,
+    /// Its process.
+    pub server: (Pid, StartTime),
 }
 
 /// A daemon to be ended.
@@ -272,7 +286,9 @@ impl Plan {
 
     /// The names of the devices whose living daemons are ended.
     pub fn interrupts(&self) -> Vec<&str> {
-        let alive = self.stops().filter(|stop| stop.alive);
+        // Nobody notices the end of a hung server without clients.
+        let goes_on = |stop: &Stop| stop.means == Means::Heal && stop.clients.is_empty();
+        let alive = self.stops().filter(|stop| stop.alive && !goes_on(stop));
         alive.map(|stop| stop.name.as_str()).collect()
     }
 
@@ -282,7 +298,9 @@ impl Plan {
             let start = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == stop.name);
             stop.alive && self.steps().any(start)
         };
-        self.stops().filter(again).count()
+        let interrupts = self.interrupts();
+        let is_interrupted = |stop: &&Stop| interrupts.contains(&stop.name.as_str());
+        self.stops().filter(again).filter(is_interrupted).count()
     }
 
     /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where
@@ -363,6 +381,9 @@ impl Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Stop(stop) if stop.means == Means::Heal => {
+                write!(f, "end the hung server of {}", stop.name)
+            }
             Self::Stop(stop) if stop.alive => write!(f, "stop the daemon of {}", stop.name),
             Self::Stop(stop) => write!(f, "clear away what is left of {}", stop.name),
             Self::DestroyComputeInstance { instance, compute } => {
@@ -401,6 +422,9 @@ impl fmt::Display for Action {
                 write!(f, "set {} of {}", changes.join(", "), set.name)
             }
             Self::StartServer(server) => write!(f, "start the server of {}", server.name),
+            Self::EndStray(stray) => {
+                write!(f, "end server {} of {}, which outlived its daemon", stray.server.0, stray.name)
+            }
         }
     }
 }

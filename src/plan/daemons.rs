@@ -239,6 +239,17 @@ pub(super) fn unreadable(node: &Node, home: &RunDir) -> Option<Obstacle> {
     })
 }
 
+/// A device of which there is no record here: another user's daemon may serve it.
+pub(super) fn unserved(node: &Node, name: &str, verb: &str, obstacle: Obstacle) -> Obstacle {
+    match node.managed_by(name, verb) {
+        Some(command) => Obstacle {
+            hint: command,
+            ..obstacle
+        },
+        None => obstacle,
+    }
+}
+
 /// A daemon that hangs takes no commands.
 pub(super) fn hangs(served: &Served) -> Obstacle {
     let name = &served.record.name;

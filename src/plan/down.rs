@@ -1,5 +1,5 @@
 use super::daemons::{HUNG, unreadable};
-use super::standing;
+use super::{standing, strays};
 use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
@@ -57,6 +57,9 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
             });
     }
     plan.permit("wait for them with --drain SECONDS, or end them with --now")?;
+    strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
+        selected(&node.name_of_uuid(&stray.uuid))
+    })?;
     if wanted.destroy_mig {
         for gpu in &node.gpus {
             destroy(

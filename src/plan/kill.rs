@@ -1,11 +1,12 @@
 //! Clients whose work on a device is ended.
 
-use super::daemons::{hangs, unknowable, unreadable};
+use super::daemons::{hangs, unknowable, unreadable, unserved};
 use super::no_client::no_client;
 use super::standing::is_unknowable;
 use super::{ClientOf, Obstacle, Refusal};
 use crate::host::{Pid, StartTime, Uid, user_name};
 use crate::node::{Client, Life, Node, RunDir, Served};
+use crate::profile::Serve;
 
 /// Clients of one device whose work on the GPU shall end.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +34,9 @@ pub struct Victim {
     pub started: Option<StartTime>,
     /// The server that has it.
     pub server: Pid,
+    /// Whether its process may be sent a signal: it is its server's user's, or the driver lists it as a client. That
+    /// a daemon calls it a client is not enough.
+    pub is_certain: bool,
 }
 
 /// What ends the work of these clients of a device, if `caller` may do that. `owner` tells whose a run directory is.
@@ -47,6 +51,9 @@ pub fn kill(
     (caller, owner): (Uid, Option<Uid>),
 ) -> Result<Kill, Refusal> {
     let served = serving(node, home, name)?;
+    if caller == Uid::ROOT && served.is_a_users() {
+        return Err(only_its_user(served, pids).into());
+    }
     let mut kill = Kill {
         name: name.to_owned(),
         uuid: served.record.uuid.clone(),
@@ -73,6 +80,7 @@ pub fn kill(
                 client: ClientOf::of(served, client),
                 started: client.started,
                 server: asked,
+                is_certain: is_certain(node, served, client, of),
             });
         }
     }
@@ -86,6 +94,17 @@ impl Kill {
     /// # Errors
     /// [`Refusal::InTheWay`] where one cannot be seen: its pid may mean another process here.
     pub fn permits_signals(&self) -> Result<(), Refusal> {
+        let mut victims = self.victims.iter();
+        if let Some(doubtful) = victims.find(|victim| !victim.is_certain) {
+            return Err(Obstacle {
+                what: format!(
+                    "the process of {} is not its server's user's, and the driver does not list it as a client",
+                    doubtful.client
+                ),
+                hint: "leave --signal out, or end the process itself".to_owned(),
+            }
+            .into());
+        }
         let mut victims = self.victims.iter();
         match victims.find(|victim| victim.started.is_none()) {
             None => Ok(()),
@@ -143,14 +162,42 @@ impl Kill {
     }
 }
 
+/// True if more than a daemon's word makes a process a client.
+fn is_certain(node: &Node, served: &Served, client: &Client, server: Option<Uid>) -> bool {
+    let listed = node.processes.get(&served.record.uuid);
+    let is_listed = listed.is_some_and(|processes| {
+        let mut clients = processes.clients.iter();
+        clients.any(|usage| usage.pid == client.pid.0)
+    });
+    is_listed || (client.user.is_some() && client.user == server)
+}
+
+/// Root ends no client of a user's daemon by a control session.
+fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
+    let name = &served.record.name;
+    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    let serve = served.record.settings.serve.as_ref();
+    let user = match serve {
+        Some(Serve::User(user)) => user.as_str(),
+        _ => "USER",
+    };
+    Obstacle {
+        what: format!("the daemon of {name} is {user}'s: root opens no control session with it"),
+        hint: format!("runuser -u {user} -- mig-mps kill {name} {}", pids.join(" ")),
+    }
+}
+
 /// Whoever serves a device and could say who its clients are.
 fn serving<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
     let mut named = node.served.iter();
     let Some(served) = named.find(|served| served.record.name == name) else {
         return Err(unreadable(node, home)
-            .unwrap_or_else(|| Obstacle {
-                what: format!("{name} has no clients: no daemon serves it"),
-                hint: "mig-mps status shows who computes there".to_owned(),
+            .unwrap_or_else(|| {
+                let obstacle = Obstacle {
+                    what: format!("{name} has no clients: no daemon of mig-mps serves it"),
+                    hint: "mig-mps status shows who computes there".to_owned(),
+                };
+                unserved(node, name, "kill", obstacle)
             })
             .into());
     };

@@ -19,9 +19,10 @@ mod restart;
 mod set;
 mod slot;
 mod standing;
+mod strays;
 mod up;
 
-pub use action::{Action, GpuPlan, Place, Plan, Start, StartServer, Step, Stop};
+pub use action::{Action, EndStray, GpuPlan, Place, Plan, Start, StartServer, Step, Stop};
 pub use beside::Beside;
 pub use change::{Change, Set};
 pub use compute_mode::ModeChange;

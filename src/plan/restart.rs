@@ -1,6 +1,6 @@
 //! Daemons that are ended and started again as they were.
 
-use super::daemons::{HUNG, elsewhere, unreadable};
+use super::daemons::{HUNG, elsewhere, unreadable, unserved};
 use super::down::gpu_plan;
 use super::up::visible;
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
@@ -57,9 +57,12 @@ fn served<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, R
     let mut named = node.served.iter();
     let Some(served) = named.find(|served| served.record.name == name) else {
         return Err(unreadable(node, home)
-            .unwrap_or_else(|| Obstacle {
-                what: format!("{name} has no daemon to be started again: nobody serves it"),
-                hint: "start it with mig-mps up and its profile".to_owned(),
+            .unwrap_or_else(|| {
+                let obstacle = Obstacle {
+                    what: format!("{name} has no daemon of mig-mps to be started again"),
+                    hint: "start it with mig-mps up and its profile".to_owned(),
+                };
+                unserved(node, name, "restart", obstacle)
             })
             .into());
     };
@@ -270,7 +273,7 @@ mod tests {
         assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
-        assert!(refused(&node, "5").contains("nobody serves it"));
+        assert!(refused(&node, "5").contains("no daemon of mig-mps"));
         node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(

@@ -1,7 +1,7 @@
 //! Settings that somebody changes by hand.
 
 use super::change::{self, changes};
-use super::daemons::{elsewhere, hangs, unknowable};
+use super::daemons::{elsewhere, hangs, unknowable, unserved};
 use super::down::gpu_plan;
 use super::standing::is_unknowable;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
@@ -29,7 +29,9 @@ pub fn set(
         hint: "run mig-mps up with its profile, which goes on from there, or mig-mps restart"
             .to_owned(),
     };
-    let served = served.ok_or_else(|| refused("nobody serves it"))?;
+    let served = served.ok_or_else(|| {
+        unserved(node, name, "set", refused("mig-mps does not serve it"))
+    })?;
     let record = &served.record;
     if served.run_dir != *home {
         return Err(elsewhere(served).into());

@@ -126,6 +126,8 @@ pub(super) fn strangers(node: &Node, uuid: &str) -> Vec<u32> {
         servers.any(|server| server.pid.0 == pid)
             || clients.any(|client| client.pid.0 == pid)
             || processes.clients.iter().any(|usage| usage.pid == pid)
+            // It is ended first.
+            || node.strays.iter().any(|stray| stray.is_idle() && stray.server.pid.0 == pid)
     };
     let pids = processes.compute.iter().map(|usage| usage.pid);
     pids.filter(|&pid| !known(pid)).collect()

@@ -2,6 +2,7 @@ use super::daemons::Daemons;
 use super::layout::{self, Layout, Wish};
 use super::slot::{self, Slot};
 use super::standing::{self, Standing};
+use super::strays;
 use super::{Action, GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
@@ -32,11 +33,19 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
     let slots = drafts.iter_mut().flat_map(|draft| &mut draft.layout.slots);
     slot::name_all(profile, &mut planner.names, slots.collect())?;
     let gpus = drafts.into_iter().map(|draft| draft.finish(node, home));
-    let plan = Plan {
+    let mut plan = Plan {
         gpus: gpus
             .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
             .collect(),
     };
+    strays::end_idle(node, &mut plan, |stray| {
+        let mut devices = node.devices();
+        let device = devices.find(|device| device.uuid == stray.uuid);
+        let mut gpus = node.gpus.iter();
+        let gpu = device.and_then(|device| gpus.find(|gpu| gpu.uuid == device.key.gpu));
+        gpu.is_some_and(|gpu| planner.block_of(gpu).is_some())
+    });
+    plan.gpus.sort_by_key(|gpu| gpu.index);
     Ok(plan.with_compute_modes(node, home))
 }
 

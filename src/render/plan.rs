@@ -6,9 +6,9 @@ use super::beside;
 use super::words::count;
 use crate::apply::Allowed;
 use crate::geometry::{ComputeChoice, Placement};
-use crate::mps::Patience;
+use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, GpuPlan, ModeChange, Plan, Step};
+use crate::plan::{Action, GpuPlan, ModeChange, Plan, Start, Step};
 
 /// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
 pub(super) fn text(plan: &Plan) -> String {
@@ -109,9 +109,25 @@ pub(super) fn ranges(indices: &[u32]) -> String {
 fn lines(group: &[&GpuPlan]) -> Vec<String> {
     let steps = &group[0].steps;
     let mut lines = daemons(group, "- stop", |action| match action {
-        Action::Stop(stop) if stop.alive => Some(&stop.name),
+        Action::Stop(stop) if stop.alive && stop.means != Means::Heal => Some(&stop.name),
         _ => None,
     });
+    lines.extend(daemons(
+        group,
+        "- end the hung server of",
+        |action| match action {
+            Action::Stop(stop) if stop.means == Means::Heal => Some(&stop.name),
+            _ => None,
+        },
+    ));
+    lines.extend(daemons(
+        group,
+        "- end the server without",
+        |action| match action {
+            Action::EndStray(stray) => Some(&stray.name),
+            _ => None,
+        },
+    ));
     lines.extend(daemons(
         group,
         "- clear away what is left of",
@@ -135,8 +151,17 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         steps.iter().filter_map(|step| created(step, steps)),
     ));
     lines.extend(group[0].compute_mode.map(mode));
+    // Its daemon goes on.
+    let is_healed = |start: &Start| {
+        let steps = group.iter().flat_map(|gpu| &gpu.steps);
+        let mut stops = steps.filter_map(|step| match &step.action {
+            Action::Stop(stop) => Some(stop),
+            _ => None,
+        });
+        stops.any(|stop| stop.name == start.name && stop.means == Means::Heal)
+    };
     lines.extend(daemons(group, "+ start", |action| match action {
-        Action::Start(start) => Some(&start.name),
+        Action::Start(start) if !is_healed(start) => Some(&start.name),
         _ => None,
     }));
     lines.extend(daemons(group, "~ set", |action| match action {
@@ -148,6 +173,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         "+ start the server of",
         |action| match action {
             Action::StartServer(server) => Some(&server.name),
+            Action::Start(start) if is_healed(start) => Some(&start.name),
             _ => None,
         },
     ));

@@ -136,6 +136,10 @@ fn step(step: &Step) -> Value {
             }),
         ),
         Action::StartServer(server) => ("start-server", json!({ "device": server.name })),
+        Action::EndStray(stray) => (
+            "end-stray-server",
+            json!({ "device": stray.name, "pid": stray.server.0.0 }),
+        ),
     };
     fields["action"] = action.into();
     fields["because"] = step.because.as_str().into();

@@ -1,6 +1,7 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
 mod beside;
+mod boundary;
 mod check;
 mod clients;
 mod common;
@@ -14,6 +15,7 @@ mod errors;
 mod export;
 mod failures;
 mod fault;
+mod hung;
 mod import;
 mod kill;
 mod launch;

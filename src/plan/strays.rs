@@ -1,0 +1,52 @@
+//! Servers that outlived their daemons.
+
+use super::down::gpu_plan;
+use super::{Action, EndStray, Obstacle, Plan, Refusal, Step};
+use crate::node::{Node, Stray};
+
+/// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
+pub(super) fn end_idle(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Stray) -> bool) {
+    for stray in node.strays.iter().filter(|stray| stray.is_idle() && is_meant(stray)) {
+        end(node, plan, stray);
+    }
+}
+
+/// Adds the end of every stray on these devices. One that may have clients is refused unless `force` is given.
+pub(super) fn end_all(
+    node: &Node,
+    plan: &mut Plan,
+    force: bool,
+    is_meant: impl Fn(&Stray) -> bool,
+) -> Result<(), Refusal> {
+    for stray in node.strays.iter().filter(|stray| is_meant(stray)) {
+        if !force && !stray.is_idle() {
+            let name = node.name_of_uuid(&stray.uuid);
+            return Err(Obstacle {
+                what: format!(
+                    "server {} of {name} outlived its daemon and may have clients",
+                    stray.server.pid
+                ),
+                hint: format!("let them end first, or mig-mps down {name} --force"),
+            }
+            .into());
+        }
+        end(node, plan, stray);
+    }
+    Ok(())
+}
+
+fn end(node: &Node, plan: &mut Plan, stray: &Stray) {
+    let mut devices = node.devices();
+    let Some(device) = devices.find(|device| device.uuid == stray.uuid) else {
+        return;
+    };
+    let step = Step {
+        action: Action::EndStray(EndStray {
+            name: node.name_of(&device),
+            uuid: stray.uuid.clone(),
+            server: (stray.server.pid, stray.started),
+        }),
+        because: "it keeps its GPU memory".to_owned(),
+    };
+    gpu_plan(node, plan, &device.key.gpu).steps.insert(0, step);
+}

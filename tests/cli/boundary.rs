@@ -1,0 +1,413 @@
+//! The boundary between root and the users it serves: what a user can write, answer or hold is input.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, shell};
+use crate::settings::whole;
+
+const HERS: &str = r#"serve = "user:nobody""#;
+
+fn pipe(sim: &Sim) -> PathBuf {
+    sim.node.run_dir().join("by-name/0/pipe")
+}
+
+/// A field of `/proc/PID/stat` after the name.
+fn stat(pid: &Value, field: usize) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let tail = stat.rsplit(')').next().unwrap();
+    tail.split_whitespace().nth(field).unwrap().to_owned()
+}
+
+/// A shell script run as root on a terminal of its own.
+fn on_a_terminal(sim: &Sim, script: &str) -> Ran {
+    let mut command = Command::new("script");
+    command.args(["-qec", script, "/dev/null"]);
+    Ran::of(command.env_clear().envs(sim.node.env()))
+}
+
+/// A control program that says what it holds before it becomes the real one.
+fn spying_control(sim: &Sim) -> PathBuf {
+    let real = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let spy = sim.node.dir().join("nvidia-cuda-mps-control");
+    let report = sim.node.dir().join("report");
+    File::create(&report).unwrap();
+    fs::set_permissions(&report, fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!(
+        "#!/bin/sh\n{{ echo \"uid $(id -u) session $(cut -d' ' -f6 /proc/$$/stat | sed \"s/^$$\\$/own/\") \
+         terminal $(cut -d' ' -f7 /proc/$$/stat) secrets $(ls -l /proc/$$/fd | grep -c -e secret -e pts) umask $(umask) cwd $(pwd) \
+         ignored $(grep SigIgn /proc/$$/status | cut -f2)\"; }} >>{}\nexec {} \"$@\"\n",
+        report.display(),
+        real.display(),
+    );
+    fs::write(&spy, script).unwrap();
+    fs::set_permissions(&spy, fs::Permissions::from_mode(0o755)).unwrap();
+    spy
+}
+
+/// Neither a root's daemon nor a user's, nor a session, has root's terminal, open files, signals or directory.
+#[test]
+fn children_hold_nothing_of_roots() {
+    if !is_root("children_hold_nothing_of_roots") {
+        return;
+    }
+    for serve in ["", HERS] {
+        let sim = Sim::with("h200", 1);
+        let spy = spying_control(&sim);
+        let secret = sim.node.dir().join("secret");
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let profile = sim.profile(&whole(serve));
+        let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+        let script = format!(
+            "exec 7<{}; umask 077; trap '' USR1 CHLD; cd /tmp; MIG_MPS_CONTROL={} {program} up {} --yes",
+            secret.display(),
+            spy.display(),
+            profile.display(),
+        );
+        let ran = on_a_terminal(&sim, &script);
+        assert_eq!(ran.status, 0, "{}", ran.stdout);
+        let report = fs::read_to_string(sim.node.dir().join("report")).unwrap();
+        assert!(report.lines().count() >= 2, "a daemon and a session: {report}");
+        let uid = if serve.is_empty() { 0 } else { NOBODY };
+        for line in report.lines() {
+            let expected = format!(
+                "uid {uid} session own terminal 0 secrets 0 umask 0022 cwd / ignored 0000000000000000"
+            );
+            assert_eq!(line, expected, "{serve}");
+        }
+        // The processes that stay.
+        let device = sim.device("0");
+        for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+            let files: Vec<PathBuf> = open.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
+            assert!(!files.contains(&secret), "{serve}: {files:?}");
+            assert!(!files.iter().any(|file| file.starts_with("/dev/pts")), "{files:?}");
+            assert_eq!(stat(pid, 4), "0", "a terminal");
+        }
+    }
+}
+
+/// Root's commands do not look into a user's run directory, whatever its owner has put there.
+#[test]
+fn root_reads_no_users_records() {
+    if !is_root("root_reads_no_users_records") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
+    let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
+    for args in [&["status"][..], &["down"], &["up", profile.to_str().unwrap()], &["logs", "0"]] {
+        let ran = Ran::of(sim.command(args).env("MIG_MPS_RUN_DIR", &theirs));
+        assert!(
+            ran.stderr.contains("it belongs to nobody") || ran.stdout.contains("it belongs to nobody"),
+            "{args:?}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+    }
+    // By its process it is seen, with its owner and what it claims.
+    let status = sim.status();
+    let foreign = &status["foreign"][0];
+    assert_eq!(foreign["user"], "nobody", "{status:#}");
+    assert!(foreign["pipe_directory"].as_str().unwrap().starts_with(theirs.to_str().unwrap()));
+    assert!(status["devices"][0]["daemon_pid"].is_null(), "{status:#}");
+    let runtime = theirs.parent().unwrap().display();
+    for args in [&["restart", "0"][..], &["set", "0", "max-clients=3"], &["kill", "0", "1"]] {
+        let ran = sim.run(args).ended(4);
+        let hint = format!(
+            "hint: runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0",
+            args[0]
+        );
+        assert!(ran.stderr.contains(&hint), "{}", ran.stderr);
+    }
+    for args in [&["down"][..], &["logs", "0"]] {
+        let ran = sim.run(args);
+        assert!(ran.stderr.contains("runuser -u nobody"), "{args:?}: {}", ran.stderr);
+    }
+    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
+}
+
+/// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
+#[test]
+fn a_lock_that_somebody_holds_means_nothing() {
+    if !is_root("a_lock_that_somebody_holds_means_nothing") {
+        return;
+    }
+    for serve in [HERS, "serve = \"all\""] {
+        let sim = Sim::with("h200", 1);
+        sim.up(&whole(serve), &[]).ended(0);
+        let lock = pipe(&sim).join("control_lock");
+        let mut holder = Command::new("python3");
+        holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
+        let before = sim.device("0");
+        if serve == HERS {
+            // In her own directory she may put another file there, and hold that.
+            fs::remove_file(&lock).unwrap();
+            File::create(&lock).unwrap();
+            fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
+        } else {
+            assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let stdout = holder.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        assert_eq!(line.trim(), if serve == HERS { "held" } else { "no" });
+        // The daemon lives, and is known by its process.
+        assert_eq!(in_state(&sim.status(), "dead"), [""; 0]);
+        let pid = before["daemon_pid"].clone();
+        shell(format!("kill -9 {pid}")).ended(0);
+        while is_alive(&pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
+        sim.run(&["restart", "0"]).ended(0);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+        let daemon = sim.device("0")["daemon_pid"].clone();
+        sim.run(&["down"]).ended(0);
+        assert!(!is_alive(&daemon));
+        assert_eq!(sim.run_dir(), ["lock"]);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+    }
+}
+
+/// Takes the lock of a file, says whether that worked, and waits.
+const HOLD: &str = "
+import fcntl, os, sys, time
+try:
+    f = open(sys.argv[1], 'r+')
+    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print('held', flush=True)
+except OSError:
+    print('no', flush=True)
+time.sleep(60)
+";
+
+/// `down` is not told by a file that the daemon has ended.
+#[test]
+fn a_replaced_lock_file_hides_no_living_daemon() {
+    if !is_root("a_replaced_lock_file_hides_no_living_daemon") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let device = sim.device("0");
+    fs::remove_file(pipe(&sim).join("control_lock")).unwrap();
+    File::create(pipe(&sim).join("control_lock")).unwrap();
+    sim.run(&["down", "--now"]).ended(0);
+    assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
+}
+
+/// A start cannot be raced: until the daemon holds its lock nobody else can enter its directory.
+#[test]
+fn nobody_can_take_the_lock_before_the_daemon_does() {
+    if !is_root("nobody_can_take_the_lock_before_the_daemon_does") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole("serve = \"all\""), &[]).ended(0);
+    let mut racer = Command::new("python3");
+    racer.args(["-c", RACE]).arg(pipe(&sim).join("control_lock"));
+    let mut racer = racer.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    for _ in 0..15 {
+        sim.run(&["restart", "0", "--yes"]).ended(0);
+    }
+    assert!(racer.try_wait().unwrap().is_none(), "the racer goes on");
+    racer.kill().unwrap();
+    racer.wait().unwrap();
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+/// Takes the lock whenever it can, and keeps it.
+const RACE: &str = "
+import fcntl, sys
+kept = []
+while True:
+    try:
+        f = open(sys.argv[1], 'r+')
+        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kept.append(f)
+    except OSError:
+        pass
+";
+
+/// The run directory is reached by directories that root controls, and by no link of a user's.
+#[test]
+fn a_lock_file_or_directory_of_a_users_is_not_followed() {
+    if !is_root("a_lock_file_or_directory_of_a_users_is_not_followed") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    let up = ["up", profile.to_str().unwrap(), "--yes"];
+    let victim = sim.node.dir().join("victim");
+    fs::write(&victim, "root's").unwrap();
+    fs::create_dir(sim.node.run_dir()).unwrap();
+    symlink(&victim, sim.node.run_dir().join("lock")).unwrap();
+    let ran = sim.run(&up).ended(1);
+    assert!(ran.stderr.contains("it is a link: not followed"), "{}", ran.stderr);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
+
+    let hers = sim.node.run_dir().with_file_name("h");
+    fs::create_dir(&hers).unwrap();
+    std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", hers.join("run"))).ended(1);
+    assert!(ran.stderr.contains("it belongs to nobody"), "{}", ran.stderr);
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", hers.join("log"))).ended(1);
+    assert!(ran.stderr.contains("it belongs to nobody"), "{}", ran.stderr);
+    // A link of hers on the way.
+    let link = sim.node.run_dir().with_file_name("l");
+    symlink(sim.node.dir(), &link).unwrap();
+    rustix::fs::chownat(
+        rustix::fs::CWD,
+        &link,
+        Some(rustix::fs::Uid::from_raw(NOBODY)),
+        None,
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
+    assert!(ran.stderr.contains("it is a link that belongs to nobody"), "{}", ran.stderr);
+    assert_eq!(sim.happened("daemon start"), 0);
+}
+
+/// What answers in a user's directory may say anything, at any length, or nothing.
+#[test]
+fn an_answer_without_end_is_cut_off() {
+    if !is_root("an_answer_without_end_is_cut_off") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let endless = sim.node.dir().join("endless");
+    fs::write(&endless, "#!/bin/sh\nexec yes 'all is well'\n").unwrap();
+    fs::set_permissions(&endless, fs::Permissions::from_mode(0o755)).unwrap();
+    let _client = sim.client("0");
+    let status = Ran::of(sim.command(&["status", "--json"]).env("MIG_MPS_CONTROL", &endless)).json();
+    let problem = status["problems"].to_string();
+    assert!(problem.contains("wrote more than 1024 KiB"), "{problem}");
+}
+
+/// FIFOs and directories in place of logs hold up neither a start nor a look.
+#[test]
+fn a_fifo_as_a_log_holds_nobody_up() {
+    if !is_root("a_fifo_as_a_log_holds_nobody_up") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down"]).ended(0);
+    let log = sim.node.log_dir().join(uuid);
+    for name in ["control.log", "server.log"] {
+        fs::remove_file(log.join(name)).unwrap();
+        shell(format!("mkfifo {0}; chown nobody {0}", log.join(name).display())).ended(0);
+    }
+    let begun = std::time::Instant::now();
+    sim.up(&whole(HERS), &[]).ended(0);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.run(&["down"]).ended(0);
+}
+
+/// A file system that somebody has mounted on one of our directories is taken away, and never looked into.
+#[test]
+fn a_mount_on_a_pipe_directory_is_detached() {
+    if !is_root("a_mount_on_a_pipe_directory_is_detached") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(HERS));
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    // In a mount namespace of its own. The file system answers nobody, as one of a user's may.
+    let script = format!(
+        "set -e; {program} up {profile} >/dev/null; \
+         python3 -c '{HANG}' $(readlink -f {pipe}) & \
+         while ! grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done; \
+         timeout 20 {program} status --json; echo; \
+         timeout 30 {program} restart 0 --force --yes >&2; \
+         timeout 20 {program} status --json; timeout 30 {program} down >&2; \
+         grep -c mig-mps-hang /proc/self/mounts || true; kill %1",
+        profile = profile.display(),
+        pipe = pipe(&sim).display(),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-c", &script]);
+    let ran = Ran::of(command.env_clear().envs(sim.node.env()));
+    let documents: Vec<Value> = serde_json::Deserializer::from_str(&ran.stdout)
+        .into_iter::<Value>()
+        .map_while(Result::ok)
+        .collect();
+    assert_eq!(documents.len(), 3, "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(in_state(&documents[0], "ready"), [""; 0], "{}", documents[0]);
+    assert!(documents[0]["problems"].to_string().contains("mounted a file system"), "{}", documents[0]);
+    assert_eq!(in_state(&documents[1], "ready"), ["0"], "{}", ran.stderr);
+    assert_eq!(documents[2], 0, "no mount is left");
+}
+
+/// Mounts a FUSE file system that never answers.
+const HANG: &str = r#"
+import ctypes, os, sys, time
+fd = os.open("/dev/fuse", os.O_RDWR)
+libc = ctypes.CDLL(None, use_errno=True)
+data = ("fd=%d,rootmode=40000,user_id=65534,group_id=65534,allow_other" % fd).encode()
+if libc.mount(b"mig-mps-hang", sys.argv[1].encode(), b"fuse", 0, data) != 0:
+    sys.exit("mount: %s" % os.strerror(ctypes.get_errno()))
+time.sleep(120)
+"#;
+
+/// A process is sent a signal only if it is the server's user's.
+#[test]
+fn kill_signals_nobody_elses_process() {
+    if !is_root("kill_signals_nobody_elses_process") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    // A root service that has the GPU open, and a control program that calls it her client.
+    let service = sim.node.holder(&[0]);
+    let server = sim.device("0")["servers"][0]["pid"].clone();
+    let liar = sim.node.dir().join("liar");
+    fs::write(
+        &liar,
+        format!(
+            "#!/bin/sh\ncat >/dev/null; echo 0; echo {server}; echo ACTIVE; echo {}; echo 100.0\n",
+            service.pid()
+        ),
+    )
+    .unwrap();
+    fs::set_permissions(&liar, fs::Permissions::from_mode(0o755)).unwrap();
+    let pid = service.pid().to_string();
+    let mut kill = sim.command(&["kill", "0", &pid, "--signal=KILL", "--yes"]);
+    let ran = Ran::of(kill.env("MIG_MPS_CONTROL", &liar));
+    assert_eq!(ran.status, 4, "{}", ran.stdout);
+    assert!(ran.stderr.contains("runuser -u nobody -- mig-mps kill 0"), "{}", ran.stderr);
+    assert!(is_alive(&Value::from(service.pid())), "a root service was killed");
+}
+
+/// Her directories stay hers, and root's are root's.
+#[test]
+fn directories_have_the_modes_that_serve_says() {
+    if !is_root("directories_have_the_modes_that_serve_says") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    for (serve, owner, mode) in [
+        ("", 0, 0o755),
+        ("serve = \"all\"", 0, 0o755),
+        ("serve = \"group:daemon\"", 0, 0o750),
+        (HERS, NOBODY, 0o700),
+    ] {
+        sim.up(&whole(serve), &["--yes"]).ended(0);
+        let meta = fs::metadata(pipe(&sim)).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o777), (owner, mode), "{serve}");
+    }
+}

@@ -1,0 +1,205 @@
+//! A device that one starved client hangs for every newcomer: seen, cured, taken down.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+
+use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain};
+use crate::settings::{ask, whole};
+
+/// A node whose only device serves, and then hangs.
+fn hung(mps: &str) -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(mps), &["--yes"]).ended(0);
+    starve(&sim);
+    sim
+}
+
+/// Has a client die while it connects: it may open 24 files.
+fn starve(sim: &Sim) {
+    let app = sim.node.program("cuda-app").get_program().to_owned();
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "ulimit -n 24; exec \"$0\" run 0"]).arg(app);
+    shell.env_clear().envs(sim.node.env());
+    let pipe = sim.node.run_dir().join("by-name/0/pipe");
+    let ran = Ran::of(shell.env("CUDA_MPS_PIPE_DIRECTORY", pipe));
+    assert!(ran.stdout.contains("err 46"), "{ran:?}");
+    let begun = Instant::now();
+    while sim.happened("device wedged") == 0 && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+}
+
+fn clients_go_on(sim: &Sim) {
+    sim.client("0").finish();
+}
+
+#[test]
+fn a_hung_device_is_never_called_ready() {
+    let sim = hung("");
+    let begun = Instant::now();
+    let status = sim.status();
+    assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let problem = status["problems"][0]["what"].as_str().unwrap();
+    assert!(problem.starts_with("it hangs: "), "{problem}");
+    assert!(problem.contains("no client works; `mig-mps restart 0` ends that"), "{problem}");
+    assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
+}
+
+#[test]
+fn a_restart_of_a_hung_device_needs_no_force_and_keeps_the_daemon() {
+    let sim = hung("active-thread-percentage = 50");
+    let before = sim.device("0");
+    let begun = Instant::now();
+    let ran = sim.run(&["restart", "0"]).ended(0);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(ran.stdout.contains("end the hung server of"), "{}", ran.stdout);
+    let after = sim.device("0");
+    assert_eq!(after["state"], "ready");
+    assert_eq!(after["daemon_pid"], before["daemon_pid"]);
+    let percentage = ask(&sim, "0", "get_default_active_thread_percentage\n");
+    assert_eq!(percentage, "50.0\n", "its settings stay");
+    assert!(!is_alive(&before["servers"][0]["pid"]));
+    clients_go_on(&sim);
+}
+
+#[test]
+fn who_still_works_is_named_and_ended_only_by_force() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let worker = sim.client("0");
+    starve(&sim);
+    let status = sim.status();
+    let problem = status["problems"][0]["what"].as_str().unwrap();
+    assert!(problem.contains("still work"), "{problem}");
+    assert!(problem.contains(&worker.pid().to_string()), "{problem}");
+    let refused = sim.run(&["restart", "0"]).ended(4);
+    assert!(refused.stderr.contains(&worker.pid().to_string()), "{}", refused.stderr);
+    let begun = Instant::now();
+    sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    assert!(worker.finish().output.contains("err 8"), "its calls fail");
+    clients_go_on(&sim);
+}
+
+#[test]
+fn down_takes_a_hung_device_away_without_force() {
+    let sim = hung("");
+    let device = sim.device("0");
+    let begun = Instant::now();
+    sim.run(&["down"]).ended(0);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn down_by_force_ends_whatever_state_the_daemon_is_in() {
+    for stopped in [false, true] {
+        let sim = Sim::with("h200", 1);
+        sim.up(&whole(""), &["--yes"]).ended(0);
+        let worker = sim.client("0");
+        starve(&sim);
+        let device = sim.device("0");
+        if stopped {
+            crate::common::stop(&device["daemon_pid"]);
+        }
+        sim.run(&["down"]).ended(4);
+        let begun = Instant::now();
+        sim.run(&["down", "--now"]).ended(0);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
+        assert_eq!(sim.run_dir(), ["lock"]);
+        drop(worker);
+    }
+}
+
+/// No session is opened with a daemon that is known to hang.
+#[test]
+fn up_cures_a_hung_device_and_down_asks_it_nothing() {
+    let sim = hung("");
+    let ran = sim.up(&whole(""), &["--yes"]).ended(0);
+    assert!(ran.stdout.contains("it hangs"), "{}", ran.stdout);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    assert!(sim.up(&whole(""), &[]).ended(0).stderr.starts_with("Nothing to do"));
+}
+
+/// A server that outlived its daemon keeps its GPU memory: it is shown, and ended when it has no clients.
+#[test]
+fn a_server_without_its_daemon_is_shown_and_ended() {
+    for command in ["down", "up"] {
+        let sim = hung("");
+        let device = sim.device("0");
+        let daemon = i32::try_from(device["daemon_pid"].as_i64().unwrap()).unwrap();
+        let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
+        rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
+        while is_alive(&device["daemon_pid"]) {
+            std::thread::yield_now();
+        }
+        let server = &device["servers"][0]["pid"];
+        assert!(is_alive(server), "a wedged server outlives its daemon");
+        let status = sim.status();
+        let problems = status["problems"].to_string();
+        assert!(problems.contains(&format!("server {server}")), "{problems}");
+        assert!(problems.contains("outlived its daemon"), "{problems}");
+        match command {
+            "down" => sim.run(&["down"]),
+            _ => sim.up(&whole(""), &["--yes"]),
+        }
+        .ended(0);
+        assert!(!is_alive(server));
+        if command == "up" {
+            assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+            // Beside a new daemon too.
+            sim.run(&["down"]).ended(0);
+        }
+        assert_eq!(sim.run_dir(), ["lock"]);
+    }
+}
+
+/// Whoever may not look into the daemon asks it, and says what came of that.
+#[test]
+fn a_plain_user_sees_it_too() {
+    if !is_root("a_plain_user_sees_it_too") {
+        return;
+    }
+    let sim = hung("serve = \"all\"");
+    let mut status = sim.by_nobody(&["status", "--json"]);
+    let status = Ran::of(status.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).json();
+    assert_eq!(in_state(&status, "ready"), [""; 0], "{status:#}");
+}
+
+/// Root asks a user's daemon nothing, and sees it all the same.
+#[test]
+fn a_users_hung_device_is_seen_and_cured() {
+    if !is_root("a_users_hung_device_is_seen_and_cured") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole("serve = \"user:nobody\""), &["--yes"]).ended(0);
+    let app = sim.node.program("cuda-app").get_program().to_owned();
+    let mut starved = Command::new("setpriv");
+    starved.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/bin/sh", "-c"]);
+    starved.args(["ulimit -n 24; exec \"$0\" run 0"]).arg(app);
+    starved.env_clear().envs(sim.node.env());
+    Ran::of(starved.env("CUDA_MPS_PIPE_DIRECTORY", sim.node.run_dir().join("by-name/0/pipe")));
+    assert_eq!(in_state(&sim.status(), "hung"), ["0"]);
+    sim.run(&["restart", "0"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.run(&["down"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn the_plan_of_a_cure_says_what_it_is() {
+    let sim = hung("");
+    let ran = sim.run(&["restart", "0", "--dry-run"]).ended(0);
+    assert_snapshot!(plain(&ran.stdout), @"
+    GPU 0  NVIDIA H200  GPU-…
+      - end the hung server of 1 daemon (it hangs: every new client waits for ever): 0
+      + start the server of 1 daemon (it hangs: every new client waits for ever): 0
+    ");
+}
