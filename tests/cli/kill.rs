@@ -309,7 +309,7 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
     hint: look whether it is stopped or hangs; the kernel log may tell
     error: the daemon of 0.2 has died, and whoever was its client gets CUDA error 806
     hint: mig-mps restart 0.2 starts it again
-    error: 0.2 has no clients: no daemon serves it
+    error: 0.2 has no clients: no daemon of mig-mps serves it
     hint: mig-mps status shows who computes there
     ");
     assert!(client.finish().output.contains("err 806"));

@@ -540,7 +540,7 @@ fn what_cannot_be_restarted_is_refused() {
     sim.run(&["restart", "0.9", "--yes"]).ended(2);
     let nobody = sim.run(&["restart", "0.2", "0.0", "--yes"]).ended(4);
     assert_snapshot!(nobody.stderr, @"
-    error: 0.0 has no daemon to be started again: nobody serves it
+    error: 0.0 has no daemon of mig-mps to be started again
     hint: start it with mig-mps up and its profile
     ");
     // What one of them does not allow happens to none.
