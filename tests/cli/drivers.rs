@@ -46,7 +46,7 @@ fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
         for device in ["0.0", "0.2", "1"] {
             assert_eq!(
                 ask(&sim, device, DEFAULTS),
-                "50.0\n1536M\n1\n",
+                "50.0\n1G\n1\n",
                 "{version:?}"
             );
         }
@@ -66,7 +66,7 @@ fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
             sim.run(&set).ended(0);
             assert_eq!(
                 ask(&sim, device, DEFAULTS),
-                "25.0\n1024M\n1\n",
+                "25.0\n1G\n1\n",
                 "{version:?}"
             );
         }
