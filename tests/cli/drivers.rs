@@ -44,11 +44,7 @@ fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
             again.stderr
         );
         for device in ["0.0", "0.2", "1"] {
-            assert_eq!(
-                ask(&sim, device, DEFAULTS),
-                "50.0\n1536M\n1\n",
-                "{version:?}"
-            );
+            assert_eq!(ask(&sim, device, DEFAULTS), "50.0\n1G\n1\n", "{version:?}");
         }
         let status = sim.status();
         assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
@@ -64,11 +60,7 @@ fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
                 "pinned-memory-limit=1G",
             ];
             sim.run(&set).ended(0);
-            assert_eq!(
-                ask(&sim, device, DEFAULTS),
-                "25.0\n1024M\n1\n",
-                "{version:?}"
-            );
+            assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1G\n1\n", "{version:?}");
         }
         // A daemon that dies, one whose clients must go, and one without any.
         let daemon = sim.device("0.0")["daemon_pid"].clone();
