@@ -253,6 +253,7 @@ impl Shared<'_> {
     pub(super) fn daemon(&self, record: &DeviceRecord) -> Daemon {
         Daemon::new(
             self.site.programs.clone(),
+            self.site.node.control_program(),
             self.run_dir.pipe_dir(&record.uuid),
             self.site.home.log.join(&record.uuid),
         )

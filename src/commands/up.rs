@@ -205,9 +205,10 @@ fn remark(node: &Node, plan: &Plan, ui: &Ui) {
         |step| matches!(&step.action, Action::Start(start) if *start.serve() == Serve::OneAtATime),
     );
     if one_at_a_time {
-        let how_to_share = match node.lacks_multiuser_server() {
-            Some(_) => "",
-            None => " serve = \"all\" lets users share.",
+        let how_to_share = if node.control_program().has_multiuser_server {
+            " serve = \"all\" lets users share."
+        } else {
+            ""
         };
         ui.note(&format!(
             "These devices serve one user at a time: a second user's program waits in cuInit until \

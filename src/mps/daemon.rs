@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::log::diagnose;
-use super::{Kind, Liveness, LogFile, LogLine, MpsError};
+use super::{ControlProgram, Kind, Liveness, LogFile, LogLine, MpsError};
 use crate::environment::MpsPrograms;
 use crate::host::{self, Account, Limits, Pid, Uid};
 
@@ -70,6 +70,8 @@ impl WhoMay {
 #[derive(Clone, Debug)]
 pub struct Daemon {
     pub(super) programs: MpsPrograms,
+    /// What the driver's control program has and does.
+    pub(super) program: ControlProgram,
     pub(super) pipe: PathBuf,
     pub(super) log: PathBuf,
     /// How long its logs were when this was made: what stands before is about something else.
@@ -78,13 +80,19 @@ pub struct Daemon {
 
 impl Daemon {
     /// The daemon with these directories.
-    pub fn new(programs: MpsPrograms, pipe: PathBuf, log: PathBuf) -> Self {
+    pub fn new(
+        programs: MpsPrograms,
+        program: ControlProgram,
+        pipe: PathBuf,
+        log: PathBuf,
+    ) -> Self {
         let marks = LogFile::ALL.map(|file| {
             let meta = std::fs::symlink_metadata(log.join(file.name()));
             meta.map_or(0, |meta| meta.len())
         });
         Self {
             programs,
+            program,
             pipe,
             log,
             marks,

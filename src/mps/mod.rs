@@ -7,6 +7,7 @@
 
 mod daemon;
 mod defaults;
+mod driver;
 mod error;
 mod glance;
 mod launch;
@@ -22,6 +23,7 @@ mod terminate;
 
 pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
 pub use defaults::Defaults;
+pub use driver::{ControlProgram, LockKind, Support};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
 pub use launch::{Launch, Launched};

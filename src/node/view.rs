@@ -5,7 +5,7 @@ use super::answers::{Remembered, Seen, lasts};
 use super::{Client, DaemonId, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable, end_of};
-use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
+use crate::mps::{ControlProgram, Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
 
@@ -46,6 +46,7 @@ pub(super) struct View<'a> {
     pub(super) is_under_way: bool,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
+    pub(super) program: ControlProgram,
     pub(super) host: &'a Host,
     pub(super) table: &'a ProcessTable,
     pub(super) boot_id: &'a str,
@@ -319,6 +320,7 @@ impl View<'_> {
         let pipe = served.run_dir.pipe_dir(&served.record.uuid);
         Daemon::new(
             self.programs.cloned().unwrap_or_default(),
+            self.program,
             pipe,
             PathBuf::new(),
         )

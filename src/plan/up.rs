@@ -5,6 +5,7 @@ use super::standing::{self, Standing};
 use super::{Action, GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
+use crate::mps::ControlProgram;
 use crate::node::{Device, DeviceKey, Gpu, Node, RunDir};
 use crate::profile::{Block, Names, Part, Profile, Serve, Span, Want, WholeGpu};
 
@@ -77,11 +78,8 @@ impl<'a> Planner<'a> {
                 let hint = format!("for {who} it is {may}, or leave serve out");
                 return Err(error.with_hint(hint).into());
             }
-            if let Some(since) = self
-                .node
-                .lacks_multiuser_server()
-                .filter(|_| serve.is_shared())
-            {
+            if serve.is_shared() && !self.node.control_program().has_multiuser_server {
+                let since = ControlProgram::first_that(|program| program.has_multiuser_server);
                 let message = format!(
                     "\"{serve}\" cannot be here: driver {} has no multi-user server",
                     self.node.driver
