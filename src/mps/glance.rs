@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::daemon::parse_pid;
+use super::session::{SENTINEL, is_percentage};
 use super::{Daemon, Defaults, MpsError};
 use crate::host::Pid;
 
@@ -55,7 +56,12 @@ impl Daemon {
         }
         commands.push("get_server_list".to_owned());
         for child in children {
-            commands.push(format!("get_server_status {child}"));
+            // What stands between the lists of pids and tells them apart.
+            commands.push(if self.program.has_server_status {
+                format!("get_server_status {child}")
+            } else {
+                SENTINEL.to_owned()
+            });
             commands.push(format!("get_client_list {child}"));
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
@@ -93,6 +99,8 @@ fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerSeen>> 
             "INITIALIZING" => Some(ServerState::Initializing),
             "ACTIVE" => Some(ServerState::Active),
             "FAULT" => Some(ServerState::Fault),
+            // Without get_server_status: a daemon answers nothing while a server starts, and faults stand in the log.
+            answer if is_percentage(answer) => Some(ServerState::Active),
             answer if answer == gone => None,
             _ => return None,
         };
@@ -169,6 +177,18 @@ mod tests {
         assert_eq!(
             read_text(one_gone, &[8, 9]),
             Some(vec![server(8, Some(ServerState::Active), &[])])
+        );
+    }
+
+    #[test]
+    fn a_program_without_get_server_status_tells_servers_and_clients_too() {
+        assert_eq!(
+            read_text("466\n100.0\n582\n581\n", &[466]),
+            Some(vec![server(466, Some(ServerState::Active), &[582, 581])])
+        );
+        assert_eq!(
+            read_text("100.0\nServer 9 not found\n", &[9]),
+            Some(vec![])
         );
     }
 

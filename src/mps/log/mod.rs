@@ -13,6 +13,7 @@ mod session;
 use jiff::civil::DateTime;
 
 pub(super) use diagnosis::diagnose;
+pub(super) use session::is_question;
 pub use follow::{Follower, Woken};
 pub use meaning::{Kind, Meaning};
 pub use read::{LogDir, LogFile, Past};
