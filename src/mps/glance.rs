@@ -3,8 +3,12 @@ use std::time::Duration;
 
 use super::daemon::parse_pid;
 use super::session::{SENTINEL, is_percentage};
-use super::{Daemon, Defaults, MpsError};
+use super::log::{logged_fault, logged_limit};
+use super::{Daemon, Defaults, LogFile, MpsError, end_of_log};
 use crate::host::Pid;
+
+/// How much of server.log is looked through.
+pub(super) const ENOUGH_LOG: u64 = 1 << 20;
 
 /// What one control session tells of a daemon.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,8 +80,36 @@ impl Daemon {
             let read = Defaults::read(&mut lines, answer.percentage);
             defaults = Some(read.ok_or_else(strange)?);
         }
-        let servers = read(lines, children).ok_or_else(strange)?;
-        Ok(Glance { servers, defaults })
+        let mut glance = Glance {
+            servers: read(lines, children).ok_or_else(strange)?,
+            defaults,
+        };
+        self.refine(&mut glance);
+        Ok(glance)
+    }
+}
+
+impl Daemon {
+    /// Adds what only the log of servers tells: exact memory limits, and faults where the control program has no word
+    /// for them.
+    fn refine(&self, glance: &mut Glance) {
+        let limit = glance.defaults.as_mut();
+        let mut limit = limit.and_then(|defaults| defaults.pinned_memory_limit.as_mut());
+        let wants_fault = !self.program.has_server_status;
+        if glance.servers.is_empty() || limit.is_none() && !wants_fault {
+            return;
+        }
+        let log = end_of_log(&self.log, LogFile::Server, ENOUGH_LOG);
+        for server in &mut glance.servers {
+            if let (Some(limit), Some(bytes)) =
+                (limit.as_deref_mut(), logged_limit(&log, server.pid))
+            {
+                *limit = limit.refined(bytes);
+            }
+            if wants_fault && server.state.is_some() && logged_fault(&log, server.pid) {
+                server.state = Some(ServerState::Fault);
+            }
+        }
     }
 }
 

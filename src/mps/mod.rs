@@ -30,7 +30,7 @@ pub use launch::{Launch, Launched};
 pub use liveness::Liveness;
 pub use log::{
     Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, PutAside,
-    Sessions, Woken, merge,
+    Sessions, Woken, end_of_log, merge,
 };
 pub use pending::pending;
 pub use stop::Patience;

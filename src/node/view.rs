@@ -4,8 +4,10 @@ use std::time::Duration;
 use super::answers::{Remembered, Seen, lasts};
 use super::{Client, DaemonId, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
-use crate::host::{Host, Pid, Process, ProcessTable, end_of};
-use crate::mps::{ControlProgram, Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
+use crate::host::{Host, Pid, Process, ProcessTable};
+use crate::mps::{
+    ControlProgram, Daemon, Glance, Liveness, LogFile, MpsError, ServerSeen, ServerState, end_of_log, pending,
+};
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
 
@@ -173,7 +175,7 @@ impl View<'_> {
             return Some(known.clone());
         }
         let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
-        let asked = self.daemon(served);
+        let asked = self.daemon_with(served, log_dir.unwrap_or(Path::new("")));
         let mut glance = if asked.has_socket() {
             asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT)
         } else {
@@ -258,12 +260,8 @@ impl View<'_> {
         else {
             return;
         };
-        let mut log = end_of(&log_dir.join("control.log"), 0, ENOUGH_LOG);
-        let missing = ENOUGH_LOG.saturating_sub(log.len() as u64);
-        if missing > 0 {
-            // What was put aside a moment ago tells of them too.
-            log = end_of(&log_dir.join("control.log.1"), 0, missing) + &log;
-        }
+        // What was put aside a moment ago tells of them too.
+        let log = end_of_log(log_dir, LogFile::Control, ENOUGH_LOG);
         let computes = |pid: Pid| {
             let processes = self.processes.into_iter();
             let mut usages =
@@ -317,12 +315,17 @@ impl View<'_> {
     }
 
     fn daemon(self, served: &Served) -> Daemon {
+        self.daemon_with(served, Path::new(""))
+    }
+
+    /// The daemon, with what its logs say.
+    fn daemon_with(self, served: &Served, log_dir: &Path) -> Daemon {
         let pipe = served.run_dir.pipe_dir(&served.record.uuid);
         Daemon::new(
             self.programs.cloned().unwrap_or_default(),
             self.program,
             pipe,
-            PathBuf::new(),
+            log_dir.to_owned(),
         )
     }
 

@@ -22,7 +22,7 @@ use crate::geometry::{ComputeName, ProfileName};
 pub use assignment::Assignment;
 pub use cpus::Cpus;
 pub use diagnostic::{ProfileError, Source, Span, nearest};
-pub use memory_limit::MemoryLimit;
+pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use name::{NameTemplate, Names, is_device_name};
 pub use selector::Selector;
 pub use serve::{NotServe, Serve};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::LogLine;
-use crate::host::in_path;
+use crate::host::{end_of, in_path};
 
 /// A daemon's two logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +177,16 @@ impl LogDir {
         }
         Ok(Some(file))
     }
+}
+
+/// The last `most` bytes of a log; of what was put aside before, as much as is missing to that.
+pub fn end_of_log(dir: &Path, log: LogFile, most: u64) -> String {
+    let end = end_of(&dir.join(log.name()), 0, most);
+    let missing = most.saturating_sub(end.len() as u64);
+    if missing == 0 {
+        return end;
+    }
+    end_of(&dir.join(log.older(1)), 0, missing) + &end
 }
 
 /// The end of a file with at least so many lines if it has them, its length, and whether the start was left out for
