@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::agreement::{Agreement, HINT};
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, large_logs, look_for, pick_up_interrupted};
+use super::{NotAsWanted, accounts, large_logs, look_for, pick_up_interrupted, warn};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -81,6 +81,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         }
         return up.report(&node, &planned, false);
     }
+    warn(Some(&node), planned.memory_limits(), ui);
     if args.dry_run && args.json {
         return ui.plan_json(&planned);
     }

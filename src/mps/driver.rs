@@ -162,7 +162,10 @@ mod tests {
             ("550.163.01", "Measured Record status 48"),
             ("555.58.02", "Measured Record status multiuser 48"),
             ("570.86", "Measured Record status multiuser 48"),
-            ("580.159.04", "Measured Record status multiuser cuda-first 48"),
+            (
+                "580.159.04",
+                "Measured Record status multiuser cuda-first 48",
+            ),
             ("595.45.04", "Measured Record status multiuser cuda-first"),
             ("615.10", "Measured PidFile status multiuser queue"),
         ] {
@@ -173,10 +176,7 @@ mod tests {
     #[test]
     fn what_is_to_come_or_cannot_be_read_is_taken_for_the_newest() {
         for (driver, branch) in [("700.01", Some(700)), ("", None), ("R550", None)] {
-            let newest = ControlProgram {
-                branch,
-                ..FROM_615
-            };
+            let newest = ControlProgram { branch, ..FROM_615 };
             assert_eq!(ControlProgram::of(driver), newest, "{driver}");
         }
     }

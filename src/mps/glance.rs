@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::daemon::parse_pid;
-use super::session::{SENTINEL, is_percentage};
 use super::log::{logged_fault, logged_limit};
+use super::session::{SENTINEL, is_percentage};
 use super::{Daemon, Defaults, LogFile, MpsError, end_of_log};
 use crate::host::Pid;
 
@@ -218,10 +218,7 @@ mod tests {
             read_text("466\n100.0\n582\n581\n", &[466]),
             Some(vec![server(466, Some(ServerState::Active), &[582, 581])])
         );
-        assert_eq!(
-            read_text("100.0\nServer 9 not found\n", &[9]),
-            Some(vec![])
-        );
+        assert_eq!(read_text("100.0\nServer 9 not found\n", &[9]), Some(vec![]));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! input, every session ends with a command that must answer, every wait has a limit, and what was
 //! set is read back.
 
+mod context_memory;
 mod daemon;
 mod defaults;
 mod driver;
@@ -21,6 +22,7 @@ mod settings;
 mod stop;
 mod terminate;
 
+pub use context_memory::ContextMemory;
 pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
 pub use defaults::Defaults;
 pub use driver::{ControlProgram, LockKind, Support};

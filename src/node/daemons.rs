@@ -117,7 +117,9 @@ pub(super) fn look(
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
             let gpu = gpus.iter().find(|gpu| gpu.uuid == served.record.uuid);
             served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
-            let of_gpu = program.client_limit.filter(|_| served.record.key.instance.is_none());
+            let of_gpu = program
+                .client_limit
+                .filter(|_| served.record.key.instance.is_none());
             let meant = served.record.settings.max_clients;
             served.client_limit = of_gpu.into_iter().chain(meant).min();
             let uuid = served.record.uuid.clone();

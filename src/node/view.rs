@@ -6,7 +6,8 @@ use super::{Client, DaemonId, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable};
 use crate::mps::{
-    ControlProgram, Daemon, Glance, Liveness, LogFile, MpsError, ServerSeen, ServerState, end_of_log, pending,
+    ControlProgram, Daemon, Glance, Liveness, LogFile, MpsError, ServerSeen, ServerState,
+    end_of_log, pending,
 };
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;

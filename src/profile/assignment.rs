@@ -87,7 +87,10 @@ impl FromStr for Assignment {
             )),
             key => Err(match nearest(key, Self::KEYS) {
                 Some(near) => format!("there is no setting {key}: did you mean {near}?"),
-                None => format!("there is no setting {key}: there are {}", Self::KEYS.join(", ")),
+                None => format!(
+                    "there is no setting {key}: there are {}",
+                    Self::KEYS.join(", ")
+                ),
             }),
         }
     }

@@ -27,7 +27,6 @@ impl MemoryLimit {
     pub fn bytes(self) -> u64 {
         self.mebibytes << 20
     }
-
 }
 
 /// A limit as the control program answers it: `512M`, `1G`.

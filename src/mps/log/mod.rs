@@ -14,12 +14,12 @@ mod session;
 use jiff::civil::DateTime;
 
 pub(super) use diagnosis::diagnose;
-pub(super) use server::{logged_fault, logged_limit};
-pub(super) use session::is_question;
 pub use follow::{Follower, Woken};
 pub use meaning::{Kind, Meaning};
 pub use read::{LogDir, LogFile, Past, end_of_log};
 pub use rotate::{LOG_LIMIT, PutAside};
+pub(super) use server::{logged_fault, logged_limit};
+pub(super) use session::is_question;
 pub use session::{Entry, Folder, Sessions};
 
 /// One line of a log.

@@ -51,8 +51,7 @@ mod tests {
 [2026-11-22 04:12:46.968 Server   637] Creating server context on device 0 (NVIDIA H200)
 ";
     const SET: &str = "[2026-11-22 04:12:47.583 Server   637] Device pinned memory limit for device 0 set to 0x60000000 bytes\n";
-    const CLEARED: &str =
-        "[2026-11-22 04:12:47.836 Server   637] Device pinned memory limit for device 0 set to 0x0 bytes\n";
+    const CLEARED: &str = "[2026-11-22 04:12:47.836 Server   637] Device pinned memory limit for device 0 set to 0x0 bytes\n";
 
     #[test]
     fn the_last_limit_of_a_server_counts() {
