@@ -54,7 +54,7 @@ pub fn set(
     let limit = settings.pinned_memory_limit;
     let limit = limit.filter(|_| limit != record.settings.pinned_memory_limit);
     if let Some(what) = limit.and_then(forbidden) {
-        let hint = "give it more, or none".to_owned();
+        let hint = "give it more, or \"none\"".to_owned();
         return Err(Refusal::NotMeant(Obstacle { what, hint }));
     }
     let mut plan = Plan::default();

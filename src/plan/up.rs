@@ -243,7 +243,8 @@ impl<'a> Planner<'a> {
         if let Some(limit) = whole.settings.pinned_memory_limit
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
-            return Err(self.profile.error(block.span, why).into());
+            let error = self.profile.error(block.span, why);
+            return Err(error.with_hint("give it more, or \"none\"").into());
         }
         draft.mode = mode::switch(gpu, false);
         let key = DeviceKey {

@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use crate::common::{Sim, in_state, is_alive, is_root};
-use crate::settings::ask;
+use crate::common::{Sim, in_state, is_alive, is_root, plain};
+use crate::settings::{ask, whole};
 
 const PROFILE: &str = r#"
 [mps]
@@ -129,4 +129,90 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     sim.profile(&whole("all"));
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert!(plan.contains("serve is"), "{plan}");
+}
+
+/// A node whose driver calls itself that.
+fn with_driver(gpu: &str, version: &str) -> Sim {
+    let sim = Sim::with(gpu, 1);
+    let update = sim
+        .node
+        .node()
+        .update(|state| state.driver.version = version.to_owned());
+    update.unwrap();
+    sim
+}
+
+/// 470 has neither memory limits nor `get_server_status`, `ps` or `terminate_client`.
+#[test]
+fn a_driver_that_lacks_commands_is_refused_by_name_before_anything_is_touched() {
+    let sim = with_driver("h200", "470.256.02");
+    let path = sim.profile(&whole("")).display().to_string();
+    let refused = sim.run(&["up", &path, "--yes"]).ended(2);
+    assert_snapshot!(plain(&refused.stderr), @"
+    error: driver 470.256.02 is too old for MPS: its control program has no memory limits, client priorities, get_server_status, ps or terminate_client
+    hint: MPS needs driver 535 or newer; mig-mps list works with this one
+    ");
+    assert_eq!(sim.run(&["plan", &path]).ended(2).stderr, refused.stderr);
+    assert_eq!(sim.run_dir(), [""; 0]);
+    sim.run(&["list"]).ended(0);
+    sim.run(&["check", &path, "--gpu", "h200"]).ended(0);
+}
+
+#[test]
+fn a_driver_that_nobody_has_measured_is_named_and_gone_on_with() {
+    let sim = with_driver("h200", "525.147.05");
+    let said = sim.up(&whole(""), &[]).ended(0).stderr;
+    let unmeasured =
+        "Nobody has tried MPS with driver 525.147.05 here: 535 is the oldest that was.";
+    assert!(said.contains(unmeasured), "{said}");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    for known in ["535.183.01", "700.01"] {
+        let sim = with_driver("h200", known);
+        let path = sim.profile(&whole("")).display().to_string();
+        assert_eq!(sim.run(&["plan", &path]).ended(0).stderr, "", "{known}");
+    }
+}
+
+/// Measured on an H200 with driver 580: 516 MiB of a limit are gone before a program has allocated anything.
+#[test]
+fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewhere() {
+    let small = whole("pinned-memory-limit = \"400M\"");
+    let warning = "A pinned-memory-limit of 400M may be too small for any program: on a whole NVIDIA H200 with driver \
+                   580 a context took 516 MiB of it.\n";
+    let sim = Sim::with("h200", 1);
+    let refused = sim.up(&small, &[]).ended(2);
+    assert_snapshot!(plain(&refused.stderr), @r#"
+    error: profile.toml:2:10: no program starts with a pinned-memory-limit of 400M: on a whole NVIDIA H200 with driver 580 a context took 516 MiB of it
+      |
+    2 | select = { all = true }
+      |          ^^^^^^^^^^^^^^ give it more, or "none"
+    "#);
+    assert_eq!(sim.run_dir(), [""; 0]);
+    let path = sim.profile(&small).display().to_string();
+    sim.run(&["plan", &path]).ended(2);
+    assert_eq!(sim.run(&["check", &path]).ended(0).stderr, warning);
+    let least = sim
+        .up(&whole("pinned-memory-limit = \"516M\""), &[])
+        .ended(0)
+        .stderr;
+    assert!(
+        least.contains("A pinned-memory-limit of 516M may be"),
+        "{least}"
+    );
+    let set = ["set", "0", "pinned-memory-limit=400M"];
+    let refused = sim.run(&set).ended(2);
+    assert_snapshot!(plain(&refused.stderr), @r#"
+    error: no program starts with a pinned-memory-limit of 400M: on a whole NVIDIA H200 with driver 580 a context took 516 MiB of it
+    hint: give it more, or "none"
+    "#);
+    let enough = sim.run(&["set", "0", "pinned-memory-limit=517M"]).ended(0);
+    assert_eq!(enough.stderr, "");
+
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(&small).display().to_string();
+    assert_eq!(sim.run(&["plan", &path]).ended(0).stderr, warning);
+    let up = sim.up(&small, &["--yes"]).ended(0).stderr;
+    assert!(up.starts_with(warning), "{up}");
+    let set = sim.run(&["set", "0", "pinned-memory-limit=300M"]).ended(0);
+    assert_eq!(set.stderr, warning.replace("400M", "300M"));
 }
