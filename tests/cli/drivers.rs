@@ -26,65 +26,138 @@ mps = { server = "lazy" }
 const DEFAULTS: &str = "get_default_active_thread_percentage\n\
     get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
 
-#[test]
-fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
-    for version in [ControlVersion::R550, ControlVersion::R580] {
-        let sim = Sim::with("a100-80gb", 2);
-        let update = sim.node.node().update(|state| {
-            state.install(version);
-            // As many sessions that meet another are refused in silence as were measured.
-            state.policy.silent_refusals = 38;
-        });
-        update.unwrap();
-        sim.up(PROFILE, &[]).ended(0);
-        let again = sim.up(PROFILE, &[]).ended(0);
-        assert!(
-            again.stderr.starts_with("Nothing to do"),
-            "{}",
-            again.stderr
-        );
-        for device in ["0.0", "0.2", "1"] {
-            assert_eq!(
-                ask(&sim, device, DEFAULTS),
-                "50.0\n1536M\n1\n",
-                "{version:?}"
-            );
-        }
-        let status = sim.status();
-        assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
-        assert_eq!(in_state(&status, "no server yet"), ["1"]);
-        let (first, second) = (sim.client("0.2"), sim.client("1"));
-        assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2", "1"]);
-        for device in ["0.2", "1"] {
-            assert_eq!(sim.device(device)["clients"], 1, "{version:?}");
-            let set = [
-                "set",
-                device,
-                "active-thread-percentage=25",
-                "pinned-memory-limit=1G",
-            ];
-            sim.run(&set).ended(0);
-            assert_eq!(
-                ask(&sim, device, DEFAULTS),
-                "25.0\n1024M\n1\n",
-                "{version:?}"
-            );
-        }
-        // A daemon that dies, one whose clients must go, and one without any.
-        let daemon = sim.device("0.0")["daemon_pid"].clone();
-        crate::common::shell(format!("kill -9 {daemon}")).ended(0);
-        while is_alive(&daemon) {
-            std::thread::yield_now();
-        }
-        assert_eq!(in_state(&sim.status(), "dead"), ["0.0"]);
-        sim.run(&["down"]).ended(4);
-        assert!(first.finish().status.success());
-        sim.run(&["down", "--now"]).ended(0);
-        let ended = second.finish();
-        assert!(ended.output.contains("err 810"), "{}", ended.output);
-        assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
-        assert_eq!(sim.status()["foreign"], json!([]));
+/// `up` with every setting, `status`, `logs`, `set`, `plan`, `restart` and `down`, with and without clients.
+fn walk(version: ControlVersion) {
+    let sim = Sim::with("a100-80gb", 2);
+    let update = sim.node.node().update(|state| {
+        state.install(version);
+        // As many sessions that meet another are refused in silence as were measured.
+        state.policy.silent_refusals = 38;
+    });
+    update.unwrap();
+    let path = sim.profile(PROFILE).display().to_string();
+    let plan = ["plan", &path, "--exit-code"];
+    sim.up(PROFILE, &[]).ended(0);
+    let again = sim.up(PROFILE, &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{version:?}: {again}");
+    sim.run(&plan).ended(0);
+    for device in ["0.0", "0.2", "1"] {
+        let is = ask(&sim, device, DEFAULTS);
+        assert_eq!(is, "50.0\n1G\n1\n", "{version:?}");
     }
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"], "{version:?}");
+    assert_eq!(in_state(&status, "no server yet"), ["1"], "{version:?}");
+    // The limit is 1.5 GiB and no less.
+    let mut app = sim.app("0.2", &["run", "0", "--alloc", "1600", "--alloc", "900"]);
+    app.wait_up();
+    let got = app.finish().output;
+    assert!(got.contains("alloc 1600 MiB -> 2 out of memory"), "{got}");
+    assert!(got.contains("alloc 900 MiB -> 0 no error"), "{got}");
+
+    let (first, second) = (sim.client("0.2"), sim.client("1"));
+    let ready = in_state(&sim.status(), "ready").len();
+    assert_eq!(ready, 3, "{version:?}");
+    for device in ["0.2", "1"] {
+        assert_eq!(sim.device(device)["clients"], 1, "{version:?}");
+        let percentage = "active-thread-percentage=25";
+        let set = ["set", device, percentage, "pinned-memory-limit=2.5G"];
+        sim.run(&set).ended(0);
+        let is = ask(&sim, device, DEFAULTS);
+        assert_eq!(is, "25.0\n2G\n1\n", "{version:?}");
+        let set = ["set", device, "pinned-memory-limit=none"];
+        sim.run(&set).ended(0);
+        assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1\n", "{version:?}");
+    }
+    let drift = sim.run(&plan).ended(3).stdout;
+    assert!(
+        drift.contains("pinned-memory-limit is none (set by hand), not 1536M"),
+        "{drift}"
+    );
+    sim.up(PROFILE, &[]).ended(0);
+    sim.run(&plan).ended(0);
+    // Every line is known, and who wrote it and when.
+    for device in ["0.2", "1"] {
+        for line in sim.run(&["logs", device, "--json"]).ended(0).stdout.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_ne!(line["kind"], "unknown", "{version:?}: {line}");
+            let tag = line["tag"].as_str().unwrap_or("none");
+            assert!(
+                !tag.contains("INFO") && tag != "none",
+                "{version:?}: {line}"
+            );
+        }
+    }
+    let before = sim.device("0.0")["daemon_pid"].clone();
+    sim.run(&["restart", "0.0", "--yes"]).ended(0);
+    assert_ne!(sim.device("0.0")["daemon_pid"], before, "{version:?}");
+    sim.run(&plan).ended(0);
+
+    // A daemon that dies, one whose clients must go, and one without any.
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    assert_eq!(in_state(&sim.status(), "dead"), ["0.0"], "{version:?}");
+    sim.run(&["down"]).ended(4);
+    assert!(first.finish().status.success());
+    sim.run(&["down", "--now"]).ended(0);
+    let ended = second.finish();
+    assert!(ended.output.contains("err 810"), "{}", ended.output);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "no daemon").len(), 3, "{version:?}");
+    assert_eq!(status["foreign"], json!([]), "{version:?}");
+}
+
+#[test]
+fn driver_535_does_everything() {
+    walk(ControlVersion::R535);
+}
+
+#[test]
+fn driver_550_does_everything() {
+    walk(ControlVersion::R550);
+}
+
+#[test]
+fn driver_555_does_everything() {
+    walk(ControlVersion::R555);
+}
+
+#[test]
+fn driver_580_does_everything() {
+    walk(ControlVersion::R580);
+}
+
+#[test]
+fn driver_595_does_everything() {
+    walk(ControlVersion::R595);
+}
+
+#[test]
+fn driver_615_does_everything() {
+    walk(ControlVersion::R615);
+}
+
+/// 535 has no `get_server_status`: the log tells of a fault.
+#[test]
+fn a_fault_is_seen_also_where_the_daemon_has_no_word_for_it() {
+    let sim = Sim::with("h200", 1);
+    let update = sim.node.node();
+    let update = update.update(|state| state.install(ControlVersion::R535));
+    update.unwrap();
+    sim.up(&whole(""), &[]).ended(0);
+    let mut faulty = sim.app("0", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    drop(faulty);
+    while sim.device("0")["state"] != "ready" {
+        std::thread::yield_now();
+    }
+    assert!(sim.client("0").finish().status.success());
 }
 
 /// The control program of 550 answers `-multiuser-server` with its usage.

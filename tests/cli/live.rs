@@ -119,7 +119,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     );
     sim.run(&set).ended(0);
     let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
-    assert_eq!(ask(&sim, "0", answers), "25.0\n1536M\n");
+    assert_eq!(ask(&sim, "0", answers), "25.0\n1G\n");
     assert_eq!(servers(&sim), before);
     assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
     let again = sim.run(&set).ended(0);
@@ -142,7 +142,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
         "{exported}"
     );
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", answers), "50.0\n2048M\n");
+    assert_eq!(ask(&sim, "0", answers), "50.0\n2G\n");
     sim.run(&plan).ended(0);
     // Nobody is to be blamed for what is as the profile says, and MPS is told nothing of this: no client keeps anything.
     let set = sim.run(&["set", "0", "max-clients=8"]).ended(0).stdout;
@@ -177,12 +177,12 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     assert!(ran.contains(because), "{ran}");
     let answers = "get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", answers), "2048M\n0\n");
+    assert_eq!(ask(&sim, "0", answers), "2G\n0\n");
     sim.run(&plan).ended(0);
     assert_eq!(ask(&sim, "0", told), "100.0\n");
     let set = ["set", "0", "client-priority=normal"];
     sim.run(&set).ended(0);
-    assert_eq!(ask(&sim, "0", answers), "2048M\n0\n");
+    assert_eq!(ask(&sim, "0", answers), "2G\n0\n");
     assert!(client.finish().status.success());
 
     // A limit that nobody asked for is taken away.
@@ -274,7 +274,7 @@ fn a_live_change_is_undone_when_the_run_fails() {
     assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
     let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
     for device in ["0", "1"] {
-        assert_eq!(ask(&sim, device, answers), "50.0\n2048M\n", "{device}");
+        assert_eq!(ask(&sim, device, answers), "50.0\n2G\n", "{device}");
     }
     assert_eq!([servers(&sim), sim.device("1")["servers"].clone()], before);
     assert_eq!(gets(&sim), "66 SMs, 1500 MiB: true");

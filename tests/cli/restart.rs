@@ -43,7 +43,7 @@ fn set_by_hand() -> Sim {
 fn is_as_set(sim: &Sim) {
     let device = sim.device("0");
     assert_eq!(device["state"], "ready");
-    assert_eq!(ask(sim, "0", ANSWERS), "25.0\n2048M\n");
+    assert_eq!(ask(sim, "0", ANSWERS), "25.0\n2G\n");
     let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
     assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     let path = sim.profile(&whole(EVERYTHING));

@@ -46,7 +46,7 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
         r#"active-thread-percentage = 33.3, pinned-memory-limit = "1.5G", client-priority = "below-normal", cpus = "0", nofile = 4096, max-clients = 8"#,
     );
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", DEFAULTS), "33.3\n1536M\n1\n");
+    assert_eq!(ask(&sim, "0", DEFAULTS), "33.3\n1G\n1\n");
     let device = sim.device("0");
     let server = &device["servers"][0]["pid"];
     assert_eq!(
@@ -57,7 +57,7 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
                 "get_active_thread_percentage {server}\nget_device_pinned_mem_limit {server} 0\n"
             )
         ),
-        "33.3\n1536M\n"
+        "33.3\n1G\n"
     );
     for pid in [&device["daemon_pid"], server] {
         assert_eq!(of_process(pid, "status", "Cpus_allowed_list:"), "0");
@@ -121,7 +121,7 @@ devices = [
 ]
 "#;
     sim.up(profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "all-of-it", DEFAULTS), "50.0\n2048M\n1\n");
+    assert_eq!(ask(&sim, "all-of-it", DEFAULTS), "50.0\n2G\n1\n");
     assert_eq!(ask(&sim, "none-of-it", DEFAULTS), "100.0\n0\n");
     let again = sim.up(profile, &[]).ended(0);
     assert!(
