@@ -16,10 +16,10 @@ pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
     last_words(log, server).find_map(|text| bytes(&text))
 }
 
-/// Whether a server has met a fatal GPU fault and has not made itself a new context since.
+/// Whether a server has met a fatal GPU fault and still has its context: that goes when every client has gone.
 pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
     let is_fault = |text: Box<str>| {
-        let is_over = text.starts_with("Creating server context");
+        let is_over = text.contains("server context");
         (is_over || text.contains("a fatal GPU error")).then_some(!is_over)
     };
     last_words(log, server).find_map(is_fault).unwrap_or(false)
@@ -65,13 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_over_with_the_next_context() {
+    fn a_fault_is_over_when_the_context_has_gone() {
         let fault =
             "[2026-11-22 04:13:00.045 Server   637] Server is handling a fatal GPU error.\n";
-        let again = LOG.lines().last().unwrap();
+        let gone = "[2026-11-22 04:13:01.068 Server   637] Destroy server context on device 0 (NVIDIA H200)";
         assert!(!logged_fault(LOG, Pid(637)));
         assert!(logged_fault(&format!("{LOG}{fault}"), Pid(637)));
         assert!(!logged_fault(&format!("{LOG}{fault}"), Pid(1)));
-        assert!(!logged_fault(&format!("{LOG}{fault}{again}"), Pid(637)));
+        assert!(!logged_fault(&format!("{LOG}{fault}{gone}"), Pid(637)));
     }
 }
