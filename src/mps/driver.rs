@@ -7,6 +7,7 @@
 
 /// The control program of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a trait of its own")]
 pub struct ControlProgram {
     /// The driver's branch, such as 580; `None` where its version does not begin with one.
     pub branch: Option<u32>,
