@@ -5,7 +5,6 @@ use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
 use crate::host::{Holder, ResetError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
-use crate::profile::MemoryLimit;
 
 /// Why a step failed.
 #[derive(Debug, Error)]
@@ -122,14 +121,6 @@ pub enum Cause {
         shall: u32,
         /// What it is.
         is: u32,
-    },
-    /// A limit cannot be taken back.
-    #[error(
-        "pinned-memory-limit cannot be taken away while the daemon runs: its clients keep {limit}"
-    )]
-    LimitStays {
-        /// The limit that stays.
-        limit: MemoryLimit,
     },
     /// A device is not there.
     #[error("the device is not there")]

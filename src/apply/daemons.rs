@@ -219,6 +219,7 @@ impl Shared<'_> {
     pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {
         Daemon::new(
             self.site.programs.clone(),
+            self.site.node.control_program(),
             self.run_dir.pipe_dir(uuid),
             self.site.home.log.join(uuid),
         )

@@ -60,6 +60,7 @@ pub fn kill(
     let logs = environment.logs_of(kill.run_dir.path()).unwrap_or_default();
     let daemon = Daemon::new(
         programs.clone(),
+        kill.program,
         kill.run_dir.pipe_dir(&kill.uuid),
         logs.join(&kill.uuid),
     );

@@ -32,7 +32,7 @@ impl GpuRun<'_> {
 impl Shared<'_> {
     /// Brings a running daemon to what a record says. Until that has been read back the record is
     /// unfinished: a run that is killed here is gone on with.
-    fn change(&self, shall: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+    pub(super) fn change(&self, shall: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
         let unfinished = DeviceRecord {
             finished: false,
             ..shall.clone()
@@ -40,28 +40,5 @@ impl Shared<'_> {
         self.run_dir.write_record(&unfinished)?;
         self.daemon(shall).set(&shall.settings, was)?;
         Ok(self.run_dir.write_record(shall)?)
-    }
-
-    /// Takes a change back. A limit where there was none stays, and the record says so: the next `up`
-    /// sees it.
-    pub(super) fn change_back(
-        &self,
-        before: &DeviceRecord,
-        after: &DeviceRecord,
-    ) -> Result<(), Cause> {
-        let limit = after.settings.pinned_memory_limit;
-        let stays = limit.filter(|_| before.settings.pinned_memory_limit.is_none());
-        let Some(limit) = stays else {
-            return self.change(before, &after.settings);
-        };
-        let nearly = DeviceRecord {
-            settings: Settings {
-                pinned_memory_limit: Some(limit),
-                ..before.settings.clone()
-            },
-            ..before.clone()
-        };
-        self.change(&nearly, &after.settings)?;
-        Err(Cause::LimitStays { limit })
     }
 }

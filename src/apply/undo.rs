@@ -87,7 +87,7 @@ impl GpuRun<'_> {
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
             Done::Started(record) => self.end(record, (Patience::Idle, Means::Session), true),
             Done::Stopped { .. } => self.start_again(step),
-            Done::Set { before, after } => self.shared.change_back(before, after),
+            Done::Set { before, after } => self.shared.change(before, &after.settings),
         }
     }
 

@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use thiserror::Error;
 
+use super::warn;
 use crate::catalog;
 use crate::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::failure::Status;
@@ -94,6 +95,7 @@ pub fn run(args: &CheckArgs, ui: &Ui) -> Result<()> {
         return ui.models(catalog::models(), catalog::incomplete(), args.json);
     };
     let profile = Profile::load(path)?;
+    warn(None, profile.memory_limits(), ui);
     if args.gpus.is_empty() {
         let judged = against_all(&profile)?;
         ui.check_fleet(&profile, &judged, args.json)?;

@@ -20,6 +20,7 @@ pub mod set;
 pub mod status;
 pub mod up;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -29,8 +30,9 @@ use crate::apply;
 use crate::environment::{Environment, Home};
 use crate::failure::Status;
 use crate::host::{Directory, Lock};
-use crate::node::{Look, RunDir, observe};
-use crate::profile::Profile;
+use crate::mps::{ContextMemory, ControlProgram, Support};
+use crate::node::{Look, Node, RunDir, observe};
+use crate::profile::{MemoryLimit, Profile};
 use crate::render::Ui;
 
 /// For how long another change is waited for.
@@ -77,6 +79,24 @@ fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Res
         run_dir.lock(),
         limit,
     )?)
+}
+
+/// Says what may go wrong with MPS on this driver, and with these memory limits.
+fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
+    let program = node.map(Node::control_program);
+    if let Some(node) = node
+        && program.is_some_and(|program| program.support == Support::Unmeasured)
+    {
+        let first = ControlProgram::first_that(|program| program.support == Support::Measured);
+        ui.note(&format!(
+            "Nobody has tried MPS with driver {} here: {first} is the oldest that was. It goes on as long as every \
+             command it needs is answered.",
+            node.driver
+        ));
+    }
+    for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
+        ui.note(&warning);
+    }
 }
 
 /// Tells of a change that was killed: until another one goes on, what it had stopped stays so.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use super::{Ends, accounts, look_for, tell_of_interrupted};
+use super::{Ends, accounts, look_for, tell_of_interrupted, warn};
 use crate::environment::Environment;
 use crate::failure::Status;
 use crate::node::{RunDir, observe};
@@ -45,6 +45,9 @@ pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     } else {
         ui.plan(&plan)?;
         ui.consequences(&plan)?;
+    }
+    if !plan.is_empty() {
+        warn(Some(&node), plan.memory_limits(), ui);
     }
     if args.exit_code && !plan.is_empty() {
         return Err(Ends(Status::NotYet).into());

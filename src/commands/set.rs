@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::{locked, pick_up_interrupted};
+use super::{locked, pick_up_interrupted, warn};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::Environment;
 use crate::node::{Look, Node, RunDir, observe};
@@ -39,15 +39,15 @@ pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         Ok((node, names, plan))
     };
     if args.dry_run {
-        let (_, _, plan) = plan()?;
-        return show(&plan, ui);
+        let (node, _, plan) = plan()?;
+        return show(&node, &plan, ui);
     }
     // Who may not change anything here is told so by the plan.
     plan()?;
     pick_up_interrupted(environment, &home, ui)?;
     let _lock = locked(environment, &home)?;
     let (node, names, plan) = plan()?;
-    show(&plan, ui)?;
+    show(&node, &plan, ui)?;
     if plan.is_empty() {
         return Ok(());
     }
@@ -63,11 +63,12 @@ pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     ui.status(&after, &names, &[])
 }
 
-fn show(plan: &Plan, ui: &Ui) -> Result<()> {
+fn show(node: &Node, plan: &Plan, ui: &Ui) -> Result<()> {
     if plan.is_empty() {
         ui.note("Nothing to do: it is set so.");
         return Ok(());
     }
+    warn(Some(node), plan.memory_limits(), ui);
     ui.plan(plan)?;
     ui.consequences(plan)
 }

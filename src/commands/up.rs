@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::agreement::{Agreement, HINT};
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, large_logs, look_for, pick_up_interrupted};
+use super::{NotAsWanted, accounts, large_logs, look_for, pick_up_interrupted, warn};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -81,6 +81,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         }
         return up.report(&node, &planned, false);
     }
+    warn(Some(&node), planned.memory_limits(), ui);
     if args.dry_run && args.json {
         return ui.plan_json(&planned);
     }
@@ -205,9 +206,10 @@ fn remark(node: &Node, plan: &Plan, ui: &Ui) {
         |step| matches!(&step.action, Action::Start(start) if *start.serve() == Serve::OneAtATime),
     );
     if one_at_a_time {
-        let how_to_share = match node.lacks_multiuser_server() {
-            Some(_) => "",
-            None => " serve = \"all\" lets users share.",
+        let how_to_share = if node.control_program().has_multiuser_server {
+            " serve = \"all\" lets users share."
+        } else {
+            ""
         };
         ui.note(&format!(
             "These devices serve one user at a time: a second user's program waits in cuInit until \

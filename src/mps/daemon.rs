@@ -7,7 +7,7 @@ use rustix::fs::FileType;
 
 use super::invocation::{Invocation, Task};
 use super::log::diagnose;
-use super::{Kind, LogDir, LogFile, LogLine, MpsError};
+use super::{ControlProgram, Kind, LogDir, LogFile, LogLine, MpsError};
 use crate::environment::MpsPrograms;
 use crate::host::{self, Account, Directory, Limits, Output, Pid, RunError, Uid};
 
@@ -72,6 +72,8 @@ impl WhoMay {
 #[derive(Clone, Debug)]
 pub struct Daemon {
     pub(super) programs: MpsPrograms,
+    /// What the driver's control program has and does.
+    pub(super) program: ControlProgram,
     pub(super) pipe: PathBuf,
     pub(super) log: PathBuf,
     /// How long its logs were when this was made: what stands before is about something else.
@@ -80,11 +82,17 @@ pub struct Daemon {
 
 impl Daemon {
     /// The daemon with these directories.
-    pub fn new(programs: MpsPrograms, pipe: PathBuf, log: PathBuf) -> Self {
+    pub fn new(
+        programs: MpsPrograms,
+        program: ControlProgram,
+        pipe: PathBuf,
+        log: PathBuf,
+    ) -> Self {
         let logs = LogDir::open(&log).ok();
         let marks = LogFile::ALL.map(|file| logs.as_ref().map_or(0, |logs| logs.length(file)));
         Self {
             programs,
+            program,
             pipe,
             log,
             marks,
@@ -270,6 +278,12 @@ impl Daemon {
             return Ok(());
         };
         PIPE_FILES.iter().try_for_each(|file| pipe.remove_file(file))
+    }
+
+    /// The last `most` bytes of a log; nothing if it cannot be read.
+    pub(super) fn log_end(&self, log: LogFile, most: u64) -> String {
+        let logs = LogDir::open(&self.log);
+        logs.map_or_else(|_| String::new(), |logs| logs.end_of(log, most))
     }
 
     /// The last telling lines its logs have got since this was made, the server's after the

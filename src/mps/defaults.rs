@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::order::DEVICE;
 use super::settings::{ANSWER_LIMIT, PATIENCE};
 use super::{Daemon, MpsError};
-use crate::profile::{ClientPriority, MemoryLimit, Settings};
+use crate::profile::{ClientPriority, LimitAnswer, Settings};
 
 /// What a daemon gives to servers that it starts, as it says itself: its owner may have changed it.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +11,7 @@ pub struct Defaults {
     /// The active thread percentage.
     pub percentage: f64,
     /// The limit of pinned device memory.
-    pub pinned_memory_limit: Option<MemoryLimit>,
+    pub pinned_memory_limit: Option<LimitAnswer>,
     /// The priority of clients; `None` where the control program does not know of priorities.
     pub client_priority: Option<ClientPriority>,
 }
@@ -24,7 +24,7 @@ impl Defaults {
     #[must_use]
     pub fn over(&self, settings: &Settings) -> Settings {
         Settings {
-            pinned_memory_limit: self.pinned_memory_limit,
+            pinned_memory_limit: self.pinned_memory_limit.map(LimitAnswer::at_least),
             client_priority: self.client_priority.unwrap_or(settings.client_priority),
             ..settings.clone()
         }
@@ -49,7 +49,7 @@ impl Defaults {
         };
         // No limit is no line.
         let first = lines.front().copied().unwrap_or_default();
-        let pinned_memory_limit = MemoryLimit::answered(first);
+        let pinned_memory_limit = LimitAnswer::read(first);
         if pinned_memory_limit.is_some() || first.starts_with(UNKNOWN) {
             lines.pop_front();
         }
@@ -92,7 +92,7 @@ mod tests {
     fn defaults(limit: Option<&str>, client_priority: Option<ClientPriority>) -> Defaults {
         Defaults {
             percentage: 100.0,
-            pinned_memory_limit: limit.map(|limit| limit.parse().unwrap()),
+            pinned_memory_limit: limit.and_then(LimitAnswer::read),
             client_priority,
         }
     }

@@ -34,12 +34,18 @@ pub enum MpsError {
     #[error("no control daemon runs in {}", .0.display())]
     NoDaemon(PathBuf),
     /// Another session is open: the control program admits one at a time.
-    #[error("the control daemon in {} is busy: another control session has been open for {} s", pipe.display(), waited.as_secs())]
+    #[error(
+        "the control daemon in {} is busy: {}",
+        pipe.display(), busy(waited.as_secs(), later.as_deref())
+    )]
     Busy {
         /// Whose.
         pipe: PathBuf,
         /// For how long it was tried.
         waited: Duration,
+        /// Where it queues sessions instead of refusing them, the changes among the commands that it may still carry
+        /// out.
+        later: Option<String>,
     },
     /// The control program answered what is not expected.
     #[error("the control program was asked {asked:?} and answered {answer:?}")]
@@ -81,6 +87,17 @@ impl MpsError {
             Self::Failed { log, .. } => Some(format!("the whole logs are in {}", log.display())),
             _ => None,
         }
+    }
+}
+
+fn busy(seconds: u64, later: Option<&str>) -> String {
+    let open = "another control session";
+    match later {
+        None => format!("{open} has been open for {seconds} s"),
+        Some("") => format!("{open} is open, or it hangs: no answer within {seconds} s"),
+        Some(changes) => format!(
+            "{open} is open, or it hangs: no answer within {seconds} s; it may still carry out: {changes}"
+        ),
     }
 }
 

@@ -2,8 +2,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::daemon::parse_pid;
-use super::{Daemon, Defaults, MpsError};
+use super::log::{logged_fault, logged_limit};
+use super::session::{SENTINEL, is_percentage};
+use super::{Daemon, Defaults, LogFile, MpsError};
 use crate::host::Pid;
+
+/// How much of server.log is looked through.
+pub(super) const ENOUGH_LOG: u64 = 1 << 20;
 
 /// What one control session tells of a daemon.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,7 +60,12 @@ impl Daemon {
         }
         commands.push("get_server_list".to_owned());
         for child in children {
-            commands.push(format!("get_server_status {child}"));
+            // What stands between the lists of pids and tells them apart.
+            commands.push(if self.program.has_server_status {
+                format!("get_server_status {child}")
+            } else {
+                SENTINEL.to_owned()
+            });
             commands.push(format!("get_client_list {child}"));
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
@@ -70,8 +80,36 @@ impl Daemon {
             let read = Defaults::read(&mut lines, answer.percentage);
             defaults = Some(read.ok_or_else(strange)?);
         }
-        let servers = read(lines, children).ok_or_else(strange)?;
-        Ok(Glance { servers, defaults })
+        let mut glance = Glance {
+            servers: read(lines, children).ok_or_else(strange)?,
+            defaults,
+        };
+        self.refine(&mut glance);
+        Ok(glance)
+    }
+}
+
+impl Daemon {
+    /// Adds what only the log of servers tells: exact memory limits, and faults where the control program has no word
+    /// for them.
+    fn refine(&self, glance: &mut Glance) {
+        let limit = glance.defaults.as_mut();
+        let mut limit = limit.and_then(|defaults| defaults.pinned_memory_limit.as_mut());
+        let wants_fault = !self.program.has_server_status;
+        if glance.servers.is_empty() || limit.is_none() && !wants_fault {
+            return;
+        }
+        let log = self.log_end(LogFile::Server, ENOUGH_LOG);
+        for server in &mut glance.servers {
+            if let (Some(limit), Some(bytes)) =
+                (limit.as_deref_mut(), logged_limit(&log, server.pid))
+            {
+                *limit = limit.refined(bytes);
+            }
+            if wants_fault && server.state.is_some() && logged_fault(&log, server.pid) {
+                server.state = Some(ServerState::Fault);
+            }
+        }
     }
 }
 
@@ -93,6 +131,8 @@ fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerSeen>> 
             "INITIALIZING" => Some(ServerState::Initializing),
             "ACTIVE" => Some(ServerState::Active),
             "FAULT" => Some(ServerState::Fault),
+            // Without get_server_status: a daemon answers nothing while a server starts, and faults stand in the log.
+            answer if is_percentage(answer) => Some(ServerState::Active),
             answer if answer == gone => None,
             _ => return None,
         };
@@ -170,6 +210,15 @@ mod tests {
             read_text(one_gone, &[8, 9]),
             Some(vec![server(8, Some(ServerState::Active), &[])])
         );
+    }
+
+    #[test]
+    fn a_program_without_get_server_status_tells_servers_and_clients_too() {
+        assert_eq!(
+            read_text("466\n100.0\n582\n581\n", &[466]),
+            Some(vec![server(466, Some(ServerState::Active), &[582, 581])])
+        );
+        assert_eq!(read_text("100.0\nServer 9 not found\n", &[9]), Some(vec![]));
     }
 
     #[test]

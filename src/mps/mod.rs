@@ -5,8 +5,10 @@
 //! input, every session ends with a command that must answer, every wait has a limit, and what was
 //! set is read back.
 
+mod context_memory;
 mod daemon;
 mod defaults;
+mod driver;
 mod error;
 mod glance;
 mod invocation;
@@ -23,8 +25,10 @@ mod settings;
 mod stop;
 mod terminate;
 
+pub use context_memory::ContextMemory;
 pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
 pub use defaults::Defaults;
+pub use driver::{ControlProgram, Support};
 pub use error::MpsError;
 pub use glance::{Glance, ServerSeen, ServerState};
 pub use invocation::{Invocation, Task};

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use crate::host::Pid;
-use crate::profile::{ClientPriority, MemoryLimit, Percentage, Settings};
+use crate::profile::{ClientPriority, LimitAnswer, MemoryLimit, Percentage, Settings};
 
 /// What the daemon sees as its only device. A limit by UUID is dropped without a word up to driver 555.
 pub(super) const DEVICE: u32 = 0;
@@ -35,8 +35,9 @@ impl Order {
             Answer::Percentage(percentage),
         )];
         let limit = shall.pinned_memory_limit;
-        if let Some(limit) = limit {
-            let limit = limit.in_mebibytes();
+        let has_limit = limit.is_some() || was.is_some_and(|was| was.pinned_memory_limit.is_some());
+        if has_limit {
+            let limit = in_command(limit);
             let command = format!("set_default_device_pinned_mem_limit {DEVICE} {limit}");
             orders.push(Self::new(command, Answer::Nothing));
         }
@@ -50,7 +51,7 @@ impl Order {
             let command = "get_default_client_priority".to_owned();
             orders.push(Self::new(command, Answer::Priority(priority)));
         }
-        if limit.is_some() || was.is_some_and(|was| was.pinned_memory_limit.is_some()) {
+        if has_limit {
             let command = format!("get_default_device_pinned_mem_limit {DEVICE}");
             orders.push(Self::new(command, Answer::Limit(limit)));
         }
@@ -60,22 +61,23 @@ impl Order {
     }
 
     /// Sets what a running server gives to the clients it will have, and reads it back.
-    pub(super) fn of_server(server: Pid, shall: &Settings) -> Vec<Self> {
+    pub(super) fn of_server(server: Pid, shall: &Settings, was: Option<&Settings>) -> Vec<Self> {
         let percentage = shall.active_thread_percentage;
         let mut orders = vec![Self::new(
             format!("set_active_thread_percentage {server} {percentage}"),
             Answer::Percentage(percentage),
         )];
-        if let Some(limit) = shall.pinned_memory_limit {
-            let told = limit.in_mebibytes();
+        let limit = shall.pinned_memory_limit;
+        if limit.is_some() || was.is_some_and(|was| was.pinned_memory_limit.is_some()) {
+            let value = in_command(limit);
             orders.extend([
                 Self::new(
-                    format!("set_device_pinned_mem_limit {server} {DEVICE} {told}"),
+                    format!("set_device_pinned_mem_limit {server} {DEVICE} {value}"),
                     Answer::Nothing,
                 ),
                 Self::new(
                     format!("get_device_pinned_mem_limit {server} {DEVICE}"),
-                    Answer::Limit(Some(limit)),
+                    Answer::Limit(limit),
                 ),
             ]);
         }
@@ -117,15 +119,17 @@ impl Order {
                 Some(Ok(()))
             }
             Answer::Limit(shall) => {
-                let is = lines.front().and_then(|line| MemoryLimit::answered(line));
+                let is = lines.front().and_then(|line| LimitAnswer::read(line));
                 if is.is_some() {
                     lines.pop_front();
                 }
-                let said = |limit: Option<MemoryLimit>| {
-                    limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
-                };
-                let key = format!("{key}pinned-memory-limit");
-                Some(back(&key, said(shall), said(is)))
+                if !LimitAnswer::differs(is, shall) {
+                    return Some(Ok(()));
+                }
+                let none = || "none".to_owned();
+                let shall = shall.map_or_else(none, |limit| limit.to_string());
+                let is = is.map_or_else(none, |limit| limit.to_string());
+                Some(back(&format!("{key}pinned-memory-limit"), shall, is))
             }
             Answer::Priority(shall) => {
                 let is: u8 = lines.pop_front()?.trim().parse().ok()?;
@@ -138,6 +142,11 @@ impl Order {
             }
         }
     }
+}
+
+/// A limit as the control program takes it; 0 takes one away, on a running server too (measured on drivers 535 to 615).
+fn in_command(limit: Option<MemoryLimit>) -> String {
+    limit.map_or_else(|| "0".to_owned(), MemoryLimit::in_mebibytes)
 }
 
 /// What of the orders reads back as it should not.
@@ -198,10 +207,18 @@ mod tests {
         assert_eq!(plain.len(), 2, "what nobody asked for is not spoken of");
         let back = Order::defaults(&Settings::default(), Some(&all()));
         assert_eq!(
-            back.len(),
-            5,
-            "what was set is taken back, or seen not to be"
+            back.iter().map(Order::command).collect::<Vec<_>>(),
+            [
+                "set_default_active_thread_percentage 100",
+                "set_default_device_pinned_mem_limit 0 0",
+                "set_default_client_priority 0",
+                "get_default_client_priority",
+                "get_default_device_pinned_mem_limit 0",
+                "get_default_active_thread_percentage",
+            ]
         );
+        assert!(compare(&back, &lines("100.0 0 100.0")).is_ok());
+        assert!(compare(&back, &lines("100.0 0 1G 100.0")).is_err());
     }
 
     #[test]
@@ -209,6 +226,8 @@ mod tests {
         let orders = Order::defaults(&all(), None);
         let answer = lines("33.3 1 1536M 33.3 466");
         assert_eq!(compare(&orders, &answer).unwrap(), ["466"]);
+        let rounded = lines("33.3 1 1G 33.3");
+        assert!(compare(&orders, &rounded).is_ok());
         for (answer, what) in [
             (
                 "100.0 1 1536M 100.0",
@@ -221,6 +240,10 @@ mod tests {
             (
                 "33.3 1 1M 33.3",
                 "pinned-memory-limit was set to 1536M and reads back as 1M",
+            ),
+            (
+                "33.3 1 2G 33.3",
+                "pinned-memory-limit was set to 1536M and reads back as 2G",
             ),
             (
                 "33.3 1 33.3",
@@ -241,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_servers_own_settings_are_read_back_too() {
-        let orders = Order::of_server(Pid(466), &all());
+        let orders = Order::of_server(Pid(466), &all(), None);
         let Err(Unlike::Differs(why)) = compare(&orders, &lines("33.3 33.3")) else {
             panic!("a limit that a server ignores goes unnoticed");
         };
@@ -249,5 +272,9 @@ mod tests {
             why,
             "the server's pinned-memory-limit was set to 1536M and reads back as none"
         );
+        let cleared = Order::of_server(Pid(466), &Settings::default(), Some(&all()));
+        assert_eq!(cleared[1].command(), "set_device_pinned_mem_limit 466 0 0");
+        assert!(compare(&cleared, &lines("100.0 100.0")).is_ok());
+        assert!(compare(&cleared, &lines("100.0 1G 100.0")).is_err());
     }
 }

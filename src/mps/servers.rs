@@ -43,7 +43,7 @@ impl Daemon {
         let servers = servers.ok_or_else(strange)?;
         if user.is_none() {
             // One that was running before has its own settings.
-            self.set_servers(servers, settings)?;
+            self.set_servers(servers, settings, was)?;
             return Ok(None);
         }
         self.await_active(servers.first().copied()).map(Some)

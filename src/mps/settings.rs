@@ -1,10 +1,12 @@
 //! A daemon's defaults and a running server's own settings: set, read back and compared.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::daemon::parse_pid;
+use super::glance::ENOUGH_LOG;
+use super::log::logged_limit;
 use super::order::{Order, Unlike, compare};
-use super::{Daemon, MpsError};
+use super::{Daemon, LogFile, MpsError};
 use crate::host::Pid;
 use crate::profile::Settings;
 
@@ -12,6 +14,10 @@ use crate::profile::Settings;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// For how long it may answer.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// For how long the log of servers may lag behind their answers: the daemon writes it.
+const LOG_LIMIT: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often servers are looked for that come and go while they are told.
 const ROUNDS: usize = 5;
@@ -25,16 +31,21 @@ impl Daemon {
     pub fn set(&self, shall: &Settings, was: &Settings) -> Result<(), MpsError> {
         let orders = Order::defaults(shall, Some(was));
         let servers = self.give(&orders, true)?;
-        self.set_servers(servers, shall)
+        self.set_servers(servers, shall, Some(was))
     }
 
     /// Tells running servers. One that starts afterwards has the daemon's defaults.
-    pub(super) fn set_servers(&self, servers: Vec<Pid>, shall: &Settings) -> Result<(), MpsError> {
+    pub(super) fn set_servers(
+        &self,
+        servers: Vec<Pid>,
+        shall: &Settings,
+        was: Option<&Settings>,
+    ) -> Result<(), MpsError> {
         let mut servers = servers;
         for _ in 0..ROUNDS {
             let orders: Vec<Order> = servers
                 .iter()
-                .flat_map(|&server| Order::of_server(server, shall))
+                .flat_map(|&server| Order::of_server(server, shall, was))
                 .collect();
             if orders.is_empty() {
                 return Ok(());
@@ -44,10 +55,34 @@ impl Daemon {
                 Err(MpsError::Strange { answer, .. }) if answer.contains("not found") => {
                     servers = self.give(&[], true)?;
                 }
-                other => return other.map(drop),
+                other => {
+                    other?;
+                    self.await_log(&servers, shall);
+                    return Ok(());
+                }
             }
         }
         Err(self.failure("its servers come and go: they cannot be told their settings"))
+    }
+
+    /// Waits for the limit that servers were given to stand in their log, which alone has it exactly: whoever looks next
+    /// would take the one before it for the present one. A log that lags or is lost is no failure.
+    fn await_log(&self, servers: &[Pid], shall: &Settings) {
+        let Some(limit) = shall.pinned_memory_limit else {
+            return;
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < LOG_LIMIT {
+            let log = self.log_end(LogFile::Server, ENOUGH_LOG);
+            let lags = |server: &Pid| {
+                let logged = logged_limit(&log, *server);
+                logged.is_some_and(|logged| logged != limit.bytes())
+            };
+            if !servers.iter().any(lags) {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Gives orders in one session, and asks for the servers behind them.

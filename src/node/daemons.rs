@@ -105,7 +105,7 @@ pub(super) fn look(
         .map(|device| (device.key, device.uuid))
         .collect();
     let programs = environment.mps_programs().ok();
-    let client_limit = node.client_limit();
+    let program = node.control_program();
     let (boot_id, processes, gpus) = (&node.boot_id, &node.processes, &node.gpus);
     let is_under_way = !node.under_way.is_empty();
     // Control sessions are short-lived programs with limits of their own.
@@ -117,13 +117,16 @@ pub(super) fn look(
                 .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
             let gpu = gpus.iter().find(|gpu| gpu.uuid == served.record.uuid);
             served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
-            let of_gpu = client_limit.filter(|_| served.record.key.instance.is_none());
+            let of_gpu = program
+                .client_limit
+                .filter(|_| served.record.key.instance.is_none());
             let meant = served.record.settings.max_clients;
             served.client_limit = of_gpu.into_iter().chain(meant).min();
             let uuid = served.record.uuid.clone();
             let mut view = View {
                 is_under_way,
                 may_ask: may_ask(environment, served, look),
+                program,
                 host: &environment.host,
                 table,
                 boot_id,

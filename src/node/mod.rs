@@ -5,7 +5,6 @@
 mod answers;
 mod daemons;
 mod device;
-mod driver;
 mod foreign;
 mod gpu;
 mod journal;
@@ -25,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
+use crate::mps::ControlProgram;
 use crate::nvml::Processes;
 
 pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
@@ -105,6 +105,11 @@ fn there_are(known: &[String]) -> String {
 }
 
 impl Node {
+    /// What its driver's control program has and does.
+    pub fn control_program(&self) -> ControlProgram {
+        ControlProgram::of(&self.driver)
+    }
+
     /// Every device of every GPU.
     pub fn devices(&self) -> impl Iterator<Item = Device> {
         self.gpus.iter().flat_map(Gpu::devices)

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{Foreign, Life, MpsProgram, Node, Served, Stray};
 use crate::host::{Pid, user_name};
-use crate::profile::MemoryLimit;
+use crate::profile::LimitAnswer;
 
 /// Something that is not as it should be, or worth a word, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -361,9 +361,6 @@ fn drift(served: &Served) -> Option<String> {
     }
     let set = &served.record.settings;
     let answered = served.answered.as_ref()?;
-    let or_none = |limit: Option<MemoryLimit>| {
-        limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())
-    };
     let mut changed = Vec::new();
     let mut compare = |key: &str, differs: bool, set: String, is: String| {
         if differs {
@@ -377,12 +374,13 @@ fn drift(served: &Served) -> Option<String> {
         shall.to_string(),
         is.to_string(),
     );
+    let none = || "none".to_owned();
     let (shall, is) = (set.pinned_memory_limit, answered.pinned_memory_limit);
     compare(
         "pinned-memory-limit",
-        shall != is,
-        or_none(shall),
-        or_none(is),
+        LimitAnswer::differs(is, shall),
+        shall.map_or_else(none, |limit| limit.to_string()),
+        is.map_or_else(none, |limit| limit.to_string()),
     );
     let shall = set.client_priority;
     let is = answered.client_priority.unwrap_or(shall);

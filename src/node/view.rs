@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::answers::{Remembered, Seen, lasts};
@@ -6,8 +6,8 @@ use super::{Client, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable, RunError, Uid, caller};
 use crate::mps::{
-    Daemon, Glance, LockHolder, LogDir, LogFile, MpsError, ServerSeen, ServerState, is_daemon,
-    pending, servers_of,
+    ControlProgram, Daemon, Glance, LockHolder, LogDir, LogFile, MpsError, ServerSeen, ServerState,
+    is_daemon, pending, servers_of,
 };
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
@@ -56,6 +56,7 @@ pub(super) struct View<'a> {
     pub(super) is_under_way: bool,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
+    pub(super) program: ControlProgram,
     pub(super) host: &'a Host,
     pub(super) table: &'a ProcessTable,
     pub(super) boot_id: &'a str,
@@ -212,7 +213,7 @@ impl<'a> View<'a> {
             }
         }
         let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
-        let asked = self.daemon(served);
+        let asked = self.daemon_with(served, logs.map_or(Path::new(""), LogDir::path));
         let mut glance = if asked.has_socket() {
             asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT)
         } else {
@@ -249,6 +250,18 @@ impl<'a> View<'a> {
                 return Some(Remembered {
                     seen,
                     glance: Some(glance),
+                });
+            }
+            // Sessions that are queued behind one that hangs are called busy too.
+            Err(MpsError::Busy { .. })
+                if self.program.queues_sessions
+                    && self.is_busy(daemon) == Some(true)
+                    && !self.starts_a_server(daemon) =>
+            {
+                self.fill_in_hung(served, daemon);
+                return Some(Remembered {
+                    seen: seen?,
+                    glance: None,
                 });
             }
             Err(MpsError::Busy { .. }) => {
@@ -351,7 +364,10 @@ impl<'a> View<'a> {
             Life::NoServerYet
         } else if !servers.iter().all(|server| has_gpu(&server)) {
             Life::Starting
-        } else if logs.is_some_and(LogDir::ends_in_a_fault) {
+        } else if servers
+            .iter()
+            .any(|server| logs.is_some_and(|logs| logs.has_fault(server.pid)))
+        {
             Life::Fault
         } else {
             Life::Ready
@@ -396,12 +412,8 @@ impl<'a> View<'a> {
         else {
             return;
         };
-        let mut log = logs.end("control.log", 0, ENOUGH_LOG);
-        let missing = ENOUGH_LOG.saturating_sub(log.len() as u64);
-        if missing > 0 {
-            // What was put aside a moment ago tells of them too.
-            log = logs.end("control.log.1", 0, missing) + &log;
-        }
+        // What was put aside a moment ago tells of them too.
+        let log = logs.end_of(LogFile::Control, ENOUGH_LOG);
         let computes = |pid: Pid| {
             let processes = self.processes.into_iter();
             let mut usages =
@@ -455,11 +467,17 @@ impl<'a> View<'a> {
     }
 
     fn daemon(self, served: &Served) -> Daemon {
+        self.daemon_with(served, Path::new(""))
+    }
+
+    /// The daemon, with what its logs say.
+    fn daemon_with(self, served: &Served, log_dir: &Path) -> Daemon {
         let pipe = served.run_dir.pipe_dir(&served.record.uuid);
         Daemon::new(
             self.programs.cloned().unwrap_or_default(),
+            self.program,
             pipe,
-            PathBuf::new(),
+            log_dir.to_owned(),
         )
     }
 

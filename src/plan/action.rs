@@ -1,10 +1,11 @@
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Beside, Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
-use crate::profile::{Serve, Settings};
+use crate::profile::{MemoryLimit, Serve, Settings};
 
 /// What must happen, GPU by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -203,6 +204,16 @@ impl Plan {
             Action::Start(start) => Some(start),
             _ => None,
         })
+    }
+
+    /// The memory limits that it gives to clients, each once.
+    pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
+        let limits = self.steps().filter_map(|step| match &step.action {
+            Action::Start(start) => start.settings.pinned_memory_limit,
+            Action::Set(set) => set.settings.pinned_memory_limit,
+            _ => None,
+        });
+        limits.collect()
     }
 
     /// The daemons that are ended.

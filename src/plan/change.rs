@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::ClientOf;
 use crate::node::Served;
-use crate::profile::{Assignment, Settings};
+use crate::profile::{Assignment, LimitAnswer, Settings};
 
 const KEYS: [&str; 4] = Assignment::KEYS;
 
@@ -34,10 +34,6 @@ pub struct Change {
     /// What it shall be.
     pub shall: String,
 }
-
-/// Why a setting cannot be changed while its daemon runs.
-const NOT_TAKEN_AWAY: &str =
-    "which cannot be taken away while the daemon runs: MPS has no command for it";
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,7 +92,7 @@ pub(super) fn changes(served: &Served, shall: &Settings) -> Vec<Change> {
             or_none(shall.pinned_memory_limit),
         );
     } else if let Some(answered) = answered.map(|answered| answered.pinned_memory_limit)
-        && answered != shall.pinned_memory_limit
+        && LimitAnswer::differs(answered, shall.pinned_memory_limit)
     {
         let is = in_the_daemon(or_none(answered));
         add(KEYS[1], is, or_none(shall.pinned_memory_limit));
@@ -125,24 +121,10 @@ pub(super) fn changes(served: &Served, shall: &Settings) -> Vec<Change> {
 
 /// What of a daemon's settings is not as it shall be and takes another daemon.
 pub(super) fn needs_restart(served: &Served, shall: &Settings) -> Option<String> {
-    let record = &served.record;
-    let has = &record.settings;
+    let has = &served.record.settings;
     let differ = |key: &str, is: String, shall: String| {
         (is != shall).then(|| format!("{key} is {is}, not {shall}"))
     };
-    if let (Some(limit), None) = (has.pinned_memory_limit, shall.pinned_memory_limit) {
-        let by_hand = record.by_hand.iter().any(|key| key == KEYS[1]);
-        let who = if by_hand { " (set by hand)" } else { "" };
-        return Some(format!("{} is {limit}{who}, {NOT_TAKEN_AWAY}", KEYS[1]));
-    }
-    let answered = served.answered.as_ref();
-    if let (Some(limit), None) = (
-        answered.and_then(|answered| answered.pinned_memory_limit),
-        shall.pinned_memory_limit,
-    ) {
-        let is = in_the_daemon(limit);
-        return Some(format!("{} is {is}, {NOT_TAKEN_AWAY}", KEYS[1]));
-    }
     let cpus = |settings: &Settings| {
         let cpus = settings.cpus.as_ref();
         cpus.map_or_else(|| "all".to_owned(), ToString::to_string)

@@ -5,6 +5,7 @@ use super::no_client::no_client;
 use super::standing::is_unknowable;
 use super::{ClientOf, Obstacle, Refusal};
 use crate::host::{Pid, StartTime, Uid, user_name};
+use crate::mps::ControlProgram;
 use crate::node::{Client, Life, Node, RunDir, Served};
 use crate::profile::Serve;
 
@@ -17,6 +18,8 @@ pub struct Kill {
     pub uuid: String,
     /// Where that directory is.
     pub run_dir: RunDir,
+    /// What its driver's control program has and does.
+    pub program: ControlProgram,
     /// Who.
     pub victims: Vec<Victim>,
     /// How many other clients it has: they go on.
@@ -58,6 +61,7 @@ pub fn kill(
         name: name.to_owned(),
         uuid: served.record.uuid.clone(),
         run_dir: served.run_dir.clone(),
+        program: node.control_program(),
         victims: Vec::new(),
         others: 0,
         has_fault: served.life == Life::Fault,

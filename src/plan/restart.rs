@@ -2,7 +2,7 @@
 
 use super::daemons::{HUNG, elsewhere, unreadable, unserved};
 use super::down::gpu_plan;
-use super::up::visible;
+use super::up::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, RunDir, Served};
@@ -13,6 +13,7 @@ use crate::node::{Gpu, Life, Node, RunDir, Served};
 /// # Errors
 /// A [`Refusal`]: where `home` has no record of one, or its device is gone. Clients are for [`Plan::permit`].
 pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    too_old(node)?;
     let mut plan = Plan::default();
     let mut starts = Vec::new();
     for (at, name) in names.iter().enumerate() {

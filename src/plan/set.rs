@@ -4,6 +4,7 @@ use super::change::{self, changes};
 use super::daemons::{elsewhere, hangs, unknowable, unserved};
 use super::down::gpu_plan;
 use super::standing::is_unknowable;
+use super::up::no_program_starts;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{Life, Node, RunDir};
 use crate::profile::Assignment;
@@ -51,6 +52,15 @@ pub fn set(
     let mut settings = record.settings.clone();
     for assignment in assignments {
         assignment.change(&mut settings);
+    }
+    let mut gpus = node.gpus.iter();
+    let whole = gpus.find(|gpu| gpu.uuid == record.uuid);
+    let forbidden = |limit| no_program_starts(node, whole?, limit);
+    let limit = settings.pinned_memory_limit;
+    let limit = limit.filter(|_| limit != record.settings.pinned_memory_limit);
+    if let Some(what) = limit.and_then(forbidden) {
+        let hint = "give it more, or \"none\"".to_owned();
+        return Err(Refusal::NotMeant(Obstacle { what, hint }));
     }
     let mut plan = Plan::default();
     let changes = changes(served, &settings);

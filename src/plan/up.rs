@@ -6,8 +6,9 @@ use super::strays;
 use super::{Action, GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
+use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Device, DeviceKey, Gpu, Node, RunDir};
-use crate::profile::{Block, Names, Part, Profile, Serve, Span, Want, WholeGpu};
+use crate::profile::{Block, MemoryLimit, Names, Part, Profile, Serve, Span, Want, WholeGpu};
 
 /// What brings the node to what the profile asks for, with daemons in `home` run by `caller`.
 ///
@@ -21,6 +22,7 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
         caller,
         names: Names::default(),
     };
+    too_old(node)?;
     planner.check_serves()?;
     planner.check_selectors()?;
     planner.reserve_names_of_others()?;
@@ -86,11 +88,8 @@ impl<'a> Planner<'a> {
                 let hint = format!("for {who} it is {may}, or leave serve out");
                 return Err(error.with_hint(hint).into());
             }
-            if let Some(since) = self
-                .node
-                .lacks_multiuser_server()
-                .filter(|_| serve.is_shared())
-            {
+            if serve.is_shared() && !self.node.control_program().has_multiuser_server {
+                let since = ControlProgram::first_that(|program| program.has_multiuser_server);
                 let message = format!(
                     "\"{serve}\" cannot be here: driver {} has no multi-user server",
                     self.node.driver
@@ -250,6 +249,12 @@ impl<'a> Planner<'a> {
             }
             draft.layout.after = SliceMap::new(gpu.units(), Vec::new());
         }
+        if let Some(limit) = whole.settings.pinned_memory_limit
+            && let Some(why) = no_program_starts(self.node, gpu, limit)
+        {
+            let error = self.profile.error(block.span, why);
+            return Err(error.with_hint("give it more, or \"none\"").into());
+        }
         draft.mode = mode::switch(gpu, false);
         let key = DeviceKey {
             gpu: gpu.uuid.clone(),
@@ -307,6 +312,27 @@ impl<'a> Planner<'a> {
         draft.layout = wish.layout()?;
         Ok(())
     }
+}
+
+/// Refuses a driver whose control program lacks what every daemon needs.
+pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
+    if node.control_program().support != Support::TooOld {
+        return Ok(());
+    }
+    let first = ControlProgram::first_that(|program| program.support == Support::Measured);
+    Err(Refusal::NotMeant(Obstacle {
+        what: format!(
+            "driver {} is too old for MPS: its control program has no memory limits, client priorities, \
+             get_server_status, ps or terminate_client",
+            node.driver
+        ),
+        hint: format!("MPS needs driver {first} or newer; mig-mps list works with this one"),
+    }))
+}
+
+/// Why no program starts with that limit on a whole GPU, where that was measured.
+pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> Option<String> {
+    ContextMemory::forbids(limit, &gpu.product, node.control_program().branch)
 }
 
 /// Instances that cannot be seen cannot be planned with.

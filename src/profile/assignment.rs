@@ -7,8 +7,8 @@ use super::{ClientPriority, MemoryLimit, Percentage, Settings, nearest};
 pub enum Assignment {
     /// `active-thread-percentage=33.3`
     ActiveThreadPercentage(Percentage),
-    /// `pinned-memory-limit=1.5G`
-    PinnedMemoryLimit(MemoryLimit),
+    /// `pinned-memory-limit=1.5G`, or `none`
+    PinnedMemoryLimit(Option<MemoryLimit>),
     /// `client-priority=below-normal`
     ClientPriority(ClientPriority),
     /// `max-clients=8`, or `none`
@@ -43,7 +43,7 @@ impl Assignment {
             Self::ActiveThreadPercentage(percentage) => {
                 settings.active_thread_percentage = *percentage;
             }
-            Self::PinnedMemoryLimit(limit) => settings.pinned_memory_limit = Some(*limit),
+            Self::PinnedMemoryLimit(limit) => settings.pinned_memory_limit = *limit,
             Self::ClientPriority(priority) => settings.client_priority = *priority,
             Self::MaxClients(most) => settings.max_clients = *most,
         }
@@ -66,12 +66,11 @@ impl FromStr for Assignment {
                     .map(Self::ActiveThreadPercentage)
                     .ok_or_else(|| format!("{key} must be from 0.1 to 100"))
             }
-            "pinned-memory-limit" if value == "none" => Err(
-                "a limit cannot be taken away while the daemon runs: MPS has no command for it; leave it \
-                 out of the profile and run up"
-                    .to_owned(),
-            ),
-            "pinned-memory-limit" => value.parse().map(Self::PinnedMemoryLimit),
+            "pinned-memory-limit" if value == "none" => Ok(Self::PinnedMemoryLimit(None)),
+            "pinned-memory-limit" => {
+                let limit = value.parse().map(Some);
+                limit.map(Self::PinnedMemoryLimit)
+            }
             "client-priority" => match value {
                 "normal" => Ok(Self::ClientPriority(ClientPriority::Normal)),
                 "below-normal" => Ok(Self::ClientPriority(ClientPriority::BelowNormal)),
@@ -88,7 +87,10 @@ impl FromStr for Assignment {
             )),
             key => Err(match nearest(key, Self::KEYS) {
                 Some(near) => format!("there is no setting {key}: did you mean {near}?"),
-                None => format!("there is no setting {key}: there are {}", Self::KEYS.join(", ")),
+                None => format!(
+                    "there is no setting {key}: there are {}",
+                    Self::KEYS.join(", ")
+                ),
             }),
         }
     }
@@ -133,7 +135,6 @@ mod tests {
                 .unwrap_err()
                 .contains("run up")
         );
-        assert!("pinned-memory-limit=none".parse::<Assignment>().is_err());
     }
 
     #[test]
@@ -157,5 +158,8 @@ mod tests {
             ..Settings::default()
         };
         assert_eq!(settings, shall);
+        let none: Assignment = "pinned-memory-limit=none".parse().unwrap();
+        none.change(&mut settings);
+        assert_eq!(settings.pinned_memory_limit, None);
     }
 }

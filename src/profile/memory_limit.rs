@@ -27,17 +27,72 @@ impl MemoryLimit {
     pub fn bytes(self) -> u64 {
         self.mebibytes << 20
     }
+}
 
-    /// Reads the control program's answer, `512M` or `2G`.
-    pub fn answered(line: &str) -> Option<Self> {
+/// A limit as the control program answers it: `512M`, `1G`.
+///
+/// From 1 GiB on it rounds down to whole GiB, although the limit itself is exact (measured on drivers 535 to 615): 1536M
+/// reads back as 1G. Only the server says exactly, in its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitAnswer {
+    mebibytes: u64,
+    is_rounded: bool,
+}
+
+impl LimitAnswer {
+    /// Reads the control program's answer.
+    pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();
-        let (number, shift) = match line.strip_suffix('M') {
-            Some(number) => (number, 0),
-            None => (line.strip_suffix('G')?, 10),
+        let (number, is_rounded) = match line.strip_suffix('M') {
+            Some(number) => (number, false),
+            None => (line.strip_suffix('G')?, true),
         };
         let number: u64 = number.parse().ok()?;
+        let shift = if is_rounded { 10 } else { 0 };
         let mebibytes = number.checked_mul(1 << shift)?;
-        Some(Self { mebibytes })
+        Some(Self {
+            mebibytes,
+            is_rounded,
+        })
+    }
+
+    /// The same answer, made exact by what a server logged, where that rounds to it.
+    #[must_use]
+    pub fn refined(self, logged_bytes: u64) -> Self {
+        let logged = Self {
+            mebibytes: logged_bytes >> 20,
+            is_rounded: false,
+        };
+        if self.is_rounded && logged.mebibytes >> 10 == self.mebibytes >> 10 {
+            logged
+        } else {
+            self
+        }
+    }
+
+    /// Whether an answer is surely not the one to this limit. Which limit within a GiB it is cannot be told.
+    pub fn differs(answer: Option<Self>, limit: Option<MemoryLimit>) -> bool {
+        match (answer, limit) {
+            (Some(answer), Some(limit)) if answer.is_rounded => {
+                answer.mebibytes >> 10 != limit.mebibytes >> 10
+            }
+            (answer, limit) => {
+                answer.map(|answer| answer.mebibytes) != limit.map(|limit| limit.mebibytes)
+            }
+        }
+    }
+
+    /// The limit, or the least that it can be.
+    pub fn at_least(self) -> MemoryLimit {
+        MemoryLimit {
+            mebibytes: self.mebibytes,
+        }
+    }
+}
+
+impl fmt::Display for LimitAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.at_least().fmt(f)
     }
 }
 
@@ -150,10 +205,35 @@ mod tests {
             let limit: MemoryLimit = text.parse().unwrap_or_else(|why| panic!("{text}: {why}"));
             assert_eq!(limit.in_mebibytes(), told, "{text}");
             assert_eq!(limit.to_string().parse(), Ok(limit), "{text}");
-            assert_eq!(MemoryLimit::answered(told), Some(limit), "{text}");
         }
-        assert_eq!(MemoryLimit::answered("2G"), "2048M".parse().ok());
-        assert_eq!(MemoryLimit::answered(""), None);
+    }
+
+    /// From a recording on an H200 with driver 580: what was set, what read back, what the server logged.
+    #[test]
+    fn whole_gibibytes_are_told_apart_only_by_the_log() {
+        for (set, answer, logged) in [
+            ("1536M", "1G", 0x6000_0000),
+            ("1023M", "1023M", 0x3ff0_0000),
+            ("2G", "2G", 0x8000_0000),
+            ("5000M", "4G", 0x1_3880_0000),
+        ] {
+            let limit: MemoryLimit = set.parse().unwrap();
+            let answer = LimitAnswer::read(answer);
+            assert!(!LimitAnswer::differs(answer, Some(limit)), "{set}");
+            let exact = answer.map(|answer| answer.refined(logged));
+            assert_eq!(exact.map(LimitAnswer::at_least), Some(limit));
+        }
+        let differs = |answer: &str, limit: &str| {
+            LimitAnswer::differs(LimitAnswer::read(answer), limit.parse().ok())
+        };
+        assert!(!differs("1G", "1G") && !differs("1G", "2047M"));
+        assert!(differs("1G", "2G") && differs("1G", "1023M") && differs("1023M", "1022M"));
+        assert!(differs("", "1G") && differs("1G", "none") && !differs("", "none"));
+        let one = LimitAnswer::read("1G").unwrap();
+        let another = Some(one.refined(0x5000_0000));
+        assert!(LimitAnswer::differs(another, "1536M".parse().ok()));
+        assert_eq!(one.refined(0x8000_0000), one, "that of an earlier setting");
+        assert_eq!(LimitAnswer::read(""), None);
     }
 
     #[test]

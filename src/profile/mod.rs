@@ -14,6 +14,7 @@ mod selector;
 mod serve;
 mod settings;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::geometry::{ComputeName, ProfileName};
 pub use assignment::Assignment;
 pub use cpus::Cpus;
 pub use diagnostic::{ProfileError, Source, Span, nearest};
-pub use memory_limit::MemoryLimit;
+pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use name::{NameTemplate, Names, is_device_name};
 pub use selector::Selector;
 pub use serve::{NotServe, Serve};
@@ -94,6 +95,16 @@ impl Profile {
     pub fn partitions(&self) -> bool {
         let mut wants = self.blocks.iter().map(|block| &block.want);
         wants.any(|want| matches!(want, Want::Parts(_)))
+    }
+
+    /// The memory limits that it gives to clients, each once.
+    pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
+        let settings = self.blocks.iter().flat_map(|block| match &block.want {
+            Want::Whole(whole) => vec![&whole.settings],
+            Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
+        });
+        let limits = settings.filter_map(|settings| settings.pinned_memory_limit);
+        limits.collect()
     }
 
     /// Reads and checks a profile file.

@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use crate::common::{Sim, in_state, is_alive, is_root};
-use crate::settings::ask;
+use crate::common::{Sim, in_state, is_alive, is_root, plain};
+use crate::settings::{ask, whole};
 
 const PROFILE: &str = r#"
 [mps]
@@ -26,57 +26,149 @@ mps = { server = "lazy" }
 const DEFAULTS: &str = "get_default_active_thread_percentage\n\
     get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
 
-#[test]
-fn drivers_550_and_580_are_brought_up_seen_set_and_taken_down() {
-    for version in [ControlVersion::R550, ControlVersion::R580] {
-        let sim = Sim::with("a100-80gb", 2);
-        let update = sim.node.node().update(|state| {
-            state.install(version);
-            // As many sessions that meet another are refused in silence as were measured.
-            state.policy.silent_refusals = 38;
-        });
-        update.unwrap();
-        sim.up(PROFILE, &[]).ended(0);
-        let again = sim.up(PROFILE, &[]).ended(0);
-        assert!(
-            again.stderr.starts_with("Nothing to do"),
-            "{}",
-            again.stderr
-        );
-        for device in ["0.0", "0.2", "1"] {
-            assert_eq!(ask(&sim, device, DEFAULTS), "50.0\n1G\n1\n", "{version:?}");
-        }
-        let status = sim.status();
-        assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
-        assert_eq!(in_state(&status, "no server yet"), ["1"]);
-        let (first, second) = (sim.client("0.2"), sim.client("1"));
-        assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2", "1"]);
-        for device in ["0.2", "1"] {
-            assert_eq!(sim.device(device)["clients"], 1, "{version:?}");
-            let set = [
-                "set",
-                device,
-                "active-thread-percentage=25",
-                "pinned-memory-limit=1G",
-            ];
-            sim.run(&set).ended(0);
-            assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1G\n1\n", "{version:?}");
-        }
-        // A daemon that dies, one whose clients must go, and one without any.
-        let daemon = sim.device("0.0")["daemon_pid"].clone();
-        crate::common::shell(format!("kill -9 {daemon}")).ended(0);
-        while is_alive(&daemon) {
-            std::thread::yield_now();
-        }
-        assert_eq!(in_state(&sim.status(), "dead"), ["0.0"]);
-        sim.run(&["down"]).ended(4);
-        assert!(first.finish().status.success());
-        sim.run(&["down", "--now"]).ended(0);
-        let ended = second.finish();
-        assert!(ended.output.contains("err 810"), "{}", ended.output);
-        assert_eq!(in_state(&sim.status(), "no daemon").len(), 3);
-        assert_eq!(sim.status()["foreign"], json!([]));
+/// `up` with every setting, `status`, `logs`, `set`, `plan`, `restart` and `down`, with and without clients.
+fn walk(version: ControlVersion) {
+    walk_as(version, None);
+}
+
+/// The same, where the driver gives itself another version.
+fn walk_as(version: ControlVersion, name: Option<&str>) {
+    let sim = Sim::with("a100-80gb", 2);
+    let update = sim.node.node().update(|state| {
+        state.install(version);
+        state.driver.version = name.map_or(state.driver.version.clone(), str::to_owned);
+        // As many sessions that meet another are refused in silence as were measured.
+        state.policy.silent_refusals = 38;
+    });
+    update.unwrap();
+    let path = sim.profile(PROFILE).display().to_string();
+    let plan = ["plan", &path, "--exit-code"];
+    sim.up(PROFILE, &[]).ended(0);
+    let again = sim.up(PROFILE, &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{version:?}: {again}");
+    sim.run(&plan).ended(0);
+    for device in ["0.0", "0.2", "1"] {
+        let is = ask(&sim, device, DEFAULTS);
+        assert_eq!(is, "50.0\n1G\n1\n", "{version:?}");
     }
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"], "{version:?}");
+    assert_eq!(in_state(&status, "no server yet"), ["1"], "{version:?}");
+    // The limit is 1.5 GiB and no less.
+    let mut app = sim.app("0.2", &["run", "0", "--alloc", "1600", "--alloc", "900"]);
+    app.wait_up();
+    let got = app.finish().output;
+    assert!(got.contains("alloc 1600 MiB -> 2 out of memory"), "{got}");
+    assert!(got.contains("alloc 900 MiB -> 0 no error"), "{got}");
+
+    let (first, second) = (sim.client("0.2"), sim.client("1"));
+    let ready = in_state(&sim.status(), "ready").len();
+    assert_eq!(ready, 3, "{version:?}");
+    for device in ["0.2", "1"] {
+        assert_eq!(sim.device(device)["clients"], 1, "{version:?}");
+        let percentage = "active-thread-percentage=25";
+        let set = ["set", device, percentage, "pinned-memory-limit=2.5G"];
+        sim.run(&set).ended(0);
+        let is = ask(&sim, device, DEFAULTS);
+        assert_eq!(is, "25.0\n2G\n1\n", "{version:?}");
+        let set = ["set", device, "pinned-memory-limit=none"];
+        sim.run(&set).ended(0);
+        assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1\n", "{version:?}");
+    }
+    let drift = sim.run(&plan).ended(3).stdout;
+    assert!(
+        drift.contains("pinned-memory-limit is none (set by hand), not 1536M"),
+        "{drift}"
+    );
+    sim.up(PROFILE, &[]).ended(0);
+    sim.run(&plan).ended(0);
+    // Every line is known, and who wrote it and when.
+    for device in ["0.2", "1"] {
+        for line in sim.run(&["logs", device, "--json"]).ended(0).stdout.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_ne!(line["kind"], "unknown", "{version:?}: {line}");
+            let tag = line["tag"].as_str().unwrap_or("none");
+            assert!(
+                !tag.contains("INFO") && tag != "none",
+                "{version:?}: {line}"
+            );
+        }
+    }
+    let before = sim.device("0.0")["daemon_pid"].clone();
+    sim.run(&["restart", "0.0", "--yes"]).ended(0);
+    assert_ne!(sim.device("0.0")["daemon_pid"], before, "{version:?}");
+    sim.run(&plan).ended(0);
+
+    // A daemon that dies, one whose clients must go, and one without any.
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    assert_eq!(in_state(&sim.status(), "dead"), ["0.0"], "{version:?}");
+    sim.run(&["down"]).ended(4);
+    assert!(first.finish().status.success());
+    sim.run(&["down", "--now"]).ended(0);
+    let ended = second.finish();
+    assert!(ended.output.contains("err 810"), "{}", ended.output);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "no daemon").len(), 3, "{version:?}");
+    assert_eq!(status["foreign"], json!([]), "{version:?}");
+}
+
+#[test]
+fn driver_535_does_everything() {
+    walk(ControlVersion::R535);
+}
+
+#[test]
+fn driver_550_does_everything() {
+    walk(ControlVersion::R550);
+}
+
+#[test]
+fn driver_555_does_everything() {
+    walk(ControlVersion::R555);
+}
+
+#[test]
+fn driver_580_does_everything() {
+    walk(ControlVersion::R580);
+}
+
+#[test]
+fn driver_595_does_everything() {
+    walk(ControlVersion::R595);
+}
+
+#[test]
+fn driver_615_does_everything() {
+    walk(ControlVersion::R615);
+}
+
+#[test]
+fn a_driver_to_come_is_treated_like_the_newest() {
+    walk_as(ControlVersion::R615, Some("700.01"));
+}
+
+/// 535 has no `get_server_status`: the log tells of a fault.
+#[test]
+fn a_fault_is_seen_also_where_the_daemon_has_no_word_for_it() {
+    let sim = Sim::with("h200", 1);
+    let update = sim.node.node();
+    let update = update.update(|state| state.install(ControlVersion::R535));
+    update.unwrap();
+    sim.up(&whole(""), &[]).ended(0);
+    let mut faulty = sim.app("0", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    drop(faulty);
+    while sim.device("0")["state"] != "ready" {
+        std::thread::yield_now();
+    }
+    assert!(sim.client("0").finish().status.success());
 }
 
 /// The control program of 550 answers `-multiuser-server` with its usage.
@@ -121,4 +213,90 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     sim.profile(&whole("all"));
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert!(plan.contains("serve is"), "{plan}");
+}
+
+/// A node whose driver calls itself that.
+fn with_driver(gpu: &str, version: &str) -> Sim {
+    let sim = Sim::with(gpu, 1);
+    let update = sim
+        .node
+        .node()
+        .update(|state| version.clone_into(&mut state.driver.version));
+    update.unwrap();
+    sim
+}
+
+/// 470 has neither memory limits nor `get_server_status`, `ps` or `terminate_client`.
+#[test]
+fn a_driver_that_lacks_commands_is_refused_by_name_before_anything_is_touched() {
+    let sim = with_driver("h200", "470.256.02");
+    let path = sim.profile(&whole("")).display().to_string();
+    let refused = sim.run(&["up", &path, "--yes"]).ended(2);
+    assert_snapshot!(plain(&refused.stderr), @"
+    error: driver 470.256.02 is too old for MPS: its control program has no memory limits, client priorities, get_server_status, ps or terminate_client
+    hint: MPS needs driver 535 or newer; mig-mps list works with this one
+    ");
+    assert_eq!(sim.run(&["plan", &path]).ended(2).stderr, refused.stderr);
+    assert_eq!(sim.run_dir(), [""; 0]);
+    sim.run(&["list"]).ended(0);
+    sim.run(&["check", &path, "--gpu", "h200"]).ended(0);
+}
+
+#[test]
+fn a_driver_that_nobody_has_measured_is_named_and_gone_on_with() {
+    let sim = with_driver("h200", "525.147.05");
+    let said = sim.up(&whole(""), &[]).ended(0).stderr;
+    let unmeasured =
+        "Nobody has tried MPS with driver 525.147.05 here: 535 is the oldest that was.";
+    assert!(said.contains(unmeasured), "{said}");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    for known in ["535.183.01", "700.01"] {
+        let sim = with_driver("h200", known);
+        let path = sim.profile(&whole("")).display().to_string();
+        assert_eq!(sim.run(&["plan", &path]).ended(0).stderr, "", "{known}");
+    }
+}
+
+/// Measured on an H200 with driver 580: 516 MiB of a limit are gone before a program has allocated anything.
+#[test]
+fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewhere() {
+    let small = whole("pinned-memory-limit = \"400M\"");
+    let warning = "A pinned-memory-limit of 400M may be too small for any program: on a whole NVIDIA H200 with driver \
+                   580 a context took 516 MiB of it.\n";
+    let sim = Sim::with("h200", 1);
+    let refused = sim.up(&small, &[]).ended(2);
+    assert_snapshot!(plain(&refused.stderr), @r#"
+    error: profile.toml:2:10: no program starts with a pinned-memory-limit of 400M: on a whole NVIDIA H200 with driver 580 a context took 516 MiB of it
+      |
+    2 | select = { all = true }
+      |          ^^^^^^^^^^^^^^ give it more, or "none"
+    "#);
+    assert_eq!(sim.run_dir(), [""; 0]);
+    let path = sim.profile(&small).display().to_string();
+    sim.run(&["plan", &path]).ended(2);
+    assert_eq!(sim.run(&["check", &path]).ended(0).stderr, warning);
+    let least = sim
+        .up(&whole("pinned-memory-limit = \"516M\""), &[])
+        .ended(0)
+        .stderr;
+    assert!(
+        least.contains("A pinned-memory-limit of 516M may be"),
+        "{least}"
+    );
+    let set = ["set", "0", "pinned-memory-limit=400M"];
+    let refused = sim.run(&set).ended(2);
+    assert_snapshot!(plain(&refused.stderr), @r#"
+    error: no program starts with a pinned-memory-limit of 400M: on a whole NVIDIA H200 with driver 580 a context took 516 MiB of it
+    hint: give it more, or "none"
+    "#);
+    let enough = sim.run(&["set", "0", "pinned-memory-limit=517M"]).ended(0);
+    assert_eq!(enough.stderr, "");
+
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(&small).display().to_string();
+    assert_eq!(sim.run(&["plan", &path]).ended(0).stderr, warning);
+    let up = sim.up(&small, &["--yes"]).ended(0).stderr;
+    assert!(up.starts_with(warning), "{up}");
+    let set = sim.run(&["set", "0", "pinned-memory-limit=300M"]).ended(0);
+    assert_eq!(set.stderr, warning.replace("400M", "300M"));
 }

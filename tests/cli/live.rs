@@ -52,16 +52,23 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
         again.stderr
     );
     assert!(client.finish().status.success());
-    // A limit cannot be taken away from a daemon that runs.
+    // All of it is taken back as it came, the limit too.
     let path = sim.profile(&whole(""));
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
     assert_snapshot!(tidy(&plain(&plan.stdout)), @"
     GPU 0  NVIDIA H200  GPU-…
-      - stop 1 daemon (pinned-memory-limit is 1G, which cannot be taken away while the daemon runs: MPS has no command for it): 0
-      + start 1 daemon (pinned-memory-limit is 1G, which cannot be taken away while the daemon runs: MPS has no command for it): 0
+      ~ set 1 daemon (active-thread-percentage is 25, not 100; pinned-memory-limit is 1G, not none; client-priority is below-normal, not normal; max-clients is 4, not none): 0
     ");
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    sim.up(&whole(""), &[]).ended(0);
+    assert_eq!(servers(&sim), before, "the server goes on");
     assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
+    sim.run(&["set", "0", "pinned-memory-limit=1G"]).ended(0);
+    assert_eq!(gets(&sim), "132 SMs, 1500 MiB: false");
+    sim.run(&["set", "0", "pinned-memory-limit=none"]).ended(0);
+    assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
+    let again = sim.up(&whole(""), &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{again}");
+    assert_eq!(servers(&sim), before, "the server goes on");
 }
 
 /// What takes another daemon says so, and does not touch one that has a client.
@@ -178,17 +185,13 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     assert_eq!(ask(&sim, "0", answers), "2G\n0\n");
     assert!(client.finish().status.success());
 
-    // What cannot be taken away takes another daemon.
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    // A limit that nobody asked for is taken away.
+    sim.up(&whole(""), &[]).ended(0);
     let told = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
     assert_eq!(ask(&sim, "0", told), "100.0\n");
-    let ran = sim.up(&whole(""), &["--yes"]).ended(0).stdout;
-    assert!(
-        ran.contains(
-            "- stop 1 daemon (pinned-memory-limit is 1G in the daemon, which cannot be taken away"
-        ),
-        "{ran}"
-    );
+    let ran = sim.up(&whole(""), &[]).ended(0).stdout;
+    let because = "~ set 1 daemon (pinned-memory-limit is 1G in the daemon, not none)";
+    assert!(ran.contains(because), "{ran}");
     assert_eq!(ask(&sim, "0", answers), "0\n");
 }
 
@@ -231,19 +234,13 @@ fn what_cannot_be_set_by_hand_is_refused() {
     ");
     sim.up(&whole(""), &[]).ended(0);
     let mut all = String::new();
-    for setting in [
-        "serve=all",
-        "pinned-memory-limit=none",
-        "percentage=5",
-        "client-priority=2",
-    ] {
+    for setting in ["serve=all", "percentage=5", "client-priority=2"] {
         let ran = sim.run(&["set", "0", setting]).ended(2);
         all += ran.stderr.lines().next().unwrap_or_default();
         all.push('\n');
     }
     assert_snapshot!(all, @"
     error: invalid value 'serve=all' for '<KEY=VALUE>...': serve cannot be changed while the daemon runs: write it into the profile and run up, which starts the daemon again
-    error: invalid value 'pinned-memory-limit=none' for '<KEY=VALUE>...': a limit cannot be taken away while the daemon runs: MPS has no command for it; leave it out of the profile and run up
     error: invalid value 'percentage=5' for '<KEY=VALUE>...': there is no setting percentage: there are active-thread-percentage, pinned-memory-limit, client-priority, max-clients
     error: invalid value 'client-priority=2' for '<KEY=VALUE>...': client-priority is normal or below-normal
     ");
@@ -289,9 +286,9 @@ fn a_live_change_is_undone_when_the_run_fails() {
     sim.up(&changed, &[]).ended(0);
 }
 
-/// A limit where there was none cannot be taken back: that is said, and the record says what is.
+/// Seen: a limit where there was none stayed, since nobody knew how to take one away.
 #[test]
-fn a_limit_that_stays_is_told() {
+fn a_limit_where_there_was_none_is_undone_too() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     sim.node
@@ -300,21 +297,50 @@ fn a_limit_that_stays_is_told() {
         .unwrap();
     let changed = whole(r#"client-priority = "below-normal", pinned-memory-limit = "1G""#);
     let ran = sim.up(&changed, &[]).ended(1);
-    for said in [
-        "client-priority was set to below-normal and reads back as normal",
-        "still there: GPU 0",
-        "changed settings of 0: pinned-memory-limit cannot be taken away while the daemon runs: its clients keep 1G",
-    ] {
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
-    }
-    let path = sim.profile(&whole(""));
-    let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
-    assert!(
-        plan.contains("- stop 1 daemon (pinned-memory-limit is 1G"),
-        "{plan}"
-    );
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let why = "client-priority was set to below-normal and reads back as normal";
+    assert!(ran.stderr.contains(why), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
+    let again = sim.up(&whole(""), &[]).ended(0).stderr;
+    assert!(again.starts_with("Nothing to do"), "{again}");
     assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
+}
+
+/// Drivers answer limits of 1 GiB and more in whole GiB: within one, only the log of a server tells which.
+#[test]
+fn a_limit_that_was_changed_within_a_gibibyte_is_told_by_the_log_of_a_server() {
+    let sim = Sim::with("h200", 1);
+    let profile = whole(r#"pinned-memory-limit = "1.5G""#);
+    sim.up(&profile, &[]).ended(0);
+    let path = sim.profile(&profile);
+    let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
+    sim.run(&plan).ended(0);
+    let server = sim.device("0")["servers"][0]["pid"].clone();
+    let tell = |limit: &str| {
+        let told = format!(
+            "set_default_device_pinned_mem_limit 0 {limit}\nset_device_pinned_mem_limit {server} 0 {limit}\n\
+             get_default_active_thread_percentage\n"
+        );
+        assert_eq!(ask(&sim, "0", &told), "100.0\n");
+    };
+    tell("1280M");
+    // The daemon writes the server's log when it comes to that.
+    let log = ["logs", "0", "--server"];
+    while !sim.run(&log).ended(0).stdout.contains(" 0x50000000 ") {
+        std::thread::yield_now();
+    }
+    let client = sim.client("0");
+    let status = sim.run(&["status"]).ended(0).stdout;
+    let drift = "pinned-memory-limit was set to 1536M and is 1280M: somebody has changed it";
+    assert!(status.contains(drift), "{status}");
+    let ran = sim.run(&plan).ended(3).stdout;
+    let because = "pinned-memory-limit is 1280M in the daemon, not 1536M";
+    assert!(ran.contains(because), "{ran}");
+    sim.up(&profile, &[]).ended(0);
+    sim.run(&plan).ended(0);
+    assert!(client.finish().status.success());
+    let mut app = sim.app("0", &["run", "0", "--alloc", "900"]);
+    app.wait_up();
+    assert!(app.finish().output.contains("alloc 900 MiB -> 0 no error"));
 }
 
 /// Killed between the daemon and its record, it is gone on with.

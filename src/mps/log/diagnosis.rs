@@ -18,6 +18,12 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
              serves its own user alone)"
         ));
     }
+    if let Some(code) = control.iter().rev().find_map(|text| without_cuda(text)) {
+        return Some(match cuda_error(code) {
+            Some(words) => words.to_owned(),
+            None => format!("CUDA does not initialise: error {code}"),
+        });
+    }
     // What came before a server that was ready is over.
     let since = control
         .iter()
@@ -48,7 +54,8 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
 /// `Failed to start : no CUDA-capable device is detected`; what follows is CUDA's description.
 fn failed_to_start(text: &str) -> Option<&str> {
     let why = text
-        .strip_prefix("Failed to start")?
+        .strip_prefix("Server failed to start")
+        .or_else(|| text.strip_prefix("Failed to start"))?
         .trim_start()
         .strip_prefix(':')?
         .trim();
@@ -57,10 +64,26 @@ fn failed_to_start(text: &str) -> Option<&str> {
 
 /// `Failed to start server using uid 0, error: Operation not permitted`
 fn not_permitted(text: &str) -> Option<(&str, &str)> {
-    let (user, error) = text
-        .strip_prefix("Failed to start server using uid ")?
-        .split_once(", error: ")?;
-    Some((user, error))
+    let text = text.strip_prefix("Failed to start server using uid ")?;
+    text.split_once(", error: ")
+        .or_else(|| text.split_once(". "))
+}
+
+/// `Failed to initialize CUDA: 100`, which is all that a daemon of 615 says before it ends
+fn without_cuda(text: &str) -> Option<u32> {
+    let code = text.strip_prefix("Failed to initialize CUDA:")?;
+    code.trim().parse().ok()
+}
+
+/// CUDA's error codes that a daemon's start meets, in words.
+pub(in crate::mps) fn cuda_error(code: u32) -> Option<&'static str> {
+    Some(match code {
+        100 => "CUDA sees no such device",
+        500 => "CUDA's driver library libcuda.so.1 cannot be loaded",
+        802 => "CUDA says the system is not ready (is the fabric manager running?)",
+        803 => "the CUDA driver library and the kernel module differ in version",
+        _ => return None,
+    })
 }
 
 /// `Server 466 exited with status 1`; `None` where it is 0.
@@ -106,6 +129,31 @@ mod tests {
             ),
             "{why}"
         );
+    }
+
+    #[test]
+    fn a_daemon_without_cuda_says_so_in_its_log_alone() {
+        let log = ["Starting control daemon", "Failed to initialize CUDA: 100"];
+        assert_eq!(said(&log, &[]).unwrap(), "CUDA sees no such device");
+        let log = ["Failed to initialize CUDA: 999"];
+        assert_eq!(
+            said(&log, &[]).unwrap(),
+            "CUDA does not initialise: error 999"
+        );
+    }
+
+    #[test]
+    fn each_driver_has_its_own_words_for_the_same() {
+        let why = said(&[], &["Server failed to start : invalid argument"]);
+        assert_eq!(
+            why.unwrap(),
+            "the MPS server could not start: invalid argument"
+        );
+        let why = said(
+            &["Failed to start server using uid 0. Operation not permitted"],
+            &[],
+        );
+        assert!(why.unwrap().contains("for user 0: Operation not permitted"));
     }
 
     #[test]

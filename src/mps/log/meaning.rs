@@ -46,7 +46,7 @@ const CONTROL: &[Row] = &[
     ),
     // Sessions, and what they were answered.
     (
-        r"^(Accepting connection|NEW UI|UI closed)",
+        r"^(Accepting connection|NEW UI|Activating queued UI|UI closed)",
         Kind::Chatter,
         None,
     ),
@@ -128,10 +128,24 @@ const CONTROL: &[Row] = &[
         Kind::Refusal,
         Some("the daemon has ended, and a server of it had failed before"),
     ),
-    (r"^Server encountered a fatal exception", Kind::Fault, None),
+    (
+        r"^Server (\d+ )?encountered a fatal exception",
+        Kind::Fault,
+        Some("after a GPU fault, or because it could not start: server.log may say why"),
+    ),
     // Refusals.
     (
-        r"^Failed to start server using uid \d+, error: Operation not permitted",
+        r"^Failed to initialize CUDA: 100\b",
+        Kind::Refusal,
+        Some("the daemon sees no device: CUDA's error 100"),
+    ),
+    (
+        r"^Failed to initialize CUDA",
+        Kind::Refusal,
+        Some("the daemon ends; the number is CUDA's error code"),
+    ),
+    (
+        r"^Failed to start server using uid \d+(, error:|\.) Operation not permitted",
         Kind::Refusal,
         Some("a daemon that is not root's serves its own user alone"),
     ),
@@ -168,7 +182,7 @@ const SERVER: &[Row] = &[
         Some("the connection to a client broke otherwise than by its end"),
     ),
     (
-        r"^(Startup|Connecting to control daemon|Using log directory|Initializing server process)",
+        r"^(Startup|Starting MPS Server|Connect(ing|ed) to control daemon|Using log directory|Initializing server process)",
         Kind::Ordinary,
         None,
     ),
@@ -227,7 +241,7 @@ const SERVER: &[Row] = &[
     (r"^\d+$", Kind::Fault, None),
     // Refusals.
     (
-        r"^Failed to start ?: ",
+        r"^(Failed to start|Server failed to start|Driver initialization failed with) ?:",
         Kind::Refusal,
         Some("what follows is CUDA's own word for why this server did not come up"),
     ),

@@ -8,6 +8,7 @@ mod follow;
 mod meaning;
 mod read;
 mod rotate;
+mod server;
 mod session;
 
 use jiff::civil::DateTime;
@@ -17,6 +18,8 @@ pub use follow::{Follower, Woken};
 pub use meaning::{Kind, Meaning};
 pub use read::{LogDir, LogFile, Past};
 pub use rotate::{LOG_LIMIT, PutAside};
+pub(super) use server::{logged_fault, logged_limit};
+pub(super) use session::is_question;
 pub use session::{Entry, Folder, Sessions};
 
 /// One line of a log.
@@ -38,7 +41,7 @@ pub struct LogLine {
 }
 
 impl LogLine {
-    /// Takes a line apart (form: MPS guide, "Appendix: Logging"; recorded on drivers 550 to 595).
+    /// Takes a line apart (form: MPS guide, "Appendix: Logging"; recorded on drivers 535 to 615).
     pub fn parse(file: LogFile, line: &str) -> Self {
         Self::with_head(file, line).unwrap_or_else(|| Self {
             file,
@@ -54,11 +57,12 @@ impl LogLine {
         let (head, text) = line.strip_prefix('[')?.split_once(']')?;
         let (time, writer) = (head.get(..TIME)?, head.get(TIME..)?);
         let (tag, pid) = writer.trim().rsplit_once(char::is_whitespace)?;
+        let tag = without_level(tag.trim());
         Some(Self {
             file,
             pid: Some(pid.parse().ok()?),
             at: Some(time.parse().ok()?),
-            tag: Some(tag.trim().into()),
+            tag: Some(tag.into()),
             text: text.strip_prefix(' ').unwrap_or(text).into(),
         })
     }
@@ -66,6 +70,15 @@ impl LogLine {
     /// What it means.
     pub fn meaning(&self) -> Meaning {
         Meaning::of(self.tag.as_deref(), &self.text)
+    }
+}
+
+/// `Control` of `Control INFO`, as 615 writes.
+fn without_level(tag: &str) -> &str {
+    let is_level = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
+    match tag.rsplit_once(char::is_whitespace) {
+        Some((tag, level)) if is_level(level) => tag.trim_end(),
+        _ => tag,
     }
 }
 
@@ -103,6 +116,12 @@ mod tests {
         assert_eq!(
             (parsed.tag.as_deref(), parsed.pid, &*parsed.text),
             (Some("Control"), Some(447), "NEW UI")
+        );
+        let newer = "[2026-11-20 17:34:04.858 Control INFO   447] Activating queued UI";
+        let parsed = LogLine::parse(LogFile::Control, newer);
+        assert_eq!(
+            (parsed.tag.as_deref(), parsed.pid, &*parsed.text),
+            (Some("Control"), Some(447), "Activating queued UI")
         );
         let volta = "[2021-01-02 03:04:05.006 Legacy Server 31999] Volta MPS: x] y";
         let parsed = LogLine::parse(LogFile::Server, volta);

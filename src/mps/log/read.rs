@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::LogLine;
-use crate::host::{Directory, in_path};
+use super::server::logged_fault;
+use crate::host::{Directory, Pid, in_path};
+use crate::mps::glance::ENOUGH_LOG;
 
 /// A daemon's two logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,15 +113,19 @@ impl LogDir {
         lines_of().skip(skipped).map(str::to_owned).collect()
     }
 
-    /// True if the server's log ends in a fault that the server has not got over.
-    pub fn ends_in_a_fault(&self) -> bool {
-        let lines = self.tail(LogFile::Server, 0, usize::MAX);
-        let lines = lines.iter().rev();
-        let mut marks = lines.filter_map(|line| {
-            let recovered = line.contains("Creating server context");
-            (recovered || line.contains("fatal GPU error")).then_some(!recovered)
-        });
-        marks.next().unwrap_or(false)
+    /// The last `most` bytes of a log, and of what was put aside before it as much as is missing.
+    pub fn end_of(&self, log: LogFile, most: u64) -> String {
+        let end = self.end(log.name(), 0, most);
+        let missing = most.saturating_sub(end.len() as u64);
+        if missing == 0 {
+            return end;
+        }
+        self.end(&log.older(1), 0, missing) + &end
+    }
+
+    /// True if a server has met a fault that it has not got over.
+    pub fn has_fault(&self, server: Pid) -> bool {
+        logged_fault(&self.end_of(LogFile::Server, ENOUGH_LOG), server)
     }
 
     /// The last `most` bytes of a file after its first `from`; nothing if it cannot be read.

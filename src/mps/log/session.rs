@@ -171,7 +171,7 @@ fn count(commands: &mut Vec<(Box<str>, usize)>, command: &str, times: usize) {
 }
 
 /// Whether a control command changes nothing (MPS guide, "Appendix: nvidia-cuda-mps-control").
-fn is_question(command: &str) -> bool {
+pub(in crate::mps) fn is_question(command: &str) -> bool {
     let name = command.split_whitespace().next().unwrap_or_default();
     name.starts_with("get_") || ["", "ps", "lspart", "device_query", "help"].contains(&name)
 }

@@ -1,0 +1,77 @@
+//! What server.log says of one server that its daemon does not answer.
+
+use super::{LogFile, LogLine};
+use crate::host::Pid;
+
+/// The memory limit that a server gave to its clients last, in bytes; 0 is none. `None` where the log does not say.
+///
+/// ```text
+/// [2026-11-22 04:12:38.882 Server   465] Device pinned memory limit for device 0 set to 0x60000000 bytes
+/// ```
+pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
+    let bytes = |text: &str| {
+        let (_, number) = text.split_once("Device pinned memory limit for device 0 set to 0x")?;
+        u64::from_str_radix(number.split_whitespace().next()?, 16).ok()
+    };
+    last_words(log, server).find_map(|text| bytes(&text))
+}
+
+/// Whether a server has met a fatal GPU fault and still has its context: that goes when every client has gone.
+pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
+    let is_fault = |text: Box<str>| {
+        let is_over = text.contains("server context");
+        (is_over || text.contains("a fatal GPU error")).then_some(!is_over)
+    };
+    last_words(log, server).find_map(is_fault).unwrap_or(false)
+}
+
+/// What a server has written, the last first. What a process with the same pid wrote before it is left out.
+fn last_words(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
+    let words = ["pinned memory limit", "server context", "fatal GPU error"];
+    let starts = ["] Startup", "] Starting MPS Server"];
+    let lines = log.lines().rev().filter(move |line| {
+        // Most lines say something else, and taking one apart costs more than this.
+        words.iter().chain(&starts).any(|word| line.contains(word))
+    });
+    lines
+        .map(|line| (line, LogLine::parse(LogFile::Server, line)))
+        .filter(move |(_, parsed)| parsed.pid == Some(server.0))
+        .take_while(move |(line, _)| !starts.iter().any(|start| line.contains(start)))
+        .map(|(_, parsed)| parsed.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From a recording on an H200 with driver 580; the last server's pid has been used before.
+    const LOG: &str = "\
+[2026-11-22 04:12:44.214 Server   637] Device pinned memory limit for device 0 set to 0x138800000 bytes
+[2026-11-22 04:12:46.967 Other   637] Startup
+[2026-11-22 04:12:46.968 Server   637] Creating server context on device 0 (NVIDIA H200)
+";
+    const SET: &str = "[2026-11-22 04:12:47.583 Server   637] Device pinned memory limit for device 0 set to 0x60000000 bytes\n";
+    const CLEARED: &str = "[2026-11-22 04:12:47.836 Server   637] Device pinned memory limit for device 0 set to 0x0 bytes\n";
+
+    #[test]
+    fn the_last_limit_of_a_server_counts() {
+        let limit = |log: &str| logged_limit(log, Pid(637));
+        assert_eq!(limit(LOG), None, "that of an earlier process");
+        assert_eq!(limit(&format!("{LOG}{SET}")), Some(0x6000_0000));
+        assert_eq!(limit(&format!("{LOG}{SET}{CLEARED}")), Some(0));
+        assert_eq!(logged_limit(&format!("{LOG}{SET}"), Pid(638)), None);
+        let newer = SET.replace("Server   637", "Server INFO   637");
+        assert_eq!(limit(&newer), Some(0x6000_0000));
+    }
+
+    #[test]
+    fn a_fault_is_over_when_the_context_has_gone() {
+        let fault =
+            "[2026-11-22 04:13:00.045 Server   637] Server is handling a fatal GPU error.\n";
+        let gone = "[2026-11-22 04:13:01.068 Server   637] Destroy server context on device 0 (NVIDIA H200)";
+        assert!(!logged_fault(LOG, Pid(637)));
+        assert!(logged_fault(&format!("{LOG}{fault}"), Pid(637)));
+        assert!(!logged_fault(&format!("{LOG}{fault}"), Pid(1)));
+        assert!(!logged_fault(&format!("{LOG}{fault}{gone}"), Pid(637)));
+    }
+}
