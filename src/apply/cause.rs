@@ -2,7 +2,7 @@ use thiserror::Error;
 
 use crate::environment::EnvironmentError;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
-use crate::host::{Holder, Pid, ResetError, Unit, UnitsError};
+use crate::host::{Holder, MORE_PROCESSES, Pid, ResetError, RunError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 use crate::profile::MemoryLimit;
@@ -234,9 +234,34 @@ impl Cause {
         }
     }
 
+    /// Whether the system starts no more threads or processes.
+    pub(super) fn lacks_processes(&self) -> bool {
+        match self {
+            Self::Nvml(NvmlError::NoThread { .. }) => true,
+            Self::Mps(MpsError::Program(RunError::Start { error, .. })) | Self::File(error) => {
+                error.kind() == std::io::ErrorKind::WouldBlock
+            }
+            Self::Left { cause, left } => cause.lacks_processes() || left.lacks_processes(),
+            _ => false,
+        }
+    }
+
+    /// Whether a file could not be written because the disk is full.
+    pub(super) fn lacks_room(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Self::File(error) | Self::Mps(MpsError::Directory(error)) => {
+                matches!(error.kind(), StorageFull | QuotaExceeded)
+            }
+            Self::Left { cause, left } => cause.lacks_room() || left.lacks_room(),
+            _ => false,
+        }
+    }
+
     /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         match self {
+            cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint().map(str::to_owned),
             Self::Mps(error) => error.hint(),
             Self::Units(error) => error.hint().map(str::to_owned),

@@ -66,16 +66,15 @@ const GRACE: Duration = Duration::from_millis(200);
 /// [`RunError`]
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let mut child = command
+    command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|error| RunError::Start {
-            program: program.clone(),
-            error,
-        })?;
+        .process_group(0);
+    let mut child = spawn(command).map_err(|error| RunError::Start {
+        program: program.clone(),
+        error,
+    })?;
     let waited = converse(&mut child, input, limit);
     if !matches!(waited, Ok(Some(_))) {
         // It may have ended by itself meanwhile; either way it is gone after this. It has not been
@@ -92,6 +91,23 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         }),
         (Ok(None), _) => Err(RunError::Late { program, limit }),
         (Err(error), _) | (_, Err(error)) => Err(RunError::Wait { program, error }),
+    }
+}
+
+/// For how long a process that the system refuses is tried again: other children of ours end soon.
+const CROWDED: Duration = Duration::from_millis(500);
+
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let begun = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CROWDED =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
     }
 }
 

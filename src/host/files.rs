@@ -119,13 +119,17 @@ fn replace_json(path: &Path, value: &impl Serialize, mode: u32) -> io::Result<()
         text.push(b'\n');
         let new = path.with_extension("json.new");
         remove_if_there(&new)?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(&new)?;
-        file.write_all(&text)?;
-        fs::rename(&new, path)
+        let put = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(&new)?;
+            file.write_all(&text)?;
+            fs::rename(&new, path)
+        };
+        // A full disk keeps half of it.
+        put().inspect_err(|_| drop(fs::remove_file(&new)))
     };
     write().map_err(|error| in_path(path, &error))
 }
@@ -136,7 +140,6 @@ fn replace_json(path: &Path, value: &impl Serialize, mode: u32) -> io::Result<()
 /// # Errors
 /// The system's, or `InvalidData` where it is not what is expected; with the path.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    const MOST: u64 = 1 << 20;
     let read = || {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = OpenOptions::new()
@@ -144,21 +147,41 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
             .custom_flags(flags.bits().cast_signed())
             .open(path)?;
         let meta = file.metadata()?;
-        if !meta.is_file() || meta.len() > MOST {
+        if !meta.is_file() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "it is no file of ours",
+                "it is no regular file",
             ));
         }
-        let mut text = Vec::new();
-        file.take(MOST).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        Ok(serde_json::from_slice(&read_limited(file)?)?)
     };
     match read() {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(in_path(path, &error)),
     }
+}
+
+/// Reads a whole file of at most 1 MiB: nothing that a person writes, and no state of ours, is larger.
+fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
+    const MOST: u64 = 1 << 20;
+    let mut bytes = Vec::new();
+    let mut file = file.take(MOST + 1);
+    file.read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST {
+        let why = "it is larger than 1 MiB, and not read";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(bytes)
+}
+
+/// Reads a text of at most 1 MiB.
+///
+/// # Errors
+/// The system's, `FileTooLarge`, or `InvalidData` where it is no UTF-8.
+pub fn read_text(file: impl Read) -> io::Result<String> {
+    String::from_utf8(read_limited(file)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 /// Removes a file or link; one that is gone is as good as removed.

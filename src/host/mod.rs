@@ -11,10 +11,12 @@ mod interrupt;
 mod limits;
 mod lock;
 mod nvidia_smi;
+mod pool;
 mod process;
 #[cfg(test)]
 mod programs;
 mod reach;
+mod signals;
 mod text;
 mod units;
 mod user;
@@ -25,8 +27,8 @@ use std::path::{Path, PathBuf};
 use child::plain_command;
 pub use child::{Output, RunError, run};
 pub use files::{
-    end_of, in_path, make_dir, make_dir_of, read_json, remove_if_there, tail, write_json,
-    write_private_json,
+    end_of, in_path, make_dir, make_dir_of, read_json, read_text, remove_if_there, tail,
+    write_json, write_private_json,
 };
 pub use held::Held;
 pub use holders::{Holder, Holders};
@@ -34,11 +36,16 @@ pub use interrupt::{Change, Interrupt, Phase};
 pub use limits::{LAUNCH, Limits, LimitsError, open_files};
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
+pub use pool::{Job, Pool};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use reach::Reader;
 pub use text::{bounded, printable, steers};
 pub use units::{Unit, Units, UnitsError};
 pub use user::{Account, Uid, caller, group_named, names_in, user_name};
+
+/// What to do where the system starts no more threads or processes.
+pub const MORE_PROCESSES: &str =
+    "allow this user more processes (ulimit -u, pids.max of the cgroup), or end some";
 
 /// The machine below one root directory.
 #[derive(Clone, Debug)]

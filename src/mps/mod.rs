@@ -27,8 +27,8 @@ pub use glance::{Glance, ServerSeen, ServerState};
 pub use launch::{Launch, Launched};
 pub use liveness::Liveness;
 pub use log::{
-    Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, PutAside,
-    Sessions, Woken, merge,
+    Commands, Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past,
+    PutAside, Sessions, Woken, merge,
 };
 pub use pending::pending;
 pub use stop::Patience;

@@ -126,6 +126,16 @@ impl RunDir {
     /// # Errors
     /// The system's.
     pub fn write_record(&self, record: &DeviceRecord) -> io::Result<()> {
+        let is_new = !self.has_record(&record.uuid);
+        let written = self.try_to_write_record(record);
+        if written.is_err() && is_new {
+            // A full disk leaves a part of it, which nobody would take for half-made.
+            let _ = self.remove_record(record);
+        }
+        written
+    }
+
+    fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
         make_dir(&self.path.join(&record.uuid), 0o755)?;
         write_json(&self.record(&record.uuid), record)?;
         let link = self.by_name(&record.name);
@@ -148,7 +158,10 @@ impl RunDir {
                 _ => break,
             }
         }
-        linked.map_err(|error| in_path(&link, &error))
+        linked.map_err(|error| {
+            let _ = fs::remove_file(&new);
+            in_path(&link, &error)
+        })
     }
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.

@@ -17,7 +17,7 @@ pub use follow::{Follower, Woken};
 pub use meaning::{Kind, Meaning};
 pub use read::{LogDir, LogFile, Past};
 pub use rotate::{LOG_LIMIT, PutAside};
-pub use session::{Entry, Folder, Sessions};
+pub use session::{Commands, Entry, Folder, Sessions};
 
 /// One line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
