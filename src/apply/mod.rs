@@ -33,7 +33,7 @@ use crate::environment::{Environment, Home, MpsPrograms};
 use crate::host::{Change, Pool};
 use crate::node::{Node, NodeFile, RunDir};
 use crate::nvml::Nvml;
-use crate::plan::{Action, Plan};
+use crate::plan::{Action, Plan, Step};
 
 use gpu::GpuRun;
 use journal::OpenJournal;
@@ -121,9 +121,12 @@ pub fn run(
         leaving: Leaving::of(plan),
         on_failure,
     };
-    Pool::with(threads_for(plan), |pool| {
-        // Each thread makes one call at a time, and one that hangs is lost.
-        let calls = pool.threads() + 1 + plan.gpus.len();
+    let threads = threads_for(plan);
+    // Each thread makes one call at a time, and one that hangs is lost.
+    let calls = threads + 1 + plan.gpus.len();
+    // Each thread has one child at a time; each start leaves a daemon and a server.
+    let others = calls + threads + 1 + 2 * starts_of(plan);
+    Pool::with(threads, others, |pool| {
         if pool.threads() > 0 && Nvml::reserve(calls).is_err() {
             pool.close();
         }
@@ -131,14 +134,16 @@ pub fn run(
     })
 }
 
+fn starts_of(plan: &Plan) -> usize {
+    let is_start = |step: &&Step| matches!(step.action, Action::Start(_));
+    plan.steps().filter(is_start).count()
+}
+
 /// How many threads a plan keeps busy beside the caller's. More would gain nothing: the driver makes one
 /// server after another.
 fn threads_for(plan: &Plan) -> usize {
     const MOST: usize = 64;
-    let starts = plan
-        .steps()
-        .filter(|step| matches!(step.action, Action::Start(_)));
-    let daemons = starts.count().max(plan.stops().count());
+    let daemons = starts_of(plan).max(plan.stops().count());
     (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
 }
 

@@ -31,8 +31,14 @@ struct State<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Calls `work` with a pool of so many threads beside the caller's, or of none.
-    pub fn with<R>(threads: usize, work: impl FnOnce(&Self) -> R) -> R {
+    /// Calls `work` with a pool of so many threads beside the caller's, or of none where that would not leave
+    /// room for so many `others`: child processes, and threads made later.
+    pub fn with<R>(threads: usize, others: usize, work: impl FnOnce(&Self) -> R) -> R {
+        let threads = if threads > 0 && has_room(threads + others) {
+            threads
+        } else {
+            0
+        };
         let pool = Self {
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -201,6 +207,19 @@ impl Drop for Closed<'_, '_> {
     }
 }
 
+/// Whether the system would start so many threads or processes now.
+fn has_room(count: usize) -> bool {
+    let gate = Mutex::new(());
+    std::thread::scope(|scope| {
+        let _closed = lock(&gate);
+        let mut left = 0..count;
+        left.all(|_| {
+            let thread = Builder::new().stack_size(16 << 10);
+            thread.spawn_scoped(scope, || drop(lock(&gate))).is_ok()
+        })
+    })
+}
+
 /// No job runs while one of these locks is held, so a panic leaves nothing half-done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -215,7 +234,7 @@ mod tests {
     #[test]
     fn the_caller_alone_does_everything_in_order() {
         let order = Mutex::new(Vec::new());
-        let results = Pool::with(0, |pool| {
+        let results = Pool::with(0, 0, |pool| {
             pool.side_by_side(vec![1, 2], |number, pool| {
                 pool.later(Box::new(|_| lock(&order).push("later")));
                 pool.urgently(vec![Box::new(|_| lock(&order).push("urgent"))], || {
@@ -236,7 +255,7 @@ mod tests {
         let (to_first, first) = mpsc::channel();
         let (to_second, second) = mpsc::channel();
         let items = vec![(to_second, first), (to_first, second)];
-        Pool::with(1, |pool| {
+        Pool::with(1, 0, |pool| {
             pool.side_by_side(items, |(to, from), _| {
                 to.send(()).unwrap();
                 from.recv().unwrap();
@@ -247,7 +266,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_job_is_the_callers() {
         let panics = || {
-            Pool::with(1, |pool| {
+            Pool::with(1, 0, |pool| {
                 pool.side_by_side(vec![1, 2], |number, _| assert_ne!(number, 1));
             });
         };

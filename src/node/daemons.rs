@@ -148,7 +148,8 @@ pub(super) fn look(
     }
     // Control sessions are short-lived programs with limits of their own.
     let threads = asked.len().saturating_sub(1);
-    let answered = Pool::with(threads, |pool| {
+    // Each of them is a child process.
+    let answered = Pool::with(threads, threads + 1, |pool| {
         pool.side_by_side(asked, |(uuid, served, daemon, logs, view), _| {
             let log = view.log_dir(daemon, logs);
             let answer = view.ask(served, daemon, log.as_deref());

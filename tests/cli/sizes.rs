@@ -145,7 +145,7 @@ fn an_ignored_sigchld_is_taken_back() {
     for device in devices {
         assert_eq!(device["state"], "ready");
         // What it starts has the default again: a daemon that ignored it would not know its servers' ends.
-        let pid = &device["daemon"]["pid"];
+        let pid = &device["daemon_pid"];
         let ignored = shell(format!("grep SigIgn /proc/{pid}/status"))
             .ended(0)
             .stdout;
