@@ -246,16 +246,12 @@ impl Cause {
         }
     }
 
-    /// Whether a file could not be written because the disk is full.
-    pub(super) fn lacks_room(&self) -> bool {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        match self {
-            Self::File(error) | Self::Mps(MpsError::Directory(error)) => {
-                matches!(error.kind(), StorageFull | QuotaExceeded)
-            }
-            Self::Left { cause, left } => cause.lacks_room() || left.lacks_room(),
-            _ => false,
-        }
+    /// Whether what undoing leaves is left on purpose: trying again would leave it too.
+    pub(super) fn is_meant(&self) -> bool {
+        matches!(
+            self,
+            Self::Stays | Self::StillPartitioned | Self::Noted | Self::LimitStays { .. }
+        )
     }
 
     /// What to do about it, where there is something to say.

@@ -22,7 +22,7 @@ pub struct RolledBack {
     pub missing: Vec<String>,
     /// How many clients had to go: nobody can bring them back.
     pub clients: usize,
-    /// Whether the system had no more processes or room on the disk: the journal stays then.
+    /// Whether something failed that may work when it is tried again: the journal stays then.
     pub cut_short: bool,
 }
 
@@ -204,8 +204,7 @@ impl RolledBack {
         if let Done::Stopped { clients, .. } = step {
             self.clients += clients;
         }
-        self.cut_short |=
-            matches!(&result, Err(cause) if cause.lacks_processes() || cause.lacks_room());
+        self.cut_short |= matches!(&result, Err(cause) if !cause.is_meant());
         match result {
             Ok(()) => self.undone.push(format!("{gpu}: {step}")),
             Err(cause @ Cause::Noted) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
