@@ -44,16 +44,14 @@ impl<'a> Pool<'a> {
             changed: Condvar::new(),
         };
         std::thread::scope(|scope| {
-            let mut made = Vec::new();
+            let mut made: Vec<ScopedJoinHandle<'_, ()>> = Vec::new();
             while made.len() < threads {
-                match pool.spawn(scope) {
-                    Ok(thread) => made.push(thread),
-                    Err(_) => {
-                        pool.close();
-                        made.drain(..).for_each(|thread| drop(thread.join()));
-                        break;
-                    }
-                }
+                let Ok(thread) = pool.spawn(scope) else {
+                    pool.close();
+                    made.drain(..).for_each(|thread| drop(thread.join()));
+                    break;
+                };
+                made.push(thread);
             }
             pool.lock().threads = made.len();
             // Also when `work` panics: the scope waits for its threads.
@@ -135,9 +133,10 @@ impl<'a> Pool<'a> {
         for job in jobs {
             let one = Arc::clone(&left);
             let counted: Job<'a> = Box::new(move |pool| {
-                // Dropped whatever becomes of the job.
-                let _one = one;
-                job(pool);
+                // Also when the job panics.
+                let result = catch_unwind(AssertUnwindSafe(|| job(pool)));
+                drop(one);
+                result.unwrap_or_else(|panic| resume_unwind(panic));
             });
             self.lock().urgent.push_back(counted);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::answers::{Remembered, Seen, lasts};
 use super::{Client, DaemonId, Life, Served, ServerProcess};
 use crate::environment::MpsPrograms;
-use crate::host::{Host, Pid, Process, ProcessTable, end_of};
+use crate::host::{Host, Pid, Process, ProcessTable, RunError, end_of};
 use crate::mps::{Daemon, Glance, Liveness, MpsError, ServerSeen, ServerState, pending};
 use crate::nvml::{Processes, Usage};
 use crate::profile::Serve;
@@ -224,6 +224,10 @@ impl View<'_> {
                     served.life = Life::NoAnswer;
                     served.problem = Some("no program reaches it by its socket".to_owned());
                 }
+            }
+            // That says nothing about the daemon: it stays hidden.
+            Err(error @ MpsError::Program(RunError::Start { .. })) => {
+                served.problem = Some(error.to_string());
             }
             Err(error) => {
                 served.life = Life::NoAnswer;

@@ -65,7 +65,7 @@ pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
     let devices = file
         .gpu
         .iter()
-        .flat_map(|gpu| gpu.get_ref().devices.as_ref());
+        .filter_map(|gpu| gpu.get_ref().devices.as_ref());
     let devices: usize = devices.map(Vec::len).sum();
     for (count, most, what) in [
         (file.gpu.len(), MOST_BLOCKS, "[[gpu]] blocks"),
