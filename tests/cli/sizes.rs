@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::common::{SMALL, Sim, shell, without_gpu};
+use crate::common::{SMALL, Sim, without_gpu};
 
 const LARGE: usize = (1 << 20) + 1;
 
@@ -119,42 +119,4 @@ fn a_long_log_with_many_different_commands_is_shown_at_once() {
         "{:?}",
         begun.elapsed()
     );
-}
-
-#[test]
-fn an_ignored_sigchld_is_taken_back() {
-    let sim = Sim::with("a100-80gb", 1);
-    let profile = sim.profile(SMALL);
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let variables: Vec<String> = sim
-        .node
-        .env()
-        .iter()
-        .map(|(name, value)| format!("'{}={}'", name.display(), value.display()))
-        .collect();
-    let ignoring = |args: &str| {
-        let variables = variables.join(" ");
-        shell(format!(
-            "trap '' CHLD; exec env -i {variables} {program} {args}"
-        ))
-    };
-    ignoring(&format!("up {} --yes", profile.display())).ended(0);
-    let status = ignoring("status --json").json();
-    let devices = status["devices"].as_array().unwrap();
-    assert_eq!(devices.len(), 2);
-    for device in devices {
-        assert_eq!(device["state"], "ready");
-        // What it starts has the default again: a daemon that ignored it would not know its servers' ends.
-        let pid = &device["daemon_pid"];
-        let ignored = shell(format!("grep SigIgn /proc/{pid}/status"))
-            .ended(0)
-            .stdout;
-        let mask = ignored.split_whitespace().nth(1).unwrap();
-        assert_eq!(
-            u64::from_str_radix(mask, 16).unwrap() >> 16 & 1,
-            0,
-            "{ignored}"
-        );
-    }
-    ignoring("down").ended(0);
 }
