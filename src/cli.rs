@@ -1,5 +1,6 @@
 //! The program's command line: completions and `--help` come from here.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -12,7 +13,7 @@ use crate::commands::{
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
-use crate::host::{LAUNCH, Phase};
+use crate::host::{Host, LAUNCH, Phase};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -119,6 +120,9 @@ pub fn command() -> clap::Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    if let Err(error) = Host::at(Path::new("/")).reset_child_signal() {
+        render::note(&format!("cannot take back an ignored SIGCHLD: {error}"));
+    }
     // Before this process becomes anything that a daemon should not inherit. It is no subcommand of the
     // others': nobody is to find it in help or completions.
     if std::env::args_os()

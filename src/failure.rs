@@ -5,7 +5,7 @@ use anyhow::Error;
 use crate::apply::ApplyError;
 use crate::commands::check::Unfit;
 use crate::commands::import::ImportError;
-use crate::commands::{Declared, Ends, NotAsWanted};
+use crate::commands::{Declared, Ends, NotAsWanted, NotReadBack};
 use crate::environment::EnvironmentError;
 use crate::host::LockError;
 use crate::mps::MpsError;
@@ -60,6 +60,10 @@ impl Status {
         if let Some(Ends(status)) = error.downcast_ref() {
             return *status;
         }
+        // Whatever kept it from being read: it is changed.
+        if error.is::<NotReadBack>() {
+            return Self::Failed;
+        }
         let wrong_usage = error.is::<NoSuchDevice>() || error.is::<ImportError>();
         if error.is::<ProfileError>() || wrong_usage {
             return Self::Usage;
@@ -89,6 +93,13 @@ impl Status {
 
 /// What to do about an error, where there is something to say.
 pub fn hints(error: &Error) -> Vec<String> {
+    if error.is::<NotReadBack>() {
+        return vec![
+            "nothing is undone: every step has reported success, and what cannot be read cannot be undone safely; \
+             run the same command again: it goes on from there"
+                .to_owned(),
+        ];
+    }
     let of = |hint: Option<String>| hint.into_iter().collect();
     if let Some(error) = error.downcast_ref::<ApplyError>() {
         return error.hints();
@@ -121,7 +132,8 @@ pub fn hints(error: &Error) -> Vec<String> {
     }
     if error.is::<NotAsWanted>() {
         return of(Some(
-            "run the same command again: it goes on from here".to_owned(),
+            "nothing is undone: every step has reported success; run the same command again: it goes on from here"
+                .to_owned(),
         ));
     }
     Vec::new()

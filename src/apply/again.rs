@@ -1,34 +1,32 @@
 //! Daemons that are to be started again as they were: their records stay until they serve.
 
-use super::gpu::GpuRun;
 use super::{Cause, Shared};
 use crate::mps::{Means, Patience};
 use crate::node::DeviceRecord;
-use crate::plan::{Action, Step};
+use crate::plan::{Action, GpuPlan, Step};
 
-impl GpuRun<'_> {
+/// Whether the plan has a daemon started as its record says.
+pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
+    let is_it = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == record.name);
+    plan.steps.iter().any(is_it)
+}
+
+impl Shared<'_> {
     /// Ends a daemon. Where the plan has it started again as it was, its record stays.
     pub(super) fn end(
         &self,
+        plan: &GpuPlan,
         record: &DeviceRecord,
         how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        if self.starts_again(record) {
-            self.shared.end_for_now(record, how, alone)
+        if starts_again(plan, record) {
+            self.end_for_now(record, how, alone)
         } else {
-            self.shared.end_daemon(record, how, alone)
+            self.end_daemon(record, how, alone)
         }
     }
 
-    /// Whether the plan has a daemon started as its record says.
-    pub(super) fn starts_again(&self, record: &DeviceRecord) -> bool {
-        let is_it = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == record.name);
-        self.plan.steps.iter().any(is_it)
-    }
-}
-
-impl Shared<'_> {
     /// Ends a daemon whose record stays, and says then that it has none. So does its pipe directory: the next daemon
     /// clears out what this one leaves there, and what its user has put there is in nobody's way.
     fn end_for_now(

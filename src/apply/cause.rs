@@ -2,7 +2,7 @@ use thiserror::Error;
 
 use crate::environment::EnvironmentError;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
-use crate::host::{Holder, ResetError, Unit, UnitsError};
+use crate::host::{Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -217,9 +217,30 @@ impl Cause {
         }
     }
 
+    /// Whether the system starts no more threads or processes.
+    pub(super) fn lacks_processes(&self) -> bool {
+        match self {
+            Self::Nvml(NvmlError::NoThread { .. }) => true,
+            Self::Mps(MpsError::Program(RunError::Start { error, .. })) | Self::File(error) => {
+                error.kind() == std::io::ErrorKind::WouldBlock
+            }
+            Self::Left { cause, left } => cause.lacks_processes() || left.lacks_processes(),
+            _ => false,
+        }
+    }
+
+    /// Whether what undoing leaves is left on purpose: trying again would leave it too.
+    pub(super) fn is_meant(&self) -> bool {
+        matches!(
+            self,
+            Self::Stays | Self::StillPartitioned | Self::Noted
+        )
+    }
+
     /// What to do about it, where there is something to say.
     pub fn hint(&self) -> Option<String> {
         match self {
+            cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint().map(str::to_owned),
             Self::Mps(error) => error.hint(),
             Self::Units(error) => error.hint().map(str::to_owned),

@@ -1,7 +1,8 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Mutex;
 
+use super::error::Failure;
 use super::lock;
 use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};
 use crate::node::DeviceRecord;
@@ -114,6 +115,8 @@ pub(super) struct History {
     done: Mutex<Vec<Done>>,
     /// The plan's steps that are over, one way or the other.
     over: Mutex<BTreeSet<usize>>,
+    /// The steps that failed.
+    failures: Mutex<BTreeMap<usize, Failure>>,
 }
 
 impl History {
@@ -131,6 +134,22 @@ impl History {
     /// Takes everything that was done, in order.
     pub(super) fn take(&self) -> Vec<Done> {
         std::mem::take(&mut *lock(&self.done))
+    }
+
+    /// Remembers that the step with that number failed.
+    pub(super) fn did_not(&self, step: usize, failure: Failure) {
+        lock(&self.failures).insert(step, failure);
+    }
+
+    /// How many steps have failed so far.
+    pub(super) fn failed(&self) -> usize {
+        lock(&self.failures).len()
+    }
+
+    /// Takes the failures, in the plan's order.
+    pub(super) fn take_failures(&self) -> Vec<Failure> {
+        let failures = std::mem::take(&mut *lock(&self.failures));
+        failures.into_values().collect()
     }
 
     /// Notes that the plan's step with that number needs nothing more.

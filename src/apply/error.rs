@@ -37,6 +37,7 @@ impl ApplyError {
         self.rolled_back.stands.extend(undone.stands);
         self.rolled_back.missing.extend(undone.missing);
         self.rolled_back.clients += undone.clients;
+        self.rolled_back.cut_short |= undone.cut_short;
     }
 
     /// Whether all that is missing is a reset or a reboot (exit status 3).
@@ -127,6 +128,7 @@ impl fmt::Display for ApplyError {
             stands,
             missing,
             clients,
+            cut_short,
         } = self.rolled_back.as_ref();
         if !undone.is_empty() {
             let count = undone.len();
@@ -147,6 +149,12 @@ impl fmt::Display for ApplyError {
         ];
         for (word, things) in said {
             lines.extend(things.iter().map(|thing| format!("{word}: {thing}")));
+        }
+        if *cut_short {
+            lines.push(
+                "not everything was undone: the journal stays, and the next up or down goes on"
+                    .to_owned(),
+            );
         }
         f.write_str(&lines.join("\n"))
     }

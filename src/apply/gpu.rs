@@ -2,10 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::done::{Done, History};
-use super::error::Failure;
-use super::{Cause, Shared, joined};
+use super::{Cause, Shared};
 use crate::geometry::Placement;
-use crate::host::Interrupt;
+use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
 use crate::node::{DeviceKey, Gpu, InstanceKey, Served};
 use crate::nvml::GpuInstanceReading;
@@ -48,52 +47,35 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// Carries the steps out; returns those that failed.
-    pub(super) fn run(&mut self) -> Vec<Failure> {
+    /// Carries the steps out.
+    pub(super) fn run(&mut self, pool: &Pool<'a>) {
         let (shared, plan) = (self.shared, self.plan);
-        let steps: Vec<(usize, &Step)> = plan.steps.iter().enumerate().collect();
-        std::thread::scope(|scope| {
-            let mut failures = Vec::new();
-            let mut starts = Vec::new();
-            for steps in steps.chunk_by(|(_, a), (_, b)| a.action.goes_with(&b.action)) {
-                if shared.is_over() {
-                    break;
-                }
-                if let Action::Stop(_) = &steps[0].1.action {
-                    failures.extend(self.stops(steps));
-                } else {
-                    for &(number, step) in steps {
-                        match &step.action {
-                            Action::Start(start) => {
-                                let device = self.device(start.place);
-                                let attempt = self.attempt(number);
-                                starts.push(scope.spawn(move || {
-                                    attempt.make(|history| {
-                                        let (key, uuid) = device.ok_or(Cause::NoDevice)?;
-                                        if !shared
-                                            .leaving
-                                            .wait_for(&start.name, || shared.is_over())
-                                        {
-                                            return Err(Cause::Interrupted);
-                                        }
-                                        shared.start_daemon(key, &uuid, start, history)
-                                    })
-                                }));
-                            }
-                            action => {
-                                let attempt = self.attempt(number);
-                                failures.extend(attempt.make(|_| self.step(action)));
-                            }
+        let steps: Vec<(usize, &'a Step)> = plan.steps.iter().enumerate().collect();
+        for steps in steps.chunk_by(|(_, a), (_, b)| a.action.goes_with(&b.action)) {
+            if shared.is_over() {
+                break;
+            }
+            let mut is_done = true;
+            if let Action::Stop(_) = &steps[0].1.action {
+                is_done = self.stops(steps, pool);
+            } else {
+                for &(number, step) in steps {
+                    let attempt = self.attempt(number);
+                    match &step.action {
+                        Action::Start(start) => {
+                            let device = self.device(start.place);
+                            pool.later(Box::new(move |_| {
+                                attempt.make(|attempt| attempt.start(start, device));
+                            }));
                         }
+                        action => is_done &= attempt.make(|_| self.step(action)),
                     }
                 }
-                if !failures.is_empty() {
-                    break;
-                }
             }
-            failures.extend(starts.into_iter().filter_map(joined));
-            failures
-        })
+            if !is_done {
+                break;
+            }
+        }
     }
 
     /// The steps that were not begun.
@@ -106,28 +88,27 @@ impl<'a> GpuRun<'a> {
     }
 
     /// Ends daemons: those without clients one after another, the others side by side, since each
-    /// waits for its clients.
-    fn stops(&self, steps: &[(usize, &Step)]) -> Vec<Failure> {
+    /// waits for its clients. Tells whether all have ended.
+    fn stops(&self, steps: &[(usize, &'a Step)], pool: &Pool<'a>) -> bool {
         let (idle, used): (Vec<_>, Vec<_>) = steps
             .iter()
             .filter_map(|&(number, step)| match &step.action {
-                Action::Stop(stop) => Some((number, stop)),
+                Action::Stop(stop) => Some((self.attempt(number), stop)),
                 _ => None,
             })
-            .partition(|(_, stop)| self.served(&stop.uuid).is_none_or(is_idle));
-        let end = |(number, stop): (usize, &Stop)| {
-            let attempt = self.attempt(number);
-            attempt.make(|_| self.stop(stop))
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = used
-                .into_iter()
-                .map(|stop| scope.spawn(move || end(stop)))
-                .collect();
-            let mut failures: Vec<Failure> = idle.into_iter().filter_map(end).collect();
-            failures.extend(threads.into_iter().filter_map(joined));
-            failures
-        })
+            .partition(|(_, stop)| self.shared.served(&stop.uuid).is_none_or(is_idle));
+        let before = self.history.failed();
+        let used = used.into_iter().map(|(attempt, stop)| -> Job<'a> {
+            Box::new(move |_| {
+                attempt.make(|attempt| attempt.stop(stop));
+            })
+        });
+        pool.urgently(used.collect(), || {
+            for (attempt, stop) in idle {
+                attempt.make(|attempt| attempt.stop(stop));
+            }
+        });
+        self.history.failed() == before
     }
 
     fn attempt(&self, number: usize) -> Attempt<'a> {
@@ -163,36 +144,6 @@ impl<'a> GpuRun<'a> {
             Action::EndStray(stray) => self.end_stray(stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
-    }
-
-    fn stop(&self, stop: &Stop) -> Result<(), Cause> {
-        let Some(served) = self.served(&stop.uuid) else {
-            self.shared.leaving.gone(&stop.name);
-            return Ok(());
-        };
-        let idle = served.is_known && served.clients.is_empty();
-        let ended = self.end(&served.record, (stop.patience, stop.means), idle);
-        // Also one whose directory could not be cleared away has gone.
-        let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
-        if has_gone {
-            self.shared.leaving.gone(&stop.name);
-        }
-        if stop.alive && served.record.finished && has_gone {
-            let record = Box::new(served.record.clone());
-            let by_force = stop.patience != Patience::Idle;
-            let clients = if by_force { stop.clients.len() } else { 0 };
-            self.history.did(Done::Stopped { record, clients });
-        }
-        ended
-    }
-
-    pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
-        self.shared
-            .site
-            .node
-            .served
-            .iter()
-            .find(|served| served.record.uuid == uuid && served.run_dir == self.shared.run_dir)
     }
 
     fn device(&self, place: Place) -> Option<(DeviceKey, String)> {
@@ -251,28 +202,69 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Tries it, unless the run is over; returns its failure.
-    fn make(&self, work: impl FnOnce(&History) -> Result<(), Cause>) -> Option<Failure> {
+    /// Tries it, unless the run is over; returns whether it did not fail.
+    fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.is_over() {
-            return None;
+            return true;
         }
         let action = &self.plan.steps[self.number].action;
         self.shared.progress.begin(self.plan.index, action);
-        let result = work(&self.history);
-        match result {
+        match work(&self) {
             Ok(()) => {
                 self.history.over(self.number);
                 self.shared.progress.end(self.plan.index, action);
-                None
             }
             // Cut short by the user: it was neither done nor refused.
-            Err(Cause::Interrupted) => None,
+            Err(Cause::Interrupted) => {}
             Err(cause) => {
                 self.history.over(self.number);
                 self.shared.fail();
-                Some((format!("{}: {action}", title(self.plan)), cause))
+                let failure = (format!("{}: {action}", title(self.plan)), cause);
+                self.history.did_not(self.number, failure);
+                return false;
             }
         }
+        true
+    }
+
+    fn start(&self, start: &Start, device: Option<(DeviceKey, String)>) -> Result<(), Cause> {
+        let shared = self.shared;
+        let (key, uuid) = device.ok_or(Cause::NoDevice)?;
+        if !shared.leaving.wait_for(&start.name, || shared.is_over()) {
+            return Err(Cause::Interrupted);
+        }
+        shared.start_daemon(key, &uuid, start, &self.history)
+    }
+
+    fn stop(&self, stop: &Stop) -> Result<(), Cause> {
+        let Some(served) = self.shared.served(&stop.uuid) else {
+            self.shared.leaving.gone(&stop.name);
+            return Ok(());
+        };
+        let idle = served.is_known && served.clients.is_empty();
+        let ended = self
+            .shared
+            .end(self.plan, &served.record, (stop.patience, stop.means), idle);
+        // Also one whose directory could not be cleared away has gone.
+        let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
+        if has_gone {
+            self.shared.leaving.gone(&stop.name);
+        }
+        if stop.alive && served.record.finished && has_gone {
+            let record = Box::new(served.record.clone());
+            let by_force = stop.patience != Patience::Idle;
+            let clients = if by_force { stop.clients.len() } else { 0 };
+            self.history.did(Done::Stopped { record, clients });
+        }
+        ended
+    }
+}
+
+impl<'a> Shared<'a> {
+    /// The device with that UUID, if it is in this run directory.
+    pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
+        let mut served = self.site.node.served.iter();
+        served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
 }
 

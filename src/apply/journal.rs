@@ -59,13 +59,23 @@ impl OpenJournal {
     }
 
     /// Starts the units again that were stopped, and closes the journal. One that cannot be started
-    /// is kept in it for the next run.
-    pub(super) fn end(&self, environment: &Environment) -> Vec<Failure> {
-        end(&self.run_dir, &mut lock(&self.journal), environment)
+    /// is kept in it for the next run, and so is all of it where that has to go on.
+    pub(super) fn end(&self, environment: &Environment, is_done: bool) -> Vec<Failure> {
+        end(
+            &self.run_dir,
+            &mut lock(&self.journal),
+            environment,
+            is_done,
+        )
     }
 }
 
-fn end(run_dir: &RunDir, journal: &mut Journal, environment: &Environment) -> Vec<Failure> {
+fn end(
+    run_dir: &RunDir,
+    journal: &mut Journal,
+    environment: &Environment,
+    is_done: bool,
+) -> Vec<Failure> {
     let mut failures = Vec::new();
     // What was stopped last is started first.
     for unit in std::mem::take(&mut journal.units).into_iter().rev() {
@@ -78,7 +88,7 @@ fn end(run_dir: &RunDir, journal: &mut Journal, environment: &Environment) -> Ve
             failures.push((format!("starting {unit} again"), cause));
         }
     }
-    let closed = if journal.units.is_empty() {
+    let closed = if is_done && journal.units.is_empty() {
         run_dir.remove_journal()
     } else {
         run_dir.write_journal(journal)
@@ -135,7 +145,7 @@ pub fn pick_up(
         run_dir.remove_leftovers()
     };
     tidy().map_err(ApplyError::at_start)?;
-    let failures = end(run_dir, &mut journal, environment);
+    let failures = end(run_dir, &mut journal, environment, true);
     if failures.is_empty() {
         return Ok(Some(said));
     }

@@ -50,18 +50,22 @@ impl Ledger {
         if file.switched_on.iter().any(|uuid| uuid == gpu) == is_ours {
             return Ok(());
         }
+        let before = file.switched_on.clone();
         file.switched_on.retain(|uuid| uuid != gpu);
         if is_ours {
             file.switched_on.push(gpu.to_owned());
         }
-        self.run_dir.write_node(&file)
+        let written = self.run_dir.write_node(&file);
+        written.inspect_err(|_| file.switched_on = before)
     }
 
     pub(super) fn add(&self, created: Created) -> io::Result<()> {
         let mut file = lock(&self.file);
         if !file.created.contains(&created) {
             file.created.push(created);
-            self.run_dir.write_node(&file)?;
+            // What is not noted is not made.
+            let written = self.run_dir.write_node(&file);
+            written.inspect_err(|_| drop(file.created.pop()))?;
         }
         Ok(())
     }

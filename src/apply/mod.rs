@@ -26,18 +26,20 @@ mod set;
 mod standing;
 mod undo;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::environment::{Environment, Home, MpsPrograms};
+use crate::host::{Change, Pool};
 use crate::node::{Node, NodeFile, RunDir};
 use crate::nvml::Nvml;
-use crate::plan::{Action, Plan};
+use crate::plan::{Action, Plan, Step};
 
 use gpu::GpuRun;
 use journal::OpenJournal;
 use ledger::Ledger;
 use names::Leaving;
+use undo::Outcomes;
 
 pub use cause::{Cause, Due};
 pub use error::ApplyError;
@@ -105,6 +107,7 @@ pub fn run(
     let nvml = Nvml::open(site.environment.nvml_library.as_deref())
         .map_err(ApplyError::at_start)?
         .within(site.environment.call_limit);
+    Nvml::reserve(2).map_err(ApplyError::at_start)?;
     let journal = OpenJournal::begin(&run_dir, &site.environment.host, &site.node.boot_id)
         .map_err(ApplyError::at_start)?;
     let shared = Shared {
@@ -120,20 +123,70 @@ pub fn run(
         leaving: Leaving::of(plan),
         on_failure,
     };
-    let mut runs: Vec<GpuRun<'_>> = plan
-        .gpus
-        .iter()
-        .map(|gpu| GpuRun::new(&shared, gpu))
-        .collect();
-    let mut error = ApplyError::default();
-    for failures in side_by_side(&mut runs, GpuRun::run) {
-        error.failures.extend(failures);
-    }
-    error.interrupted = interrupt.is_asked();
-    match on_failure {
+    let threads = threads_for(plan);
+    // Each thread makes one call at a time, and one that hangs is lost.
+    let calls = threads + 1 + plan.gpus.len();
+    // Each thread has one child at a time; each start leaves a daemon and a server.
+    let others = calls + threads + 1 + 2 * starts_of(plan);
+    Pool::with(threads, others, |pool| {
+        if pool.threads() > 0 && Nvml::reserve(calls).is_err() {
+            pool.close();
+        }
+        carry_out(plan, &shared, &change, pool)
+    })
+}
+
+fn starts_of(plan: &Plan) -> usize {
+    let is_start = |step: &&Step| matches!(step.action, Action::Start(_));
+    plan.steps().filter(is_start).count()
+}
+
+/// How many threads a plan keeps busy beside the caller's. More would gain nothing: the driver makes one
+/// server after another.
+fn threads_for(plan: &Plan) -> usize {
+    const MOST: usize = 64;
+    let daemons = starts_of(plan).max(plan.stops().count());
+    (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
+}
+
+fn carry_out<'a>(
+    plan: &'a Plan,
+    shared: &'a Shared<'a>,
+    change: &Change<'_>,
+    pool: &Pool<'a>,
+) -> Result<(), ApplyError> {
+    let runs = plan.gpus.iter().map(|gpu| GpuRun::new(shared, gpu));
+    let runs = pool.side_by_side(runs.collect(), |mut run, pool| {
+        run.run(pool);
+        run
+    });
+    let failures = runs.iter().flat_map(|run| run.history.take_failures());
+    let environment = shared.site.environment;
+    let mut error = ApplyError {
+        failures: failures.collect(),
+        interrupted: environment.interrupt.is_asked(),
+        ..ApplyError::default()
+    };
+    match shared.on_failure {
         OnFailure::RollBack if error.interrupted || !error.failures.is_empty() => {
             change.roll_back();
-            for undone in side_by_side(&mut runs, GpuRun::roll_back) {
+            if error
+                .failures
+                .iter()
+                .any(|(_, cause)| cause.lacks_processes())
+            {
+                // What undoes the run starts programs too.
+                pool.close();
+            }
+            let outcomes: Arc<Outcomes> = Arc::default();
+            let theirs = Arc::clone(&outcomes);
+            pool.side_by_side(
+                runs.into_iter().enumerate().collect(),
+                move |(place, run), pool| {
+                    run.roll_back(place, &theirs, pool);
+                },
+            );
+            for undone in std::mem::take(&mut *lock(&outcomes)).into_values() {
                 error.add(undone);
             }
         }
@@ -143,29 +196,14 @@ pub fn run(
             error.interrupted &= !error.left.is_empty();
         }
     }
-    error.failures.extend(shared.journal.end(site.environment));
+    let is_done = !error.rolled_back.cut_short;
+    error
+        .failures
+        .extend(shared.journal.end(environment, is_done));
     if error.interrupted || !error.failures.is_empty() {
         return Err(error);
     }
     Ok(())
-}
-
-/// Does the same to all in threads of their own.
-fn side_by_side<T: Send, R: Send>(all: &mut [T], work: impl Fn(&mut T) -> R + Sync) -> Vec<R> {
-    let work = &work;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = all
-            .iter_mut()
-            .map(|one| scope.spawn(move || work(one)))
-            .collect();
-        threads.into_iter().map(joined).collect()
-    })
-}
-
-/// What a thread came to. Its panic is this thread's too.
-fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
-    let result = thread.join();
-    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What the threads of one run share.

@@ -10,7 +10,11 @@ use crate::profile::Settings;
 impl GpuRun<'_> {
     /// Starts the server that a daemon has lost. It stays when the run fails later: so the record says.
     pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
-        let record = &self.served(&server.uuid).ok_or(Cause::NoDevice)?.record;
+        let record = &self
+            .shared
+            .served(&server.uuid)
+            .ok_or(Cause::NoDevice)?
+            .record;
         self.shared.start_server(record, &server.settings)
     }
 }

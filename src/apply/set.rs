@@ -10,7 +10,7 @@ use crate::profile::Settings;
 impl GpuRun<'_> {
     /// Changes settings. What was begun is remembered: a change that fails half-way is undone too.
     pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
-        let served = self.served(&set.uuid).ok_or(Cause::NoDevice)?;
+        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
         let before = &served.record;
         let after = DeviceRecord {
             settings: set.settings.clone(),

@@ -1,7 +1,12 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::again::starts_again;
 use super::done::Done;
 use super::gpu::GpuRun;
-use super::{Cause, joined};
+use super::{Cause, lock};
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
+use crate::host::Pool;
 use crate::mps::{Means, Patience};
 use crate::node::{DeviceKey, DeviceRecord};
 use crate::nvml::NvmlError;
@@ -17,11 +22,16 @@ pub struct RolledBack {
     pub missing: Vec<String>,
     /// How many clients had to go: nobody can bring them back.
     pub clients: usize,
+    /// Whether something failed that may work when it is tried again: the journal stays then.
+    pub cut_short: bool,
 }
 
-impl GpuRun<'_> {
+/// What came of undoing the runs, by the GPU's place in the plan and the order in which it was tried.
+pub(super) type Outcomes = Mutex<BTreeMap<(usize, usize), RolledBack>>;
+
+impl<'a> GpuRun<'a> {
     /// Undoes what was done, the latest first.
-    pub(super) fn roll_back(&mut self) -> RolledBack {
+    pub(super) fn roll_back(mut self, place: usize, outcomes: &Arc<Outcomes>, pool: &Pool<'a>) {
         self.rolling_back = true;
         let mut came = RolledBack::default();
         let mut done = self.history.take();
@@ -39,17 +49,16 @@ impl GpuRun<'_> {
                 && !matches!(result, Ok(()) | Err(Cause::Noted));
             came.add(&self.title(), &step, result);
         }
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = done
-                .iter()
-                .map(|step| scope.spawn(|| self.start_again(step)))
-                .collect();
-            threads.into_iter().map(joined).collect()
-        });
-        for (step, result) in done.iter().zip(results) {
-            came.add(&self.title(), step, result);
+        lock(outcomes).insert((place, 0), came);
+        let run = Arc::new(self);
+        for (number, step) in done.into_iter().enumerate() {
+            let (run, outcomes) = (Arc::clone(&run), Arc::clone(outcomes));
+            pool.later(Box::new(move |_| {
+                let mut came = RolledBack::default();
+                came.add(&run.title(), &step, run.start_again(&step));
+                lock(&outcomes).insert((place, number + 1), came);
+            }));
         }
-        came
     }
 
     fn undo(&mut self, step: &Done) -> Result<(), Cause> {
@@ -85,7 +94,10 @@ impl GpuRun<'_> {
                 compute,
                 ours,
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
-            Done::Started(record) => self.end(record, (Patience::Idle, Means::Session), true),
+            Done::Started(record) => {
+                let shared = self.shared;
+                shared.end(self.plan, record, (Patience::Idle, Means::Session), true)
+            }
             Done::Stopped { .. } => self.start_again(step),
             Done::Set { before, after } => self.shared.change(before, &after.settings),
         }
@@ -162,7 +174,7 @@ impl GpuRun<'_> {
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
         let restarted = self.shared.restart_daemon(record, &uuid);
         match restarted {
-            Err(cause) if self.starts_again(record) => {
+            Err(cause) if starts_again(self.plan, record) => {
                 Err(cause.and(self.shared.keep_record(record)))
             }
             other => other,
@@ -192,6 +204,7 @@ impl RolledBack {
         if let Done::Stopped { clients, .. } = step {
             self.clients += clients;
         }
+        self.cut_short |= matches!(&result, Err(cause) if !cause.is_meant());
         match result {
             Ok(()) => self.undone.push(format!("{gpu}: {step}")),
             Err(cause @ Cause::Noted) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),

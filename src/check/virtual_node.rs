@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -174,7 +175,10 @@ pub(super) fn alone(
             select,
             ..block.clone()
         }],
-        ..profile.clone()
+        // Not the other blocks: this is done for each of them.
+        source: Arc::clone(&profile.source),
+        name: profile.name.clone(),
+        serves: profile.serves.clone(),
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
     let plan = judge(&node, &one)?;

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{locked, pick_up_interrupted};
+use super::{NotReadBack, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home};
 use crate::node::{Look, Node, RunDir, observe};
@@ -127,7 +127,8 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     // Every daemon's end was verified. What else is there counts only where more than daemons was to go.
     let after = (args.purge || args.destroy_mig || args.disable_mig)
         .then(|| observe(environment, Look::Geometry))
-        .transpose()?;
+        .transpose()
+        .context(NotReadBack)?;
     if let Some(after) = after.as_ref().filter(|_| args.purge) {
         purge(
             &home,

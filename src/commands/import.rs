@@ -1,7 +1,7 @@
 //! `mig-mps import`
 
-use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -9,6 +9,7 @@ use clap::Args;
 use thiserror::Error;
 
 use crate::convert::{import, mig_parted};
+use crate::host::read_text;
 use crate::profile::Profile;
 use crate::render::Ui;
 
@@ -87,11 +88,9 @@ pub fn run(args: &ImportArgs, ui: &Ui) -> Result<()> {
 
 fn read(path: &Path) -> io::Result<String> {
     if path == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
+        return read_text(io::stdin());
     }
-    std::fs::read_to_string(path)
+    read_text(File::open(path)?)
 }
 
 /// What a file is called by in messages.

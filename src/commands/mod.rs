@@ -40,8 +40,13 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The node is not as wanted after a run that reported no error.
 #[derive(Debug, Error)]
-#[error("the node does not read back as the profile says: still to do:{0}")]
+#[error("the node was changed, and does not read back as the profile says: still to do:{0}")]
 pub struct NotAsWanted(pub String);
+
+/// What a change came to is not known, though every step of it reported success.
+#[derive(Debug, Error)]
+#[error("the node was changed as planned, but cannot be read back")]
+pub struct NotReadBack;
 
 /// Ends the program with a status, and with nothing to say.
 #[derive(Debug, Error)]

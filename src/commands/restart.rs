@@ -1,11 +1,11 @@
 //! `mig-mps restart`
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::agreement::Agreement;
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::pick_up_interrupted;
+use super::{NotReadBack, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::Environment;
 use crate::node::{Look, Node, RunDir, observe};
@@ -81,6 +81,6 @@ pub fn run(args: &RestartArgs, environment: &Environment, ui: &Ui) -> Result<()>
         allowed,
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::RollBack)?;
-    let after = observe(environment, Look::Close)?;
+    let after = observe(environment, Look::Close).context(NotReadBack)?;
     ui.status(&after, &after.resolve(&args.devices)?, &[])
 }

@@ -1,9 +1,9 @@
 //! `mig-mps set`
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::{locked, pick_up_interrupted, warn};
+use super::{NotReadBack, locked, pick_up_interrupted, warn};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::Environment;
 use crate::node::{Look, Node, RunDir, observe};
@@ -59,7 +59,7 @@ pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         allowed: Allowed::default(),
     };
     apply::run(&plan, &site, &ui.progress(&plan), OnFailure::RollBack)?;
-    let after = observe(environment, Look::Close)?;
+    let after = observe(environment, Look::Close).context(NotReadBack)?;
     ui.status(&after, &names, &[])
 }
 

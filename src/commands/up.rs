@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::agreement::{Agreement, HINT};
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotAsWanted, accounts, large_logs, look_for, pick_up_interrupted, warn};
+use super::{NotAsWanted, NotReadBack, accounts, large_logs, look_for, pick_up_interrupted, warn};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
@@ -107,9 +107,15 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         if !plan.is_empty() {
             up.apply(&node, &plan)?;
         }
-        let (after, rest) = up.plan()?;
+        let read_back = up.plan();
+        let (after, rest) = if changes {
+            read_back.context(NotReadBack)?
+        } else {
+            read_back?
+        };
         if rest.is_empty() {
-            up.record(&after)?;
+            up.record(&after)
+                .context("the node is as the profile says, but its name cannot be noted")?;
             large_logs::put_aside_under_lock(&after, &up.home, environment, ui);
             up.report(&after, &carried_out, changes)?;
             ui.beside(&carried_out);
@@ -120,7 +126,8 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             return Err(NotAsWanted(steps(&rest)).into());
         }
         up.show(&rest)?;
-        rest.permit(HINT)?;
+        rest.permit(HINT)
+            .context("MIG mode is on now, and the rest of the profile is refused")?;
         carried_out.go_on_with(&rest);
         (node, plan) = (after, rest);
     }

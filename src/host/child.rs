@@ -105,15 +105,14 @@ const KILL_LIMIT: Duration = Duration::from_secs(2);
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
     isolate(command);
-    let mut child = command
+    command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| RunError::Start {
-            program: program.clone(),
-            error,
-        })?;
+        .stderr(Stdio::piped());
+    let mut child = spawn(command).map_err(|error| RunError::Start {
+        program: program.clone(),
+        error,
+    })?;
     let talk = converse(&mut child, input, limit);
     if !matches!(talk, Ok(Talk::Ended { .. })) && !kill(&mut child) {
         // Never waited for: that could take for ever.
@@ -132,6 +131,23 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         (Ok(Talk::Late), _) => Err(RunError::Late { program, limit }),
         (Ok(Talk::TooMuch { begun }), _) => Err(RunError::TooMuch { program, begun }),
         (Err(error), _) | (_, Err(error)) => Err(RunError::Wait { program, error }),
+    }
+}
+
+/// How long a process that the system refuses to start is tried again: other children of ours end soon.
+const CROWDED: Duration = Duration::from_millis(500);
+
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let begun = Instant::now();
+    loop {
+        match command.spawn() {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CROWDED =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
@@ -19,6 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::files::read_limited;
 use super::{Uid, caller, group_name, in_path, user_name};
 
 /// How many links a path may lead through, as in the kernel.
@@ -177,22 +178,13 @@ impl Directory {
         self.named(name, open())
     }
 
-    /// Reads a whole regular file of at most so many bytes; `None` if there is none.
-    pub fn read_file(&self, name: impl AsRef<OsStr>, most: u64) -> io::Result<Option<Vec<u8>>> {
+    /// Reads a whole regular file of at most 1 MiB; `None` if there is none.
+    pub fn read_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
         let name = name.as_ref();
-        let Some(file) = self.open_file(name)? else {
-            return Ok(None);
-        };
-        let read = || {
-            let mut bytes = Vec::new();
-            file.take(most + 1).read_to_end(&mut bytes)?;
-            if bytes.len() as u64 > most {
-                let text = format!("it is larger than {} KiB", most >> 10);
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-            Ok(bytes)
-        };
-        self.named(name, read().map(Some)).map(Option::flatten)
+        match self.open_file(name)? {
+            Some(file) => self.named(name, read_limited(file)),
+            None => Ok(None),
+        }
     }
 
     /// Makes a new regular file; one that is there already is an error.

@@ -1,6 +1,6 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -57,18 +57,15 @@ impl Interrupt {
     /// # Errors
     /// The system's.
     pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
-        let ignored = host.ignored_signals();
         let heeded: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
             .into_iter()
-            .filter(|signal| ignored >> (signal - 1) & 1 == 0)
+            .filter(|signal| !host.ignores(*signal))
             .collect();
-        // Set by the signal itself: whoever is woken by it sees it set.
-        for &signal in &heeded {
-            flag::register(signal, Arc::clone(&self.state.asked))?;
-        }
-        let mut signals = Signals::new(&heeded)?;
+        // Made before the signals are taken: without it they do what they always do.
+        let (give, take) = mpsc::channel::<Signals>();
         let state = Arc::clone(&self.state);
-        std::thread::spawn(move || {
+        std::thread::Builder::new().spawn(move || {
+            let Ok(mut signals) = take.recv() else { return };
             for _ in &mut signals {
                 // Held meanwhile: no change begins while the program ends.
                 let phase = state.lock();
@@ -76,7 +73,12 @@ impl Interrupt {
                 state.is_heard.store(true, Ordering::Relaxed);
                 state.heard.notify_all();
             }
-        });
+        })?;
+        // Set by the signal itself: whoever is woken by it sees it set.
+        for &signal in &heeded {
+            flag::register(signal, Arc::clone(&self.state.asked))?;
+        }
+        let _ = give.send(Signals::new(&heeded)?);
         Ok(())
     }
 
@@ -136,23 +138,9 @@ impl State {
     }
 }
 
-impl Host {
-    /// The signals that this process ignores, as `/proc/self/status` shows them: bit 0 is signal 1.
-    fn ignored_signals(&self) -> u64 {
-        let status = std::fs::read_to_string(self.root.join("proc/self/status"));
-        status
-            .unwrap_or_default()
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:"))
-            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-            .unwrap_or(0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::mpsc;
 
     use rustix::process::{Signal, getpid, kill_process};
 

@@ -86,6 +86,13 @@ impl Limits {
         if let Some(cpus) = &self.cpus {
             let mut set = CpuSet::new();
             for &cpu in cpus {
+                if cpu >= CpuSet::MAX_CPU {
+                    let why = format!(
+                        "there is no CPU {cpu}: Linux counts to {}",
+                        CpuSet::MAX_CPU - 1
+                    );
+                    return Err(LimitsError::Cpus(io::Error::other(why)));
+                }
                 set.set(cpu);
             }
             sched_setaffinity(None, &set).map_err(|error| LimitsError::Cpus(error.into()))?;

@@ -12,10 +12,12 @@ mod interrupt;
 mod limits;
 mod lock;
 mod nvidia_smi;
+mod pool;
 mod process;
 #[cfg(test)]
 mod programs;
 mod reach;
+mod signals;
 mod spawn;
 mod text;
 mod units;
@@ -27,18 +29,23 @@ use std::path::{Path, PathBuf};
 use child::plain_command;
 pub use child::{Output, RunError, run};
 pub use directory::Directory;
-pub use files::in_path;
+pub use files::{in_path, read_text};
 pub use held::Held;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use limits::{LAUNCH, Limits, LimitsError, open_files};
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
+pub use pool::{Job, Pool};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use reach::Reader;
 pub use text::{bounded, printable, steers};
 pub use units::{Unit, Units, UnitsError};
 pub use user::{Account, Uid, caller, group_name, group_named, names_in, user_name};
+
+/// What to do where the system starts no more threads or processes.
+pub const MORE_PROCESSES: &str =
+    "allow this user more processes (ulimit -u, pids.max of the cgroup), or end some";
 
 /// The machine below one root directory.
 #[derive(Clone, Debug)]

@@ -35,8 +35,8 @@ pub use invocation::{Invocation, Task};
 pub use launch::{Launch, Launched};
 pub use lock::LockHolder;
 pub use log::{
-    Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past, PutAside,
-    Sessions, Woken, merge,
+    Commands, Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past,
+    PutAside, Sessions, Woken, merge,
 };
 pub use pending::pending;
 pub use processes::serves_in;

@@ -8,7 +8,7 @@ use super::natural::natural;
 use super::view::View;
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
-use crate::host::{ProcessTable, printable};
+use crate::host::{Pool, ProcessTable, printable};
 use crate::mps::LogDir;
 
 /// Reads the records of every run directory.
@@ -108,65 +108,62 @@ pub(super) fn look(
     let program = node.control_program();
     let (boot_id, processes, gpus) = (&node.boot_id, &node.processes, &node.gpus);
     let is_under_way = !node.under_way.is_empty();
-    // Control sessions are short-lived programs with limits of their own.
-    let answered = std::thread::scope(|scope| {
-        let mut asked = Vec::new();
-        for served in &mut node.served {
-            served.device_is_there = devices
-                .iter()
-                .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
-            let gpu = gpus.iter().find(|gpu| gpu.uuid == served.record.uuid);
-            served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
-            let of_gpu = program
-                .client_limit
-                .filter(|_| served.record.key.instance.is_none());
-            let meant = served.record.settings.max_clients;
-            served.client_limit = of_gpu.into_iter().chain(meant).min();
-            let uuid = served.record.uuid.clone();
-            let mut view = View {
-                is_under_way,
-                may_ask: may_ask(environment, served, look),
-                program,
-                host: &environment.host,
-                table,
-                boot_id,
-                processes: processes.get(&uuid),
-                programs: programs.as_ref(),
-                answer: None,
-                with_defaults: look != Look::Clients,
-            };
-            let Some(daemon) = view.liveness(served) else {
-                continue;
-            };
-            if !look.at_processes() {
-                continue;
-            }
-            let logs = environment.logs_of(served.run_dir.path());
-            let logs = logs.map(|logs| logs.join(&uuid));
-            let logs = view.log_dir(daemon, logs);
-            let logs = logs.and_then(|logs| LogDir::open(&logs).ok());
-            if look == Look::Status && view.tells(served, daemon, logs.as_ref()) {
-                continue;
-            }
-            let known = answers.get(&uuid);
-            // A plan needs news, but what hangs is not waited for again.
-            view.answer = known.filter(|known| look == Look::Status || known.glance.is_none());
-            asked.push(scope.spawn(move || {
-                let answer = view.ask(served, daemon, logs.as_ref());
-                view.find_waiting(served, logs.as_ref());
-                (uuid, answer)
-            }));
+    let mut asked = Vec::new();
+    for served in &mut node.served {
+        served.device_is_there = devices
+            .iter()
+            .any(|(key, uuid)| *key == served.record.key && *uuid == served.record.uuid);
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == served.record.uuid);
+        served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
+        let of_gpu = program
+            .client_limit
+            .filter(|_| served.record.key.instance.is_none());
+        let meant = served.record.settings.max_clients;
+        served.client_limit = of_gpu.into_iter().chain(meant).min();
+        let uuid = served.record.uuid.clone();
+        let mut view = View {
+            is_under_way,
+            may_ask: may_ask(environment, served, look),
+            program,
+            host: &environment.host,
+            table,
+            boot_id,
+            processes: processes.get(&uuid),
+            programs: programs.as_ref(),
+            answer: None,
+            with_defaults: look != Look::Clients,
+        };
+        let Some(daemon) = view.liveness(served) else {
+            continue;
+        };
+        if !look.at_processes() {
+            continue;
         }
-        let joined = asked.into_iter().map(|asked| {
-            asked
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined
-            .filter_map(|(uuid, answer)| Some((uuid, answer?)))
-            .collect()
+        let logs = environment.logs_of(served.run_dir.path());
+        let logs = view.log_dir(daemon, logs.map(|logs| logs.join(&uuid)));
+        let logs = logs.and_then(|logs| LogDir::open(&logs).ok());
+        if look == Look::Status && view.tells(served, daemon, logs.as_ref()) {
+            continue;
+        }
+        let known = answers.get(&uuid);
+        // A plan needs news, but what hangs is not waited for again.
+        view.answer = known.filter(|known| look == Look::Status || known.glance.is_none());
+        asked.push((uuid, served, daemon, logs, view));
+    }
+    // Control sessions are short-lived programs with limits of their own.
+    let threads = asked.len().saturating_sub(1);
+    // Each of them is a child process.
+    let answered = Pool::with(threads, threads + 1, |pool| {
+        pool.side_by_side(asked, |(uuid, served, daemon, logs, view), _| {
+            let answer = view.ask(served, daemon, logs.as_ref());
+            view.find_waiting(served, logs.as_ref());
+            (uuid, answer)
+        })
     });
-    *answers = answered;
+    *answers = answered
+        .into_iter()
+        .filter_map(|(uuid, answer)| Some((uuid, answer?)))
+        .collect();
 }
 
 /// Which files say what mig-mps has made and is changing, and of when they are: each is replaced when what it

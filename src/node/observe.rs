@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::answers::Answers;
 use super::{Gpu, Node, RunDir, daemons, foreign, outside, strays};
 use crate::environment::Environment;
-use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
+use crate::nvml::{Code, Nvml, NvmlError, Opening, Processes, Session};
 
 /// How often `status` looks again when records have changed while it looked: a change of one device writes
 /// them at most so often.
@@ -101,25 +101,20 @@ impl<'a> Observer<'a> {
         let (known, library) = (self.nvml, environment.nvml_library.clone());
         // What an interrupted change has left is told by everything that is there.
         let instances_too = look != Look::Status || daemons::has_journal(environment);
-        let (records_are_read, go) = std::sync::mpsc::channel::<()>();
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
-        // before its record. The thread ends by NVML's own limits.
-        let hardware = std::thread::spawn(move || {
-            let nvml = known.map_or_else(|| Nvml::open(library.as_deref()), Ok)?;
-            // Nobody waits for what is read after a failure.
-            let _ = go.recv();
-            read_hardware(nvml, look, instances_too).map(|hardware| (nvml, hardware))
-        });
+        // before its record.
+        let nvml = match known {
+            Some(nvml) => Ok(nvml),
+            None => Err(Nvml::begin_to_open(library.as_deref())?),
+        };
         let mut node = Node {
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
             ..Node::default()
         };
         daemons::read_records(environment, &mut node);
-        drop(records_are_read);
-        let (nvml, hardware) = hardware
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let nvml = nvml.or_else(Opening::wait)?;
         self.nvml = Some(nvml);
+        let hardware = read_hardware(nvml, look, instances_too)?;
         node.driver = hardware.driver;
         node.gpus = hardware.gpus;
         node.hidden.extend(hardware.hidden);

@@ -193,6 +193,10 @@ impl Node {
                     "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
                 ),
             }),
+            Life::Hidden if served.problem.is_some() => {
+                let problem = served.problem.as_deref().unwrap_or_default();
+                Some(format!("its daemon{pid} cannot be asked: {problem}"))
+            }
             Life::Fault if served.clients.is_empty() => Some(format!(
                 "a GPU fault whose clients have gone: it clears within a second or so; if it does not, \
                  `mig-mps restart {name}` starts another"

@@ -160,6 +160,16 @@ impl RunDir {
 
     /// Writes a device's record and its link by name.
     pub fn write_record(&self, record: &DeviceRecord) -> io::Result<()> {
+        let is_new = !self.has_record(&record.uuid);
+        let written = self.try_to_write_record(record);
+        if written.is_err() && is_new {
+            // A full disk leaves a part of it, which nobody would take for half-made.
+            let _ = self.remove_record(record);
+        }
+        written
+    }
+
+    fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, 0o755)?;
         device.write_json(RECORD, record, PUBLIC)?;
@@ -180,6 +190,11 @@ impl RunDir {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => linked = relink(),
                 _ => break,
             }
+        }
+        if linked.is_err()
+            && let Ok(Some(by_name)) = directory.child(BY_NAME)
+        {
+            let _ = by_name.remove_file(&new);
         }
         linked
     }

@@ -294,8 +294,15 @@ impl<'a> View<'a> {
                     ));
                 } else {
                     self.fill_in_hung(served, daemon);
-                    return Some(Remembered { seen: seen?, glance: None });
+                    return Some(Remembered {
+                        seen: seen?,
+                        glance: None,
+                    });
                 }
+            }
+            // That says nothing about the daemon: it stays hidden.
+            Err(error @ MpsError::Program(RunError::Start { .. })) => {
+                served.problem = Some(error.to_string());
             }
             Err(error) => {
                 served.life = Life::NoAnswer;

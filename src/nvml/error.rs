@@ -5,6 +5,8 @@ use std::time::Duration;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use thiserror::Error;
 
+use crate::host::MORE_PROCESSES;
+
 /// NVML's return code (`nvmlReturn_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub u32);
@@ -96,6 +98,12 @@ pub enum NvmlError {
         /// For how long it was waited.
         waited: Duration,
     },
+    /// The system starts no thread to make a call in.
+    #[error("cannot start a thread for a call of NVML: {reason}")]
+    NoThread {
+        /// What the system said.
+        reason: String,
+    },
     /// The library answered something that is not in its documentation.
     #[error("{subject}: {call} answered {answer}, which this version does not understand")]
     Strange {
@@ -159,6 +167,7 @@ impl NvmlError {
                 _ => None,
             },
             Self::LeftBehind { error, .. } => error.hint(),
+            Self::NoThread { .. } => Some(MORE_PROCESSES),
             Self::Strange { .. } => None,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! [`Nvml::open`] loads the library once for the life of the process. Work is done in
 //! [`Nvml::supervise`]d tasks: NVML has no time limits of its own and a broken GPU can make any call
-//! hang for ever, so each task runs in a thread that is left behind when one of its calls outlasts
+//! hang for ever, so each task runs in another thread, which is left behind when one of its calls outlasts
 //! its limit. Calls are made through the library's symbol table and never through methods that
 //! panic on a symbol an older driver lacks.
 
@@ -44,6 +44,19 @@ pub struct Nvml {
     limit: Duration,
 }
 
+/// The library while it is being loaded.
+pub struct Opening(supervise::Watched<Nvml>);
+
+impl Opening {
+    /// Waits until it is loaded.
+    ///
+    /// # Errors
+    /// As [`Nvml::open`].
+    pub fn wait(self) -> Result<Nvml, NvmlError> {
+        self.0.wait()
+    }
+}
+
 impl Nvml {
     /// Loads and initialises the library: `path`, or the driver's `libnvidia-ml.so.1`.
     ///
@@ -51,8 +64,16 @@ impl Nvml {
     /// [`NvmlError::NotFound`] when there is no such library, [`NvmlError::Refused`] with the
     /// driver's code when it is there and does not start, [`NvmlError::Hung`].
     pub fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
+        Self::begin_to_open(path)?.wait()
+    }
+
+    /// The same, going on with something else meanwhile.
+    ///
+    /// # Errors
+    /// [`NvmlError::NoThread`]
+    pub fn begin_to_open(path: Option<&Path>) -> Result<Opening, NvmlError> {
         let path = path.map(Path::to_owned);
-        supervise::watched(CALL_LIMIT, move |watch| {
+        let opening = supervise::begin(CALL_LIMIT, move |watch| {
             watch.begin("nvmlInit_v2", "the driver");
             let name = path
                 .as_deref()
@@ -65,7 +86,16 @@ impl Nvml {
                 library: Box::leak(Box::new(library)),
                 limit: CALL_LIMIT,
             })
-        })
+        })?;
+        Ok(Opening(opening))
+    }
+
+    /// Makes the threads that so many calls at once need, or none.
+    ///
+    /// # Errors
+    /// [`NvmlError::NoThread`]
+    pub fn reserve(calls: usize) -> Result<(), NvmlError> {
+        supervise::reserve(calls)
     }
 
     /// The same library, with another limit for each call than [`CALL_LIMIT`].
@@ -74,7 +104,7 @@ impl Nvml {
         Self { limit, ..self }
     }
 
-    /// Runs a task in a thread of its own that is left behind when a call in it hangs.
+    /// Runs a task in another thread, which is left behind when a call in it hangs.
     ///
     /// # Errors
     /// The task's own, or [`NvmlError::Hung`].
@@ -94,22 +124,20 @@ impl Nvml {
     /// # Errors
     /// [`NvmlError::Hung`]
     pub fn find(self, count: u32) -> Result<(), NvmlError> {
-        std::thread::scope(|scope| {
-            let finders: Vec<_> = (0..count)
-                .map(|index| {
-                    scope.spawn(move || self.supervise(move |session| session.find(index)))
-                })
-                .collect();
-            for finder in finders {
-                let found = finder
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                if let Err(error @ NvmlError::Hung { .. }) = found {
-                    return Err(error);
-                }
+        let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+        let library = self.library;
+        let find = |index| {
+            let task = move |watch| Session::new(library, watch).find(index);
+            supervise::begin(self.limit, task)
+        };
+        // Where no thread can be had, a GPU is opened when it is first asked for something else.
+        let finders: Vec<_> = (0..count).map_while(|index| find(index).ok()).collect();
+        for finder in finders {
+            if let Err(error @ NvmlError::Hung { .. }) = finder.wait() {
+                return Err(error);
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     /// Does something while this process has no GPU open, and opens the library again afterwards.

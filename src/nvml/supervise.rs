@@ -1,5 +1,6 @@
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml as Library;
@@ -40,44 +41,130 @@ impl Watch {
     }
 }
 
-/// Runs `task` in a thread of its own and waits for it as long as each of its calls keeps within
+/// What a worker does; what that returns hands the answer over once the worker is free again.
+type Task = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
+
+/// A thread that makes calls, one task after another; `None` ends it.
+type Worker = Sender<Option<Task>>;
+
+/// The workers that are free. A thread for each call would meet a limit of processes half-way through a change.
+static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
+
+fn free() -> std::sync::MutexGuard<'static, Vec<Worker>> {
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sees to it that so many calls can be made at once, or makes no thread at all.
+pub(super) fn reserve(calls: usize) -> Result<(), NvmlError> {
+    let mut free = free();
+    let mut made = Vec::new();
+    while free.len() + made.len() < calls {
+        match make_worker() {
+            Ok(worker) => made.push(worker),
+            Err(error) => {
+                for (worker, thread) in made {
+                    let _ = worker.send(None);
+                    let _ = thread.join();
+                }
+                return Err(error);
+            }
+        }
+    }
+    free.extend(made.into_iter().map(|(worker, _)| worker));
+    Ok(())
+}
+
+fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
+    let (worker, tasks) = mpsc::channel::<Option<Task>>();
+    let me = worker.clone();
+    let work = move || {
+        while let Ok(Some(task)) = tasks.recv() {
+            let hand_over = task();
+            free().push(me.clone());
+            hand_over();
+        }
+    };
+    let thread = std::thread::Builder::new().spawn(work);
+    let thread = thread.map_err(|error| NvmlError::NoThread {
+        reason: error.to_string(),
+    })?;
+    Ok((worker, thread))
+}
+
+/// A task under way.
+pub(super) struct Watched<T> {
+    limit: Duration,
+    watch: Watch,
+    answers: Receiver<Result<T, NvmlError>>,
+}
+
+/// Begins `task` in a thread other than the caller's.
+pub(super) fn begin<T: Send + 'static>(
+    limit: Duration,
+    task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
+) -> Result<Watched<T>, NvmlError> {
+    let watch = Watch::default();
+    let (answer, answers) = mpsc::channel();
+    let theirs = watch.clone();
+    let task: Task = Box::new(move || {
+        let result = task(theirs);
+        // Nobody listens any more when the task came back after its limit.
+        Box::new(move || drop(answer.send(result)))
+    });
+    let known = free().pop();
+    let worker = match known {
+        Some(worker) => worker,
+        None => make_worker()?.0,
+    };
+    // A worker that is free listens.
+    let _ = worker.send(Some(task));
+    Ok(Watched {
+        limit,
+        watch,
+        answers,
+    })
+}
+
+/// Runs `task` in a thread other than the caller's and waits for it as long as each of its calls keeps within
 /// `limit`. A thread whose call hangs is left behind.
 pub(super) fn watched<T: Send + 'static>(
     limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
 ) -> Result<T, NvmlError> {
-    let watch = Watch::default();
-    let (answer, answers) = mpsc::channel();
-    let theirs = watch.clone();
-    std::thread::spawn(move || {
-        // Nobody listens any more when the task came back after its limit.
-        let _ = answer.send(task(theirs));
-    });
-    let mut patience = limit;
-    loop {
-        match answers.recv_timeout(patience) {
-            Ok(answer) => return answer,
-            Err(RecvTimeoutError::Disconnected) => {
-                // The task panicked: its message is on stderr already.
-                return Err(NvmlError::Strange {
-                    call: "NVML",
-                    subject: "this program".to_owned(),
-                    answer: "nothing: its thread panicked".to_owned(),
-                });
+    begin(limit, task)?.wait()
+}
+
+impl<T> Watched<T> {
+    /// Its answer.
+    pub(super) fn wait(self) -> Result<T, NvmlError> {
+        let limit = self.limit;
+        let mut patience = limit;
+        loop {
+            match self.answers.recv_timeout(patience) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Disconnected) => {
+                    // The task panicked: its message is on stderr already.
+                    return Err(NvmlError::Strange {
+                        call: "NVML",
+                        subject: "this program".to_owned(),
+                        answer: "nothing: its thread panicked".to_owned(),
+                    });
+                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        let call = watch.lock().clone();
-        let since = call.as_ref().map_or_else(Instant::now, |call| call.since);
-        match (limit.checked_sub(since.elapsed()), call) {
-            (Some(left), _) => patience = left.max(Duration::from_millis(1)),
-            (None, call) => {
-                let (name, subject) = call.map_or(("NVML", String::new()), |c| (c.name, c.subject));
-                return Err(NvmlError::Hung {
-                    call: name,
-                    subject,
-                    waited: limit,
-                });
+            let call = self.watch.lock().clone();
+            let since = call.as_ref().map_or_else(Instant::now, |call| call.since);
+            match (limit.checked_sub(since.elapsed()), call) {
+                (Some(left), _) => patience = left.max(Duration::from_millis(1)),
+                (None, call) => {
+                    let (name, subject) =
+                        call.map_or(("NVML", String::new()), |c| (c.name, c.subject));
+                    return Err(NvmlError::Hung {
+                        call: name,
+                        subject,
+                        waited: limit,
+                    });
+                }
             }
         }
     }

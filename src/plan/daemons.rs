@@ -263,6 +263,10 @@ pub(super) fn hangs(served: &Served) -> Obstacle {
 pub(super) fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
     let (why, hint) = match served.life {
+        Life::Hidden if served.problem.is_some() => (
+            served.problem.as_deref().unwrap_or_default(),
+            "see why it does not start, and run this again".to_owned(),
+        ),
         Life::Orphan => (
             "its pipe directory was removed",
             format!("end it with mig-mps down {name} --now"),

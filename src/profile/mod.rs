@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::geometry::{ComputeName, ProfileName};
+use crate::host::read_text;
 
 pub use assignment::Assignment;
 pub use cpus::Cpus;
@@ -112,7 +113,8 @@ impl Profile {
     /// # Errors
     /// A [`ProfileError`]: exit status 2.
     pub fn load(path: &Path) -> Result<Self, ProfileError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ProfileError::Unreadable {
+        let text = std::fs::File::open(path).and_then(read_text);
+        let text = text.map_err(|error| ProfileError::Unreadable {
             path: path.to_owned(),
             error,
         })?;

@@ -55,9 +55,27 @@ struct Device {
     mps: Option<Mps>,
 }
 
+/// Far more than any fleet needs, and planned in an instant.
+const MOST_BLOCKS: usize = 1000;
+const MOST_DEVICES: usize = 10_000;
+
 /// Reads and checks a profile's text.
 pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
     let file: File = toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
+    let devices = file
+        .gpu
+        .iter()
+        .filter_map(|gpu| gpu.get_ref().devices.as_ref());
+    let devices: usize = devices.map(Vec::len).sum();
+    for (count, most, what) in [
+        (file.gpu.len(), MOST_BLOCKS, "[[gpu]] blocks"),
+        (devices, MOST_DEVICES, "entries of devices"),
+    ] {
+        if count > most {
+            let message = format!("the profile has {count} {what}: at most {most} are read");
+            return Err(source.error(Span::default(), message));
+        }
+    }
     let check = Check {
         source,
         serves: RefCell::default(),

@@ -91,8 +91,9 @@ impl LogView {
                 times => format!("{command} ×{times}"),
             })
             .collect();
-        if sessions.commands.len() > MOST {
-            said.push(format!("and {} more", sessions.commands.len() - MOST));
+        let more = sessions.commands.iter().len().saturating_sub(MOST);
+        if more > 0 {
+            said.push(format!("and {more} more"));
         }
         if said.is_empty() {
             said.push("nothing asked".to_owned());

@@ -1,6 +1,8 @@
+use std::process::Command;
+
 use insta::assert_snapshot;
 
-use crate::common::{Ran, SMALL, Sim};
+use crate::common::{Ran, SMALL, Sim, shell};
 
 #[test]
 fn no_nvml_library() {
@@ -81,4 +83,40 @@ fn a_run_directory_that_others_can_write_to_is_not_used() {
     error: cannot use the run directory: /tmp/…/run: others can write to it
     ");
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+}
+
+#[test]
+fn an_ignored_sigchld_is_taken_back() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let ignoring = |args: &[&str]| {
+        let program = sim.command(args);
+        let mut command = Command::new("/usr/bin/env");
+        command
+            .arg("--ignore-signal=CHLD")
+            .arg(program.get_program())
+            .args(program.get_args())
+            .env_clear()
+            .envs(sim.node.env());
+        Ran::of(&mut command)
+    };
+    ignoring(&["up", profile.to_str().unwrap(), "--yes"]).ended(0);
+    let status = ignoring(&["status", "--json"]).json();
+    let devices = status["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2);
+    for device in devices {
+        assert_eq!(device["state"], "ready");
+        // What it starts has the default again: a daemon that ignored it would not know its servers' ends.
+        let pid = &device["daemon_pid"];
+        let ignored = shell(format!("grep SigIgn /proc/{pid}/status"))
+            .ended(0)
+            .stdout;
+        let mask = ignored.split_whitespace().nth(1).unwrap();
+        assert_eq!(
+            u64::from_str_radix(mask, 16).unwrap() >> 16 & 1,
+            0,
+            "{ignored}"
+        );
+    }
+    ignoring(&["down"]).ended(0);
 }

@@ -20,7 +20,7 @@ pub use read::{LogDir, LogFile, Past};
 pub use rotate::{LOG_LIMIT, PutAside};
 pub(super) use server::{logged_fault, logged_limit};
 pub(super) use session::is_question;
-pub use session::{Entry, Folder, Sessions};
+pub use session::{Commands, Entry, Folder, Sessions};
 
 /// One line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
@@ -22,9 +24,32 @@ pub struct Sessions {
     /// How many they are; 0 for what is left of one that was interrupted by another line.
     pub count: usize,
     /// The commands, each once, and how often they were given.
-    pub commands: Vec<(Box<str>, usize)>,
+    pub commands: Commands,
     /// Whether one of them was more than a question. Such a session stands alone.
     pub is_change: bool,
+}
+
+/// Commands in the order in which each was first given, and how often that was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Commands {
+    counted: Vec<(Box<str>, usize)>,
+    places: HashMap<Box<str>, usize>,
+}
+
+impl Commands {
+    /// Each with its count.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &(Box<str>, usize)> {
+        self.counted.iter()
+    }
+
+    fn add(&mut self, command: &str, times: usize) {
+        if let Some(&place) = self.places.get(command) {
+            self.counted[place].1 += times;
+            return;
+        }
+        self.places.insert(command.into(), self.counted.len());
+        self.counted.push((command.into(), times));
+    }
 }
 
 /// A session that has been open for longer is that of somebody who thinks: what happens meanwhile is shown where it
@@ -90,7 +115,7 @@ impl Folder {
     /// The sessions that have not been given yet, with what one that is still open has come to.
     fn so_far(&mut self) -> Vec<Entry> {
         // One in which nothing has been asked yet begins with its first command.
-        let mut begun = self.open.take_if(|open| open.commands.is_empty());
+        let mut begun = self.open.take_if(|open| open.commands.counted.is_empty());
         let entries = self.rest();
         if let Some(open) = &mut begun {
             open.at = None;
@@ -120,7 +145,7 @@ impl Folder {
             at: line.at,
             pid: line.pid,
             count,
-            commands: Vec::new(),
+            commands: Commands::default(),
             is_change: false,
         };
         let text = line.text.trim();
@@ -135,14 +160,14 @@ impl Folder {
         } else if let Some(command) = text.strip_prefix("Cmd:").map(str::trim) {
             let open = self.open.get_or_insert_with(|| begun(0));
             open.is_change |= !is_question(command);
-            count(&mut open.commands, command, 1);
+            open.commands.add(command, 1);
         }
         // What it was answered, and that it was let in, goes without saying.
     }
 
     /// Puts the session that has been open to those before it.
     fn close(&mut self, entries: &mut Vec<Entry>) {
-        let Some(closed) = self.open.take() else {
+        let Some(mut closed) = self.open.take() else {
             return;
         };
         if closed.is_change || closed.count == 0 {
@@ -150,23 +175,18 @@ impl Folder {
             entries.push(Entry::Sessions(closed));
             return;
         }
+        let (at, count) = (closed.at, closed.count);
+        let commands = std::mem::take(&mut closed.commands);
         let over = self.over.get_or_insert_with(|| Sessions {
             count: 0,
-            commands: Vec::new(),
-            ..closed.clone()
+            commands: Commands::default(),
+            ..closed
         });
-        over.at = closed.at;
-        over.count += closed.count;
-        for (command, times) in closed.commands {
-            count(&mut over.commands, &command, times);
+        over.at = at;
+        over.count += count;
+        for (command, times) in commands.iter() {
+            over.commands.add(command, *times);
         }
-    }
-}
-
-fn count(commands: &mut Vec<(Box<str>, usize)>, command: &str, times: usize) {
-    match commands.iter_mut().find(|(known, _)| **known == *command) {
-        Some((_, known)) => *known += times,
-        None => commands.push((command.into(), times)),
     }
 }
 
@@ -202,7 +222,7 @@ mod tests {
             Entry::Line(line) => line.text.to_string(),
             Entry::Sessions(sessions) => {
                 let change = if sessions.is_change { " !" } else { "" };
-                format!("{} {:?}{change}", sessions.count, sessions.commands)
+                format!("{} {:?}{change}", sessions.count, sessions.commands.counted)
             }
         };
         entries.into_iter().map(show).collect()

@@ -1,0 +1,150 @@
+//! A system that gives too little: processes, or room for files.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::common::{Ran, SMALL, Sim, is_root};
+
+/// The same command as another user, with so many processes and threads for that user.
+fn with_processes(command: &Command, user: u32, processes: usize) -> Command {
+    let mut limited = Command::new("prlimit");
+    limited
+        .arg(format!("--nproc={processes}"))
+        .arg(command.get_program())
+        .args(command.get_args())
+        .uid(user)
+        .gid(user)
+        .env_clear();
+    for (name, value) in command.get_envs() {
+        limited.envs(value.map(|value| (name, value)));
+    }
+    limited
+}
+
+#[test]
+fn too_few_processes_end_no_change_half_way() {
+    if !is_root("a limit of processes") {
+        return;
+    }
+    // Nobody else has processes of this user.
+    let user = 61_000 + std::process::id() % 4000;
+    let sim = Sim::with("h200", 2);
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let profile = profile.to_str().unwrap();
+    let own = sim.node.dir().join("own");
+    std::fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(user), Some(user)).unwrap();
+    let run_dir = own.join("mig-mps");
+    let command = |args: &[&str]| {
+        let mut command = sim.by_nobody(args);
+        command
+            .env("XDG_RUNTIME_DIR", &own)
+            .env("XDG_STATE_HOME", own.join("state"));
+        command.uid(user).gid(user);
+        command
+    };
+    let records = || {
+        let entries = std::fs::read_dir(&run_dir).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().join("device.json").exists())
+            .count()
+    };
+    let (mut done, mut failed) = (0, 0);
+    let mut processes = 1;
+    while done < 3 {
+        let up = ["up", profile, "--yes"];
+        let ran = Ran::of(&mut with_processes(&command(&up), user, processes));
+        let said = format!("{processes} processes: {}{}", ran.stdout, ran.stderr);
+        assert!([0, 1].contains(&ran.status), "{} with {said}", ran.status);
+        if ran.status == 0 {
+            done += 1;
+            assert_eq!(records(), 2, "{said}");
+        } else {
+            failed += 1;
+            done = 0;
+            let has_journal = run_dir.join("journal.json").exists();
+            assert_eq!(
+                has_journal,
+                ran.stderr.contains("the journal stays"),
+                "{said}"
+            );
+            assert!(records() == 0 || has_journal, "{said}");
+            Ran::of(&mut command(&up)).ended(0);
+        }
+        let down = Ran::of(&mut with_processes(&command(&["down"]), user, processes));
+        let said = format!("{processes} processes: {}{}", down.stdout, down.stderr);
+        // It refuses where the daemons cannot be asked for their clients, and does not take them for dead.
+        let refuses = down
+            .stderr
+            .contains("cannot be asked for its clients: cannot start");
+        let expected = if refuses { &[4][..] } else { &[0, 1] };
+        assert!(
+            expected.contains(&down.status),
+            "{} with {said}",
+            down.status
+        );
+        Ran::of(&mut command(&["down"])).ended(0);
+        assert_eq!(records(), 0, "{said}");
+        assert!(!run_dir.join("journal.json").exists(), "{said}");
+        processes += 1;
+    }
+    assert!(failed > 3, "the limit was met {failed} times");
+}
+
+/// What a change leaves on a file system of the run directory's own that has these options, and after the next one.
+fn on_a_small_disk(sim: &Sim, options: &str) -> Ran {
+    let profile = sim.profile(SMALL);
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let script = format!(
+        "run={run}; mkdir -p $run; mount -t tmpfs -o mode=0755,{options} none $run || exit 99
+         {program} up {profile} --yes >&2; echo status $?; cd $run; find . | sort; cd /
+         mount -o remount,nr_inodes=10000,size=16m $run || exit 99
+         {program} up {profile} --yes >/dev/null 2>&1; echo then $?
+         {program} down --now --destroy-mig --yes >/dev/null 2>&1; echo down $?
+         cd $run; find . -type f | grep -v lock | grep -v node.json",
+        run = sim.node.run_dir().display(),
+        profile = profile.display(),
+    );
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", &script])
+        .env_clear()
+        .envs(sim.node.env());
+    Ran::of(&mut command)
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_made_file_and_no_record_unsaid() {
+    if !is_root("a full disk") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    let inodes = (2..40).map(|count| format!("size=1m,nr_inodes={count}"));
+    let pages = (1..12).map(|count| format!("size={}k,nr_inodes=1000", count * 4));
+    let (mut done, mut failed) = (0, 0);
+    for options in inodes.chain(pages) {
+        let ran = on_a_small_disk(&sim, &options);
+        let said = format!("{options}: {}{}", ran.stdout, ran.stderr);
+        assert!(!ran.stdout.contains(".new"), "{said}");
+        let (first, rest) = ran.stdout.split_once('\n').unwrap();
+        let (left, after) = rest.split_once("then ").unwrap();
+        match first {
+            "status 0" => done += 1,
+            "status 1" => {
+                failed += 1;
+                // NVIDIA's programs only say that they cannot use the directory.
+                let why = ["No space left on device", "did not start"];
+                assert!(why.iter().any(|why| ran.stderr.contains(why)), "{said}");
+                if left.contains("device.json") {
+                    let names_it = ["still there: ", "missing: "]
+                        .iter()
+                        .any(|word| ran.stderr.contains(word));
+                    assert!(names_it, "{said}");
+                }
+            }
+            other => panic!("{other} with {said}"),
+        }
+        assert_eq!(after, "0\ndown 0\n", "{said}");
+    }
+    assert!(done > 2 && failed > 10, "{done} done, {failed} failed");
+}

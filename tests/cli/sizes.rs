@@ -1,0 +1,122 @@
+//! Input that is larger than anything meant.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::common::{SMALL, Sim, without_gpu};
+
+const LARGE: usize = (1 << 20) + 1;
+
+#[test]
+fn a_file_over_1_mib_is_refused_by_name_and_size() {
+    let sim = Sim::with("a100-80gb", 1);
+    let large = "#".repeat(LARGE);
+    let path = sim.profile(&large);
+    let path = path.to_str().unwrap();
+    for args in [&["check", path][..], &["plan", path], &["import", path]] {
+        let ran = sim.run(args).ended(2);
+        let wanted = format!("{path}: it is larger than 1 MiB");
+        assert!(ran.stderr.contains(&wanted), "{args:?}: {}", ran.stderr);
+    }
+    let ran = without_gpu(&["import", "-"], &large).ended(2);
+    assert!(
+        ran.stderr
+            .contains("standard input: it is larger than 1 MiB"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(SMALL, &[]).ended(0);
+    let node = sim.node.run_dir().join("node.json");
+    fs::write(&node, " ".repeat(LARGE)).unwrap();
+    let ran = sim.run(&["status"]).ended(0);
+    let wanted = "node.json: it is larger than 1 MiB";
+    assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
+}
+
+/// A profile with so many blocks, each of its own GPU.
+fn blocks(count: usize) -> String {
+    (0..count).fold(String::new(), |mut text, index| {
+        let select = format!("select = {{ index = [{index}] }}");
+        let _ = write!(text, "[[gpu]]\n{select}\nmig = false\n");
+        text
+    })
+}
+
+#[test]
+fn a_profile_with_too_many_blocks_is_refused_by_number_and_others_are_planned_at_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    let devices = "{ profile = \"1g\" },".repeat(20_000);
+    let devices = format!("[[gpu]]\nselect = {{ all = true }}\ndevices = [ {devices} ]\n");
+    for (text, status, said) in [
+        (blocks(20_000), 2, "has 20000 [[gpu]] blocks: at most 1000"),
+        (devices, 2, "has 20000 entries of devices: at most 10000"),
+        (blocks(1000), 2, "there is no GPU 1"),
+    ] {
+        let path = sim.profile(&text);
+        let begun = Instant::now();
+        let ran = sim.run(&["plan", path.to_str().unwrap()]).ended(status);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+}
+
+#[test]
+fn a_cpu_that_linux_cannot_count_to_is_refused_in_words() {
+    let sim = Sim::with("a100-80gb", 1);
+    let with_cpus = |cpus: &str| format!("{SMALL}\n[mps]\ncpus = \"{cpus}\"\n");
+    for cpus in ["1024", "0-1024", "99999999999999999999"] {
+        let ran = sim.up(&with_cpus(cpus), &[]).ended(2);
+        let is_said = [
+            "there is no CPU 1024: Linux counts to 1023",
+            "is not the number of a CPU",
+        ];
+        assert!(
+            is_said.iter().any(|said| ran.stderr.contains(said)),
+            "{}",
+            ran.stderr
+        );
+    }
+    let ran = sim
+        .run(&["launch", "--cpus", "1024", "--", "true"])
+        .ended(1);
+    assert!(
+        ran.stderr
+            .contains("there is no CPU 1024: Linux counts to 1023"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_long_log_with_many_different_commands_is_shown_at_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down"]).ended(0);
+    let log = sim.node.log_dir().join(uuid).join("control.log");
+    let mut text = String::new();
+    for number in 0..100_000 {
+        let at = "[2026-11-20 17:34:04.000 Control   447]";
+        let _ = write!(
+            text,
+            "{at} NEW UI\n{at} Cmd:get_server_status {number}\n{at} UI closed\n"
+        );
+    }
+    fs::write(&log, text).unwrap();
+    let begun = Instant::now();
+    let ran = sim.run(&[
+        "logs",
+        log.parent().unwrap().file_name().unwrap().to_str().unwrap(),
+    ]);
+    assert!(ran.ended(0).stdout.contains("100000 sessions: "));
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+}
