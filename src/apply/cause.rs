@@ -231,10 +231,7 @@ impl Cause {
 
     /// Whether what undoing leaves is left on purpose: trying again would leave it too.
     pub(super) fn is_meant(&self) -> bool {
-        matches!(
-            self,
-            Self::Stays | Self::StillPartitioned | Self::Noted
-        )
+        matches!(self, Self::Stays | Self::StillPartitioned | Self::Noted)
     }
 
     /// What to do about it, where there is something to say.

@@ -67,7 +67,8 @@ impl Shared<'_> {
             Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
         };
         if let Some(in_the_way) = &launched.in_the_way {
-            self.progress.note(&format!("{}: {in_the_way}", record.name));
+            self.progress
+                .note(&format!("{}: {in_the_way}", record.name));
         }
         let is_new = launched.is_new;
         match self.configure(&daemon, &shall, record, &launched) {

@@ -158,7 +158,10 @@ fn may_need_reset(plan: &Plan) -> bool {
 fn remark_on_users_daemons(node: &Node, ui: &Ui) {
     for foreign in &node.foreign {
         if let Some(command) = foreign.managed_by("down") {
-            ui.note(&format!("Daemon {} is a user's own: {command}", foreign.pid));
+            ui.note(&format!(
+                "Daemon {} is a user's own: {command}",
+                foreign.pid
+            ));
         }
     }
 }

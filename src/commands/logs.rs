@@ -125,18 +125,16 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
     let Some(device) = device else {
         return Err(unknown.into());
     };
-    match logs.of(&device.uuid) {
-        Ok(found) => Ok(found.clone()),
-        Err(_) => {
-            let elsewhere = node.managed_by(&names[0], "logs");
-            bail!(
-                "{} ({}) has no logs: mig-mps has started no daemon for it; {}",
-                names[0],
-                device.uuid,
-                elsewhere.unwrap_or_else(|| "status shows who else serves it".to_owned())
-            )
-        }
+    if let Ok(found) = logs.of(&device.uuid) {
+        return Ok(found.clone());
     }
+    let elsewhere = node.managed_by(&names[0], "logs");
+    bail!(
+        "{} ({}) has no logs: mig-mps has started no daemon for it; {}",
+        names[0],
+        device.uuid,
+        elsewhere.unwrap_or_else(|| "status shows who else serves it".to_owned())
+    )
 }
 
 /// The logs that are wanted and can be read; what cannot is said to be so.

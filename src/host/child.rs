@@ -51,7 +51,9 @@ pub enum RunError {
         begun: String,
     },
     /// The kernel does not end it, as a process that waits for hardware or a file system that hangs.
-    #[error("{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now")]
+    #[error(
+        "{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now"
+    )]
     Unkillable {
         /// The program.
         program: String,
@@ -157,9 +159,7 @@ fn kill(child: &mut Child) -> bool {
     // is nobody else's.
     let _ = id_of(child).map(|group| kill_process_group(group, Signal::KILL));
     let _ = child.kill();
-    let Ok(pidfd) =
-        id_of(child).and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?))
-    else {
+    let Ok(pidfd) = id_of(child).and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?)) else {
         return true;
     };
     let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
@@ -369,7 +369,11 @@ mod tests {
         let output = run(&mut shell(seen), "", LONG).unwrap();
         let lines: Vec<&str> = output.stdout.lines().collect();
         let stat: Vec<&str> = lines[0].split(' ').collect();
-        assert_eq!((stat[0], stat[2]), (stat[1], "0"), "a session without a terminal");
+        assert_eq!(
+            (stat[0], stat[2]),
+            (stat[1], "0"),
+            "a session without a terminal"
+        );
         assert_eq!(lines[1..], ["0 1 2", "0000000000000000", "0022", "/"]);
         drop(secret);
     }
@@ -381,11 +385,19 @@ mod tests {
         assert!(begun.elapsed() < LONG);
         let said = error.to_string();
         assert!(
-            said.starts_with("/bin/sh wrote more than 1024 KiB and was ended; it began with \"abc\\nabc"),
+            said.starts_with(
+                "/bin/sh wrote more than 1024 KiB and was ended; it began with \"abc\\nabc"
+            ),
             "{said}"
         );
         let just_enough = format!("head -c {MOST_OUTPUT} /dev/zero");
-        assert_eq!(run(&mut shell(&just_enough), "", LONG).unwrap().stdout.len(), MOST_OUTPUT);
+        assert_eq!(
+            run(&mut shell(&just_enough), "", LONG)
+                .unwrap()
+                .stdout
+                .len(),
+            MOST_OUTPUT
+        );
     }
 
     #[test]

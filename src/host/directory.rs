@@ -193,8 +193,8 @@ impl Directory {
         // A new file lies in the directory itself: there is nothing to follow.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
-        made.map(File::from)
+        let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
+        file.map(File::from)
             .map_err(|error| in_path(&self.path.join(name), &error.into()))
     }
 
@@ -255,7 +255,12 @@ impl Directory {
     }
 
     /// Gives an entry another name, here or in another directory.
-    pub fn rename(&self, name: impl AsRef<OsStr>, to: &Self, other: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn rename(
+        &self,
+        name: impl AsRef<OsStr>,
+        to: &Self,
+        other: impl AsRef<OsStr>,
+    ) -> io::Result<()> {
         let (name, other) = (name.as_ref(), other.as_ref());
         renameat(&self.fd, name, &to.fd, other).map_err(|error| {
             let error = io::Error::from(error);
@@ -364,9 +369,9 @@ fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     match mkdirat(at, name, Mode::from_raw_mode(mode)) {
         Ok(()) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let made = openat(at, name, flags, Mode::empty())?;
+            let directory = openat(at, name, flags, Mode::empty())?;
             // The umask may have taken bits away.
-            Ok(fchmod(&made, Mode::from_raw_mode(mode))?)
+            Ok(fchmod(&directory, Mode::from_raw_mode(mode))?)
         }
         Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),

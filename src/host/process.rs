@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -139,7 +139,9 @@ impl Process {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
         let mut entries = bytes.split(|byte| *byte == 0);
         entries.find_map(|entry| {
-            let value = entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?;
+            let value = entry
+                .strip_prefix(variable.as_bytes())?
+                .strip_prefix(b"=")?;
             Some(OsString::from_vec(value.to_owned()))
         })
     }
@@ -206,7 +208,11 @@ impl Process {
         let line = fs::read_to_string(self.directory.join("syscall")).ok()?;
         let number = line.split_whitespace().next()?;
         // `running` is no number, and -1 is no system call.
-        Some(number.parse().is_ok_and(|number: i64| POLLS.contains(&number)))
+        Some(
+            number
+                .parse()
+                .is_ok_and(|number: i64| POLLS.contains(&number)),
+        )
     }
 
     /// For how long it has been running.

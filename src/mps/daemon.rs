@@ -165,9 +165,9 @@ impl Daemon {
 
     /// What it takes to be the owner of the pipe directory. Only we can have put it there.
     pub(super) fn limits_of_owner(&self) -> Limits {
-        let owner = self.owner().filter(|(uid, _)| {
-            host::caller() == Uid::ROOT && *uid != Uid::ROOT.0
-        });
+        let owner = self
+            .owner()
+            .filter(|(uid, _)| host::caller() == Uid::ROOT && *uid != Uid::ROOT.0);
         Limits {
             user: owner,
             ..Limits::default()
@@ -186,7 +186,7 @@ impl Daemon {
         let make = || {
             let (logs, name) = self.log_parent()?;
             logs.detach_mounts(name)?;
-            self.put_logs_aside(&logs, name, who.owner())?;
+            put_logs_aside(&logs, name, who.owner())?;
             let directory = logs.make_child_of(name, who.mode(), who.owner(), who.group())?;
             put_non_files_aside(&directory)?;
             let device = self.device_directory()?;
@@ -219,24 +219,6 @@ impl Daemon {
         let parent = Directory::open(self.log.parent().unwrap_or(&self.log))?;
         let name = self.log.file_name().and_then(|name| name.to_str());
         Ok((parent, name.unwrap_or_default()))
-    }
-
-    /// Moves logs that were written as another user out of the way: that user may have put links into the
-    /// directory, for the next daemon to write through.
-    fn put_logs_aside(&self, logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
-        let Some(meta) = logs.stat(name)? else {
-            return Ok(());
-        };
-        if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
-            return Ok(());
-        }
-        let aside = (1..=u16::MAX)
-            .map(|number| format!("{name}.of-{}.{number}", meta.st_uid))
-            .find(|aside| !logs.has(aside));
-        match aside {
-            Some(aside) => logs.rename(name, logs, aside),
-            None => Ok(()),
-        }
     }
 
     /// Removes what daemons leave in the pipe directory, and the directory. One in which its user keeps other files
@@ -277,7 +259,9 @@ impl Daemon {
         let Some(pipe) = self.pipe_directory()? else {
             return Ok(());
         };
-        PIPE_FILES.iter().try_for_each(|file| pipe.remove_file(file))
+        PIPE_FILES
+            .iter()
+            .try_for_each(|file| pipe.remove_file(file))
     }
 
     /// The last `most` bytes of a log; nothing if it cannot be read.
@@ -302,7 +286,9 @@ impl Daemon {
         let logs = LogDir::open(&self.log).ok();
         let tail = |at: usize| {
             let logs = logs.as_ref();
-            logs.map_or_else(Vec::new, |logs| logs.tail(LogFile::ALL[at], self.marks[at], 200))
+            logs.map_or_else(Vec::new, |logs| {
+                logs.tail(LogFile::ALL[at], self.marks[at], 200)
+            })
         };
         [tail(0), tail(1)]
     }
@@ -319,6 +305,24 @@ impl Daemon {
             log: self.log.clone(),
             last_words: self.last_words(),
         }
+    }
+}
+
+/// Moves logs that were written as another user out of the way: that user may have put links into the
+/// directory, for the next daemon to write through.
+fn put_logs_aside(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
+    let Some(meta) = logs.stat(name)? else {
+        return Ok(());
+    };
+    if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
+        return Ok(());
+    }
+    let aside = (1..=u16::MAX)
+        .map(|number| format!("{name}.of-{}.{number}", meta.st_uid))
+        .find(|aside| !logs.has(aside));
+    match aside {
+        Some(aside) => logs.rename(name, logs, aside),
+        None => Ok(()),
     }
 }
 

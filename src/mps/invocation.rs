@@ -59,7 +59,7 @@ impl Invocation {
                 .env("CUDA_VISIBLE_DEVICES", device)
                 .env("CUDA_MPS_LOG_DIRECTORY", log);
             command.args(multiuser.then_some(MULTIUSER));
-            home = other.as_ref().map(|other| other.into()).or(home);
+            home = other.as_ref().map(Into::into).or(home);
         }
         if let Some(home) = home {
             command.env("HOME", home);

@@ -96,14 +96,14 @@ impl Daemon {
     ) -> MpsError {
         let found = self.found(host, owner).len();
         let left = self.end_found(host, owner);
-        let mut notes: Vec<String> = in_the_way.into_iter().collect();
-        if found > 0 {
-            notes.push(format!("what it had started ({found} processes) was ended"));
-        }
-        if !left.is_empty() {
-            notes.push(format!("the kernel does not end {}", list(&left)));
-        }
-        let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
+        let ended = format!("what it had started ({found} processes) was ended");
+        let notes = [
+            in_the_way,
+            (found > 0).then_some(ended),
+            (!left.is_empty()).then(|| format!("the kernel does not end {}", list(&left))),
+        ];
+        let notes = notes.into_iter().flatten();
+        let notes = notes.fold(String::new(), |notes, note| notes + "; " + &note);
         match error {
             error if notes.is_empty() => error,
             MpsError::Failed {
@@ -165,11 +165,17 @@ impl Daemon {
     /// Refuses to end a daemon that has clients.
     fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
         let table = host.processes().unwrap_or_default();
-        let servers: Vec<Pid> = servers_of(&table, daemon).map(|server| server.pid).collect();
+        let servers: Vec<Pid> = servers_of(&table, daemon)
+            .map(|server| server.pid)
+            .collect();
         let Ok(glance) = self.glance(&servers, false, ASK_LIMIT, ASK_LIMIT) else {
             return Ok(());
         };
-        let clients: Vec<Pid> = glance.servers.into_iter().flat_map(|server| server.clients).collect();
+        let clients: Vec<Pid> = glance
+            .servers
+            .into_iter()
+            .flat_map(|server| server.clients)
+            .collect();
         if clients.is_empty() {
             return Ok(());
         }
@@ -192,7 +198,8 @@ impl Daemon {
             LockHolder::Process(pid) => {
                 let process = host.process(pid)?;
                 // The pid in a file of a dead daemon means nothing.
-                let holds = !self.is_daemon_here(&process, owner) && process.owner() != Some(Uid::ROOT);
+                let holds =
+                    !self.is_daemon_here(&process, owner) && process.owner() != Some(Uid::ROOT);
                 let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
                 let name = process.program();
                 holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))

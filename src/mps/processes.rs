@@ -103,9 +103,8 @@ pub(super) fn kill_all_after(processes: &[(Pid, Held)], limit: Duration) -> Vec<
         }
     }
     let until = std::time::Instant::now() + KILL_LIMIT;
-    let is_left = |held: &Held| {
-        !held.ends_within(until.saturating_duration_since(std::time::Instant::now()))
-    };
+    let is_left =
+        |held: &Held| !held.ends_within(until.saturating_duration_since(std::time::Instant::now()));
     let left = processes.iter().filter(|(_, held)| is_left(held));
     left.map(|(pid, _)| *pid).collect()
 }

@@ -69,13 +69,13 @@ impl Daemon {
         };
         match means {
             Means::Session => {}
-            Means::Signals => return self.end_by_signals(daemon.0, held, servers),
+            Means::Signals => return self.end_by_signals(daemon.0, held, &servers),
             Means::Heal => {
                 let left = kill_all_after(&servers, Duration::ZERO);
                 if left.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
                     return Ok(());
                 }
-                return self.end_by_signals(daemon.0, held, servers);
+                return self.end_by_signals(daemon.0, held, &servers);
             }
         }
         if patience == Patience::AT_ONCE {
@@ -103,7 +103,7 @@ impl Daemon {
             }
             return Err(self.failure(failure));
         }
-        self.end_by_signals(daemon.0, held, servers)
+        self.end_by_signals(daemon.0, held, &servers)
     }
 
     /// Ends servers that no daemon has any more, or whose daemon waits for them in vain.
@@ -132,10 +132,10 @@ impl Daemon {
         &self,
         daemon: Pid,
         held: Held,
-        servers: Vec<(Pid, Held)>,
+        servers: &[(Pid, Held)],
     ) -> Result<(), MpsError> {
         let mut left = end_all(&[(daemon, held)]);
-        left.extend(kill_all_after(&servers, GONE_LIMIT));
+        left.extend(kill_all_after(servers, GONE_LIMIT));
         self.ended(&left)
     }
 

@@ -118,7 +118,10 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             MpsProgram::Server => !is_daemon(process.parent),
         };
         let is_ours = is_ours(node, process)
-            || node.strays.iter().any(|stray| stray.server.pid == process.pid);
+            || node
+                .strays
+                .iter()
+                .any(|stray| stray.server.pid == process.pid);
         if !stray || is_ours {
             continue;
         }

@@ -27,9 +27,9 @@ use thiserror::Error;
 use crate::mps::ControlProgram;
 use crate::nvml::Processes;
 
+pub use crate::mps::MpsProgram;
 pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
 pub use foreign::{Foreign, Variable};
-pub use crate::mps::MpsProgram;
 pub use gpu::Gpu;
 pub use journal::{Journal, Taken};
 pub use logs::{DeviceLogs, Logs};

@@ -184,7 +184,7 @@ impl Node {
             Life::Orphan => Some(format!(
                 "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
             )),
-            Life::Hung => Some(self.hung(served)),
+            Life::Hung => Some(hung(served)),
             Life::NoAnswer => Some(match &served.problem {
                 Some(problem) => format!(
                     "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
@@ -229,30 +229,6 @@ impl Node {
             )),
             _ => None,
         }
-    }
-
-    /// What hangs, who still works, and what ends it.
-    fn hung(&self, served: &Served) -> String {
-        let name = &served.record.name;
-        let pids = served.clients.iter().map(|client| client.pid.to_string());
-        let pids: Vec<String> = pids.collect();
-        let (work, cure) = match pids.as_slice() {
-            [] if served.is_known => (
-                "no client works".to_owned(),
-                format!("`mig-mps restart {name}` ends that"),
-            ),
-            [] => (
-                "whether clients still work is hidden".to_owned(),
-                format!("`mig-mps restart {name} --force` ends that, and them"),
-            ),
-            _ => (
-                format!("pid {} still work", pids.join(", ")),
-                format!(
-                    "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
-                ),
-            ),
-        };
-        format!("it hangs: a client died while it connected, and every new one waits for ever; {work}; {cure}")
     }
 
     /// Devices that more than one daemon serves.
@@ -315,10 +291,39 @@ impl Node {
     }
 }
 
+/// What hangs, who still works, and what ends it.
+fn hung(served: &Served) -> String {
+    let name = &served.record.name;
+    let pids = served.clients.iter().map(|client| client.pid.to_string());
+    let pids: Vec<String> = pids.collect();
+    let (work, cure) = match pids.as_slice() {
+        [] if served.is_known => (
+            "no client works".to_owned(),
+            format!("`mig-mps restart {name}` ends that"),
+        ),
+        [] => (
+            "whether clients still work is hidden".to_owned(),
+            format!("`mig-mps restart {name} --force` ends that, and them"),
+        ),
+        _ => (
+            format!("pid {} still work", pids.join(", ")),
+            format!(
+                "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
+            ),
+        ),
+    };
+    format!(
+        "it hangs: a client died while it connected, and every new one waits for ever; {work}; {cure}"
+    )
+}
+
 /// `server 4711 of alice outlived its daemon …`
 fn stray_in_words(stray: &Stray, name: &str) -> String {
     let pid = stray.server.pid;
-    let user = stray.server.user.map_or_else(String::new, |user| format!(" of {}", user_name(user)));
+    let user = stray
+        .server
+        .user
+        .map_or_else(String::new, |user| format!(" of {}", user_name(user)));
     let cure = match stray.clients.as_deref() {
         Some([]) => format!("`up` or `mig-mps down {name}` ends it"),
         Some(clients) => {

@@ -24,26 +24,27 @@ impl Stray {
 
 /// Finds them in the process table. `ours` is the run directory that the caller changes.
 pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut Node) {
-    let has_daemon =
-        |server: &Process| table.get(server.parent).is_some_and(is_daemon);
+    let has_daemon = |server: &Process| table.get(server.parent).is_some_and(is_daemon);
     let servers = table
         .iter()
         .filter(|process| MpsProgram::of(process) == Some(MpsProgram::Server));
-    let strays = servers.filter(|server| !has_daemon(server)).filter_map(|server| {
-        let mut devices = node.devices().map(|device| device.uuid);
-        let uuid = devices.find(|uuid| serves_in(server, &ours.pipe_dir(uuid)))?;
-        // One that has ended since left no stray.
-        host.hold(server.pid, server.started)?;
-        Some(Stray {
-            clients: clients(node, &uuid),
-            uuid,
-            server: ServerProcess {
-                pid: server.pid,
-                user: server.owner(),
-            },
-            started: server.started,
-        })
-    });
+    let strays = servers
+        .filter(|server| !has_daemon(server))
+        .filter_map(|server| {
+            let mut devices = node.devices().map(|device| device.uuid);
+            let uuid = devices.find(|uuid| serves_in(server, &ours.pipe_dir(uuid)))?;
+            // One that has ended since left no stray.
+            host.hold(server.pid, server.started)?;
+            Some(Stray {
+                clients: clients(node, &uuid),
+                uuid,
+                server: ServerProcess {
+                    pid: server.pid,
+                    user: server.owner(),
+                },
+                started: server.started,
+            })
+        });
     node.strays = strays.collect();
 }
 

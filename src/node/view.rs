@@ -158,7 +158,6 @@ impl<'a> View<'a> {
         true
     }
 
-
     /// The servers of the daemon.
     fn servers(self, daemon: Pid) -> Vec<&'a Process> {
         let daemon = self.table.get(daemon).into_iter();
@@ -235,6 +234,18 @@ impl<'a> View<'a> {
             children = seen.servers.iter().map(|server| server.pid).collect();
             glance = asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT);
         }
+        self.take(glance, served, daemon, &children, seen)
+    }
+
+    /// Fills in what came of asking; returns what may do again.
+    fn take(
+        self,
+        glance: Result<Glance, MpsError>,
+        served: &mut Served,
+        daemon: Pid,
+        children: &[Pid],
+        seen: Option<Seen>,
+    ) -> Option<Remembered> {
         match glance {
             Ok(mut glance) => {
                 // Measured: a server that was killed is listed for a moment, with a fault.
@@ -369,7 +380,7 @@ impl<'a> View<'a> {
             Life::Hung
         } else if servers.is_empty() {
             Life::NoServerYet
-        } else if !servers.iter().all(|server| has_gpu(&server)) {
+        } else if !servers.iter().all(has_gpu) {
             Life::Starting
         } else if servers
             .iter()
@@ -384,9 +395,15 @@ impl<'a> View<'a> {
     fn fill_in_processes(self, served: &mut Served, daemon: Pid) {
         let servers = self.servers(daemon);
         let of = servers.first().map(|server| server.pid);
-        served.servers = servers.iter().map(|server| self.server(server.pid)).collect();
+        served.servers = servers
+            .iter()
+            .map(|server| self.server(server.pid))
+            .collect();
         served.is_known = self.processes.is_some();
-        let clients = self.processes.into_iter().flat_map(|processes| &processes.clients);
+        let clients = self
+            .processes
+            .into_iter()
+            .flat_map(|processes| &processes.clients);
         served.clients = clients
             .map(|usage| self.client(Pid(usage.pid), of))
             .collect();

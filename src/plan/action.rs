@@ -434,7 +434,11 @@ impl fmt::Display for Action {
             }
             Self::StartServer(server) => write!(f, "start the server of {}", server.name),
             Self::EndStray(stray) => {
-                write!(f, "end server {} of {}, which outlived its daemon", stray.server.0, stray.name)
+                write!(
+                    f,
+                    "end server {} of {}, which outlived its daemon",
+                    stray.server.0, stray.name
+                )
             }
         }
     }

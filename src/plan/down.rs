@@ -1,6 +1,6 @@
 use super::daemons::{HUNG, unreadable};
-use super::{standing, strays};
 use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
+use super::{standing, strays};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::{Means, Patience};

@@ -167,13 +167,13 @@ impl Kill {
 }
 
 /// True if more than a daemon's word makes a process a client.
-fn is_certain(node: &Node, served: &Served, client: &Client, server: Option<Uid>) -> bool {
+fn is_certain(node: &Node, served: &Served, client: &Client, user: Option<Uid>) -> bool {
     let listed = node.processes.get(&served.record.uuid);
     let is_listed = listed.is_some_and(|processes| {
         let mut clients = processes.clients.iter();
         clients.any(|usage| usage.pid == client.pid.0)
     });
-    is_listed || (client.user.is_some() && client.user == server)
+    is_listed || (client.user.is_some() && client.user == user)
 }
 
 /// Root ends no client of a user's daemon by a control session.
@@ -187,7 +187,10 @@ fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
     };
     Obstacle {
         what: format!("the daemon of {name} is {user}'s: root opens no control session with it"),
-        hint: format!("runuser -u {user} -- mig-mps kill {name} {}", pids.join(" ")),
+        hint: format!(
+            "runuser -u {user} -- mig-mps kill {name} {}",
+            pids.join(" ")
+        ),
     }
 }
 

@@ -126,7 +126,9 @@ fn stop(served: &Served) -> Stop {
             Life::Orphan => {
                 obstacle.hint = format!("no program reaches it any more: {all_the_same}");
             }
-            Life::NoAnswer | Life::Hung => obstacle.hint = format!("{}; {all_the_same}", obstacle.hint),
+            Life::NoAnswer | Life::Hung => {
+                obstacle.hint = format!("{}; {all_the_same}", obstacle.hint);
+            }
             _ => {}
         }
     }

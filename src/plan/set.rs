@@ -30,9 +30,8 @@ pub fn set(
         hint: "run mig-mps up with its profile, which goes on from there, or mig-mps restart"
             .to_owned(),
     };
-    let served = served.ok_or_else(|| {
-        unserved(node, name, "set", refused("mig-mps does not serve it"))
-    })?;
+    let served =
+        served.ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
     let record = &served.record;
     if served.run_dir != *home {
         return Err(elsewhere(served).into());

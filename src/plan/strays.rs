@@ -6,7 +6,11 @@ use crate::node::{Node, Stray};
 
 /// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
 pub(super) fn end_idle(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Stray) -> bool) {
-    for stray in node.strays.iter().filter(|stray| stray.is_idle() && is_meant(stray)) {
+    for stray in node
+        .strays
+        .iter()
+        .filter(|stray| stray.is_idle() && is_meant(stray))
+    {
         end(node, plan, stray);
     }
 }

@@ -153,12 +153,9 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     lines.extend(group[0].compute_mode.map(mode));
     // Its daemon goes on.
     let is_healed = |start: &Start| {
-        let steps = group.iter().flat_map(|gpu| &gpu.steps);
-        let mut stops = steps.filter_map(|step| match &step.action {
-            Action::Stop(stop) => Some(stop),
-            _ => None,
-        });
-        stops.any(|stop| stop.name == start.name && stop.means == Means::Heal)
+        group.iter().flat_map(|gpu| &gpu.steps).any(|step| {
+            matches!(&step.action, Action::Stop(stop) if stop.name == start.name && stop.means == Means::Heal)
+        })
     };
     lines.extend(daemons(group, "+ start", |action| match action {
         Action::Start(start) if !is_healed(start) => Some(&start.name),

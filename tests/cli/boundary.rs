@@ -73,7 +73,10 @@ fn children_hold_nothing_of_roots() {
         let ran = on_a_terminal(&sim, &script);
         assert_eq!(ran.status, 0, "{}", ran.stdout);
         let report = fs::read_to_string(sim.node.dir().join("report")).unwrap();
-        assert!(report.lines().count() >= 2, "a daemon and a session: {report}");
+        assert!(
+            report.lines().count() >= 2,
+            "a daemon and a session: {report}"
+        );
         let uid = if serve.is_empty() { 0 } else { NOBODY };
         for line in report.lines() {
             let expected = format!(
@@ -85,9 +88,14 @@ fn children_hold_nothing_of_roots() {
         let device = sim.device("0");
         for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
             let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-            let files: Vec<PathBuf> = open.filter_map(|fd| fs::read_link(fd.path()).ok()).collect();
+            let files: Vec<PathBuf> = open
+                .filter_map(|fd| fs::read_link(fd.path()).ok())
+                .collect();
             assert!(!files.contains(&secret), "{serve}: {files:?}");
-            assert!(!files.iter().any(|file| file.starts_with("/dev/pts")), "{files:?}");
+            assert!(
+                !files.iter().any(|file| file.starts_with("/dev/pts")),
+                "{files:?}"
+            );
             assert_eq!(stat(pid, 4), "0", "a terminal");
         }
     }
@@ -103,10 +111,16 @@ fn root_reads_no_users_records() {
     let profile = sim.profile(&whole(""));
     Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
     let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
-    for args in [&["status"][..], &["down"], &["up", profile.to_str().unwrap()], &["logs", "0"]] {
+    for args in [
+        &["status"][..],
+        &["down"],
+        &["up", profile.to_str().unwrap()],
+        &["logs", "0"],
+    ] {
         let ran = Ran::of(sim.command(args).env("MIG_MPS_RUN_DIR", &theirs));
         assert!(
-            ran.stderr.contains("it belongs to nobody") || ran.stdout.contains("it belongs to nobody"),
+            ran.stderr.contains("it belongs to nobody")
+                || ran.stdout.contains("it belongs to nobody"),
             "{args:?}: {}{}",
             ran.stdout,
             ran.stderr
@@ -116,10 +130,19 @@ fn root_reads_no_users_records() {
     let status = sim.status();
     let foreign = &status["foreign"][0];
     assert_eq!(foreign["user"], "nobody", "{status:#}");
-    assert!(foreign["pipe_directory"].as_str().unwrap().starts_with(theirs.to_str().unwrap()));
+    assert!(
+        foreign["pipe_directory"]
+            .as_str()
+            .unwrap()
+            .starts_with(theirs.to_str().unwrap())
+    );
     assert!(status["devices"][0]["daemon_pid"].is_null(), "{status:#}");
     let runtime = theirs.parent().unwrap().display();
-    for args in [&["restart", "0"][..], &["set", "0", "max-clients=3"], &["kill", "0", "1"]] {
+    for args in [
+        &["restart", "0"][..],
+        &["set", "0", "max-clients=3"],
+        &["kill", "0", "1"],
+    ] {
         let ran = sim.run(args).ended(4);
         let hint = format!(
             "hint: runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0",
@@ -129,7 +152,11 @@ fn root_reads_no_users_records() {
     }
     for args in [&["down"][..], &["logs", "0"]] {
         let ran = sim.run(args);
-        assert!(ran.stderr.contains("runuser -u nobody"), "{args:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("runuser -u nobody"),
+            "{args:?}: {}",
+            ran.stderr
+        );
     }
     Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
 }
@@ -153,7 +180,10 @@ fn a_lock_that_somebody_holds_means_nothing() {
             File::create(&lock).unwrap();
             fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
         } else {
-            assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                fs::metadata(&lock).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
         }
         let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -215,7 +245,9 @@ fn nobody_can_take_the_lock_before_the_daemon_does() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"all\""), &[]).ended(0);
     let mut racer = Command::new("python3");
-    racer.args(["-c", RACE]).arg(pipe(&sim).join("control_lock"));
+    racer
+        .args(["-c", RACE])
+        .arg(pipe(&sim).join("control_lock"));
     let mut racer = racer.uid(NOBODY).gid(NOBODY).spawn().unwrap();
     for _ in 0..15 {
         sim.run(&["restart", "0", "--yes"]).ended(0);
@@ -253,16 +285,28 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     fs::create_dir(sim.node.run_dir()).unwrap();
     symlink(&victim, sim.node.run_dir().join("lock")).unwrap();
     let ran = sim.run(&up).ended(1);
-    assert!(ran.stderr.contains("it is a link: not followed"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("it is a link: not followed"),
+        "{}",
+        ran.stderr
+    );
     assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
 
     let hers = sim.node.run_dir().with_file_name("h");
     fs::create_dir(&hers).unwrap();
     std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", hers.join("run"))).ended(1);
-    assert!(ran.stderr.contains("it belongs to nobody"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("it belongs to nobody"),
+        "{}",
+        ran.stderr
+    );
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", hers.join("log"))).ended(1);
-    assert!(ran.stderr.contains("it belongs to nobody"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("it belongs to nobody"),
+        "{}",
+        ran.stderr
+    );
     // A link of hers on the way.
     let link = sim.node.run_dir().with_file_name("l");
     symlink(sim.node.dir(), &link).unwrap();
@@ -275,7 +319,11 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     )
     .unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
-    assert!(ran.stderr.contains("it is a link that belongs to nobody"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("it is a link that belongs to nobody"),
+        "{}",
+        ran.stderr
+    );
     assert_eq!(sim.happened("daemon start"), 0);
 }
 
@@ -291,7 +339,11 @@ fn an_answer_without_end_is_cut_off() {
     fs::write(&endless, "#!/bin/sh\nexec yes 'all is well'\n").unwrap();
     fs::set_permissions(&endless, fs::Permissions::from_mode(0o755)).unwrap();
     let _client = sim.client("0");
-    let status = Ran::of(sim.command(&["status", "--json"]).env("MIG_MPS_CONTROL", &endless)).json();
+    let status = Ran::of(
+        sim.command(&["status", "--json"])
+            .env("MIG_MPS_CONTROL", &endless),
+    )
+    .json();
     let problem = status["problems"].to_string();
     assert!(problem.contains("wrote more than 1024 KiB"), "{problem}");
 }
@@ -309,7 +361,11 @@ fn a_fifo_as_a_log_holds_nobody_up() {
     let log = sim.node.log_dir().join(uuid);
     for name in ["control.log", "server.log"] {
         fs::remove_file(log.join(name)).unwrap();
-        shell(format!("mkfifo {0}; chown nobody {0}", log.join(name).display())).ended(0);
+        shell(format!(
+            "mkfifo {0}; chown nobody {0}",
+            log.join(name).display()
+        ))
+        .ended(0);
     }
     let begun = std::time::Instant::now();
     sim.up(&whole(HERS), &[]).ended(0);
@@ -347,8 +403,19 @@ fn a_mount_on_a_pipe_directory_is_detached() {
         .map_while(Result::ok)
         .collect();
     assert_eq!(documents.len(), 3, "{}{}", ran.stdout, ran.stderr);
-    assert_eq!(in_state(&documents[0], "ready"), [""; 0], "{}", documents[0]);
-    assert!(documents[0]["problems"].to_string().contains("mounted a file system"), "{}", documents[0]);
+    assert_eq!(
+        in_state(&documents[0], "ready"),
+        [""; 0],
+        "{}",
+        documents[0]
+    );
+    assert!(
+        documents[0]["problems"]
+            .to_string()
+            .contains("mounted a file system"),
+        "{}",
+        documents[0]
+    );
     assert_eq!(in_state(&documents[1], "ready"), ["0"], "{}", ran.stderr);
     assert_eq!(documents[2], 0, "no mount is left");
 }
@@ -389,8 +456,15 @@ fn kill_signals_nobody_elses_process() {
     let mut kill = sim.command(&["kill", "0", &pid, "--signal=KILL", "--yes"]);
     let ran = Ran::of(kill.env("MIG_MPS_CONTROL", &liar));
     assert_eq!(ran.status, 4, "{}", ran.stdout);
-    assert!(ran.stderr.contains("runuser -u nobody -- mig-mps kill 0"), "{}", ran.stderr);
-    assert!(is_alive(&Value::from(service.pid())), "a root service was killed");
+    assert!(
+        ran.stderr.contains("runuser -u nobody -- mig-mps kill 0"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        is_alive(&Value::from(service.pid())),
+        "a root service was killed"
+    );
 }
 
 /// Her directories stay hers, and root's are root's.

@@ -20,7 +20,9 @@ fn hung(mps: &str) -> Sim {
 fn starve(sim: &Sim) {
     let app = sim.node.program("cuda-app").get_program().to_owned();
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", "ulimit -n 24; exec \"$0\" run 0"]).arg(app);
+    shell
+        .args(["-c", "ulimit -n 24; exec \"$0\" run 0"])
+        .arg(app);
     shell.env_clear().envs(sim.node.env());
     let pipe = sim.node.run_dir().join("by-name/0/pipe");
     let ran = Ran::of(shell.env("CUDA_MPS_PIPE_DIRECTORY", pipe));
@@ -41,10 +43,17 @@ fn a_hung_device_is_never_called_ready() {
     let begun = Instant::now();
     let status = sim.status();
     assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert!(problem.starts_with("it hangs: "), "{problem}");
-    assert!(problem.contains("no client works; `mig-mps restart 0` ends that"), "{problem}");
+    assert!(
+        problem.contains("no client works; `mig-mps restart 0` ends that"),
+        "{problem}"
+    );
     assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
 }
 
@@ -54,8 +63,16 @@ fn a_restart_of_a_hung_device_needs_no_force_and_keeps_the_daemon() {
     let before = sim.device("0");
     let begun = Instant::now();
     let ran = sim.run(&["restart", "0"]).ended(0);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    assert!(ran.stdout.contains("end the hung server of"), "{}", ran.stdout);
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(
+        ran.stdout.contains("end the hung server of"),
+        "{}",
+        ran.stdout
+    );
     let after = sim.device("0");
     assert_eq!(after["state"], "ready");
     assert_eq!(after["daemon_pid"], before["daemon_pid"]);
@@ -76,10 +93,18 @@ fn who_still_works_is_named_and_ended_only_by_force() {
     assert!(problem.contains("still work"), "{problem}");
     assert!(problem.contains(&worker.pid().to_string()), "{problem}");
     let refused = sim.run(&["restart", "0"]).ended(4);
-    assert!(refused.stderr.contains(&worker.pid().to_string()), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains(&worker.pid().to_string()),
+        "{}",
+        refused.stderr
+    );
     let begun = Instant::now();
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert!(worker.finish().output.contains("err 8"), "its calls fail");
     clients_go_on(&sim);
@@ -91,7 +116,11 @@ fn down_takes_a_hung_device_away_without_force() {
     let device = sim.device("0");
     let begun = Instant::now();
     sim.run(&["down"]).ended(0);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
     assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
     assert_eq!(sim.run_dir(), ["lock"]);
 }
@@ -110,7 +139,11 @@ fn down_by_force_ends_whatever_state_the_daemon_is_in() {
         sim.run(&["down"]).ended(4);
         let begun = Instant::now();
         sim.run(&["down", "--now"]).ended(0);
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            begun.elapsed()
+        );
         assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
         assert_eq!(sim.run_dir(), ["lock"]);
         drop(worker);
@@ -124,7 +157,12 @@ fn up_cures_a_hung_device_and_down_asks_it_nothing() {
     let ran = sim.up(&whole(""), &["--yes"]).ended(0);
     assert!(ran.stdout.contains("it hangs"), "{}", ran.stdout);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
-    assert!(sim.up(&whole(""), &[]).ended(0).stderr.starts_with("Nothing to do"));
+    assert!(
+        sim.up(&whole(""), &[])
+            .ended(0)
+            .stderr
+            .starts_with("Nothing to do")
+    );
 }
 
 /// A server that outlived its daemon keeps its GPU memory: it is shown, and ended when it has no clients.
@@ -179,13 +217,23 @@ fn a_users_hung_device_is_seen_and_cured() {
         return;
     }
     let sim = Sim::with("h200", 1);
-    sim.up(&whole("serve = \"user:nobody\""), &["--yes"]).ended(0);
+    sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
+        .ended(0);
     let app = sim.node.program("cuda-app").get_program().to_owned();
     let mut starved = Command::new("setpriv");
-    starved.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/bin/sh", "-c"]);
+    starved.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "/bin/sh",
+        "-c",
+    ]);
     starved.args(["ulimit -n 24; exec \"$0\" run 0"]).arg(app);
     starved.env_clear().envs(sim.node.env());
-    Ran::of(starved.env("CUDA_MPS_PIPE_DIRECTORY", sim.node.run_dir().join("by-name/0/pipe")));
+    Ran::of(starved.env(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        sim.node.run_dir().join("by-name/0/pipe"),
+    ));
     assert_eq!(in_state(&sim.status(), "hung"), ["0"]);
     sim.run(&["restart", "0"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

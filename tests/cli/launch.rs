@@ -236,7 +236,12 @@ fn the_helper_is_hidden_and_runs_no_other_program() {
     }
     let mut session = sim.command(&["launch", "--pipe", "/nowhere", "session"]);
     let ran = Ran::of(&mut session).ended(1);
-    assert!(ran.stderr.contains("Cannot find MPS control daemon process"), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .contains("Cannot find MPS control daemon process"),
+        "{}",
+        ran.stderr
+    );
 }
 
 /// What a user keeps beside her daemon's files holds nobody up, and is not lost.

@@ -1,7 +1,7 @@
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -87,7 +87,9 @@ impl LogDir {
     pub(super) fn is_in_place(&self) -> io::Result<bool> {
         let opened = self.dir.stat_self()?;
         let there = self.parent.stat(&self.name);
-        Ok(matches!(there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)))
+        Ok(
+            matches!(there, Ok(Some(there)) if (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)),
+        )
     }
 
     /// The length of a log in bytes; 0 if there is none.
