@@ -230,10 +230,11 @@ fn a_users_hung_device_is_seen_and_cured() {
     ]);
     starved.args(["ulimit -n 24; exec \"$0\" run 0"]).arg(app);
     starved.env_clear().envs(sim.node.env());
-    Ran::of(starved.env(
+    let ran = Ran::of(starved.env(
         "CUDA_MPS_PIPE_DIRECTORY",
         sim.node.run_dir().join("by-name/0/pipe"),
     ));
+    assert!(ran.stdout.contains("err 46"), "{ran:?}");
     assert_eq!(in_state(&sim.status(), "hung"), ["0"]);
     sim.run(&["restart", "0"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

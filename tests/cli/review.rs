@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell, stop};
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, shell, stop};
 
 const ONE_EACH: &str = r#"
 [[gpu]]

@@ -82,7 +82,7 @@ fn a_cpu_that_linux_cannot_count_to_is_refused_in_words() {
         );
     }
     let ran = sim
-        .run(&["launch", "--cpus", "1024", "--", "true"])
+        .run(&["launch", "--cpus", "1024", "--pipe", "/nowhere", "session"])
         .ended(1);
     assert!(
         ran.stderr

@@ -125,7 +125,7 @@ impl Scene {
 
     fn step(&mut self, gpu: usize, action: &Action) {
         match action {
-            Action::Stop(_) => {}
+            Action::Stop(_) | Action::EndStray(_) => {}
             Action::DestroyComputeInstance { instance, compute } => {
                 let instance = self.at(gpu, *instance);
                 let found = instance
