@@ -1,5 +1,7 @@
 //! `mig-mps down`
 
+use std::cell::RefCell;
+
 use anyhow::{Context as _, Result};
 use clap::Args;
 
@@ -7,7 +9,7 @@ use super::drain::{AT_ONCE, Drain, seconds};
 use super::{NotReadBack, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home};
-use crate::node::{Look, Node, RunDir, observe};
+use crate::node::{Look, Node, Observer, RunDir, observe};
 use crate::plan::{self, Action, Down, Plan};
 use crate::render::{Consent, Ui};
 
@@ -73,9 +75,11 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         reset: args.reset,
         stop_holders: args.stop_holders,
     };
+    // One observer: what hangs is not waited for at each look.
+    let observer = RefCell::new(Observer::new(environment));
     let patience = Drain::of(args.drain.filter(|_| !args.now));
     let (lock, node, plan) = loop {
-        let shown = patience.wait(|| plan(&observe(environment, Look::Clients)?), ui)?;
+        let shown = patience.wait(|| plan(&observer.borrow_mut().look(Look::Clients)?), ui)?;
         if shown.is_empty() && !args.purge {
             ui.note(&report(&shown));
             remark_on_users_daemons(&observe(environment, Look::Clients)?, ui);
@@ -102,7 +106,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             ui.confirm(&shown, allowed, given)?;
         }
         let lock = locked(environment, &home)?;
-        let node = observe(environment, Look::Clients)?;
+        let node = observer.borrow_mut().look(Look::Clients)?;
         match plan(&node) {
             Ok(now) if !now.disturbs_more_than(&shown) => break (lock, node, now),
             Ok(_) => ui.note("The node has changed meanwhile."),

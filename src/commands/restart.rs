@@ -1,5 +1,7 @@
 //! `mig-mps restart`
 
+use std::cell::RefCell;
+
 use anyhow::{Context as _, Result};
 use clap::Args;
 
@@ -8,7 +10,7 @@ use super::drain::{AT_ONCE, Drain, seconds};
 use super::{NotReadBack, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::Environment;
-use crate::node::{Look, Node, RunDir, observe};
+use crate::node::{Look, Node, Observer, RunDir, observe};
 use crate::plan::{self, Plan};
 use crate::render::Ui;
 
@@ -41,8 +43,10 @@ pub fn run(args: &RestartArgs, environment: &Environment, ui: &Ui) -> Result<()>
     let home = environment.home()?;
     let programs = environment.mps_programs()?;
     let run_dir = RunDir::at(&home.run);
+    // One observer: what hangs is not waited for at each look.
+    let observer = RefCell::new(Observer::new(environment));
     let plan = || -> Result<(Node, Plan)> {
-        let node = observe(environment, Look::Clients)?;
+        let node = observer.borrow_mut().look(Look::Clients)?;
         let plan = plan::restart(&node, &run_dir, &node.resolve(&args.devices)?)?;
         let plan = if args.force {
             plan.by_force(args.drain.unwrap_or(AT_ONCE))

@@ -1,5 +1,6 @@
 //! `mig-mps up`
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use super::{NotAsWanted, NotReadBack, accounts, large_logs, look_for, pick_up_in
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Node, RunDir, observe};
+use crate::node::{Node, Observer, RunDir};
 use crate::plan::{self, Action, Plan};
 use crate::profile::{Profile, Serve};
 use crate::render::Ui;
@@ -63,6 +64,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         ui,
         home: environment.home()?,
         programs: environment.mps_programs()?,
+        observer: RefCell::new(Observer::new(environment)),
     };
     let drain = Drain::of(args.drain.filter(|_| !args.force));
     up.check_pipe_dirs()?;
@@ -140,6 +142,8 @@ struct Up<'a> {
     ui: &'a Ui,
     home: Home,
     programs: MpsPrograms,
+    /// One for all looks: what hangs is not waited for at each of them.
+    observer: RefCell<Observer<'a>>,
 }
 
 impl Up<'_> {
@@ -154,7 +158,7 @@ impl Up<'_> {
     }
 
     fn plan(&self) -> Result<(Node, Plan)> {
-        let node = observe(self.environment, look_for(self.profile))?;
+        let node = self.observer.borrow_mut().look(look_for(self.profile))?;
         let home = RunDir::at(&self.home.run);
         let plan = plan::up(&node, self.profile, &home, self.environment.caller)?;
         let plan = if self.args.force {

@@ -205,14 +205,15 @@ impl Process {
     /// True if its main thread waits for whatever comes next, as an idle server program does; false if it is busy
     /// or waits for something particular. `None` where that is hidden.
     pub fn is_polling(&self) -> Option<bool> {
-        let line = fs::read_to_string(self.directory.join("syscall")).ok()?;
-        let number = line.split_whitespace().next()?;
-        // `running` is no number, and -1 is no system call.
-        Some(
-            number
-                .parse()
-                .is_ok_and(|number: i64| POLLS.contains(&number)),
-        )
+        is_polling(&self.directory)
+    }
+
+    /// True if all its threads do.
+    pub fn is_polling_in_all_threads(&self) -> Option<bool> {
+        self.is_polling()?;
+        let mut tasks = fs::read_dir(self.directory.join("task")).ok()?.flatten();
+        // One that has ended since waits for nothing.
+        Some(!tasks.any(|task| is_polling(&task.path()) == Some(false)))
     }
 
     /// For how long it has been running.
@@ -226,6 +227,18 @@ impl Process {
         let started = self.started.0 as f64 / rustix::param::clock_ticks_per_second() as f64;
         std::time::Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
     }
+}
+
+/// True if the process or thread with that directory sits in one of the [`POLLS`]; `None` where that is hidden.
+fn is_polling(directory: &Path) -> Option<bool> {
+    let line = fs::read_to_string(directory.join("syscall")).ok()?;
+    let number = line.split_whitespace().next()?;
+    // `running` is no number, and -1 is no system call.
+    Some(
+        number
+            .parse()
+            .is_ok_and(|number: i64| POLLS.contains(&number)),
+    )
 }
 
 /// The environment a process was started with.

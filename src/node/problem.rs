@@ -306,7 +306,11 @@ fn hung(served: &Served) -> String {
             format!("`mig-mps restart {name} --force` ends that, and them"),
         ),
         _ => (
-            format!("pid {} still work", pids.join(", ")),
+            format!(
+                "pid {} still work{}",
+                pids.join(", "),
+                if pids.len() == 1 { "s" } else { "" }
+            ),
             format!(
                 "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
             ),

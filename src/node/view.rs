@@ -323,20 +323,31 @@ impl<'a> View<'a> {
         None
     }
 
-    /// True if the main thread of the daemon or of a server does not wait for whatever comes next, in several samples:
-    /// it may hang. Measured on an H200: healthy ones sit in `poll`; of a hung device the server sits in a futex, and
-    /// the daemon in `recvmsg` as soon as it wants something of the server. `None` where that is hidden.
+    /// True if the daemon or a server does not wait for whatever comes next, in several samples: it may hang. Measured
+    /// on an H200: the main threads of healthy ones sit in `poll`, and so do all threads of a server without clients.
+    /// Of a hung device a worker thread of the server sits in a futex, then its main thread too, and the daemon's in
+    /// `recvmsg` as soon as it wants something of the server. `None` where that is hidden.
     fn is_busy(self, daemon: Pid) -> Option<bool> {
         let servers = self.servers(daemon);
         let mut pids: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
         pids.push(daemon);
+        let has_clients = self
+            .processes
+            .is_none_or(|processes| !processes.clients.is_empty());
+        let is_waiting = |process: &Process| {
+            if process.pid == daemon || has_clients {
+                process.is_polling()
+            } else {
+                process.is_polling_in_all_threads()
+            }
+        };
         for sample in 0..SAMPLES {
             if sample > 0 {
                 std::thread::sleep(BETWEEN_SAMPLES);
             }
             let mut busy = Vec::new();
             for &pid in &pids {
-                if !self.host.process(pid)?.is_polling()? {
+                if !is_waiting(&self.host.process(pid)?)? {
                     busy.push(pid);
                 }
             }

@@ -170,7 +170,9 @@ fn up_cures_a_hung_device_and_down_asks_it_nothing() {
 fn a_server_without_its_daemon_is_shown_and_ended() {
     for command in ["down", "up"] {
         let sim = hung("");
+        // Asked by this, its main thread hangs too; before that it ends with its daemon.
         let device = sim.device("0");
+        assert_eq!(device["state"], "hung");
         let daemon = i32::try_from(device["daemon_pid"].as_i64().unwrap()).unwrap();
         let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
         rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
