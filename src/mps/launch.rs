@@ -4,7 +4,7 @@ use super::invocation::{MULTIUSER, Task};
 use super::processes::{end_all, serves_in};
 use super::program::{MpsProgram, servers_of};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError, WhoMay};
-use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, open_files, user_name};
+use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, caller, open_files, user_name};
 use crate::profile::{Cpus, NOFILE};
 
 /// How long `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle H200,
@@ -14,6 +14,10 @@ const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 /// How long the daemon may take to lock its directory after the launcher said it was done.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// The fewest files that a daemon can work with. On an H200 it worked with 64; with 20 its server did not start and its
+/// log grew without pause.
+const FEWEST_FILES: u64 = 64;
 
 /// How long a daemon that nobody recorded may take to say who its clients are.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
@@ -55,12 +59,25 @@ impl Daemon {
         Ok(())
     }
 
+    /// Refuses to start a daemon with so few open files that it serves nobody. Root may raise any limit.
+    fn check_files(&self) -> Result<(), MpsError> {
+        match open_files() {
+            (_, Some(most)) if most < FEWEST_FILES && caller() != Uid::ROOT => {
+                Err(self.failure(format!(
+                    "this user may have {most} files open, and an MPS daemon needs {FEWEST_FILES}: raise ulimit -n"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Starts the daemon for one device. Until it holds its lock, nobody but its user can enter its pipe directory.
     ///
     /// A daemon that runs already in the directory and that nobody recorded (an interrupted `up` left it) is taken
     /// over if it serves this device, and ended otherwise. A start that fails ends what it has started.
     pub fn launch(&self, host: &Host, wanted: &Launch) -> Result<Launched, MpsError> {
         self.check_path()?;
+        self.check_files()?;
         self.check_readers(wanted)?;
         let owner = wanted.who.owner();
         if let Some(process) = self.running(host, wanted)? {

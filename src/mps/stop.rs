@@ -95,7 +95,12 @@ impl Daemon {
                 limit.as_secs()
             );
             // Measured: the daemon goes on with a quit whose caller has gone.
-            if said.is_empty() {
+            if said.is_empty() && self.program.queues_sessions {
+                failure.push_str(
+                    ": a client has joined at the last moment, or another control session is open; the quit may still \
+                     be carried out",
+                );
+            } else if said.is_empty() {
                 failure.push_str(
                     ": a client has joined at the last moment; no other is admitted, and the daemon \
                      ends when that one does",

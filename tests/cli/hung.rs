@@ -7,6 +7,7 @@ use insta::assert_snapshot;
 
 use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain};
 use crate::settings::{ask, whole};
+use crate::watch::Watch;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
@@ -253,4 +254,54 @@ fn the_plan_of_a_cure_says_what_it_is() {
       - end the hung server of 1 daemon (it hangs: every new client waits for ever): 0
       + start the server of 1 daemon (it hangs: every new client waits for ever): 0
     ");
+}
+
+/// It is shown in the second look after it happened, at the latest.
+#[test]
+fn watch_shows_it_within_two_looks() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let mut watch = Watch::start(&sim);
+    let before = watch.await_looks(0, 1);
+    starve(&sim);
+    // One look may have begun before.
+    let after = watch.await_looks(before, 3);
+    assert!(
+        watch.seen[before..after].contains("hung"),
+        "{}",
+        &watch.seen[before..after]
+    );
+}
+
+/// A daemon that could serve nobody is not started.
+#[test]
+fn too_few_files_are_refused() {
+    if !is_root("too_few_files_are_refused") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    let up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
+    let mut limited = Command::new("prlimit");
+    limited.args([
+        "--nofile=40:40",
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+    ]);
+    limited
+        .arg(up.get_program())
+        .args(up.get_args())
+        .env_clear();
+    for (name, value) in up.get_envs() {
+        limited.envs(value.map(|value| (name, value)));
+    }
+    let ran = Ran::of(&mut limited).ended(1);
+    assert!(
+        ran.stderr
+            .contains("may have 40 files open, and an MPS daemon needs 64"),
+        "{}",
+        ran.stderr
+    );
 }

@@ -7,15 +7,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::common::{SMALL, Sim, shell};
 
 /// `status --watch=0.2` in a terminal that says before and after how it is set, and in between who watches.
-struct Watch {
+pub(crate) struct Watch {
     child: Child,
     keys: Option<ChildStdin>,
     shown: ChildStdout,
-    seen: String,
+    pub(crate) seen: String,
 }
 
 impl Watch {
-    fn start(sim: &Sim) -> Self {
+    pub(crate) fn start(sim: &Sim) -> Self {
         Self::start_in(sim, "rows 40 cols 160")
     }
 
@@ -40,12 +40,12 @@ impl Watch {
     }
 
     /// Reads on until so many looks have been shown since `from`.
-    fn await_looks(&mut self, from: usize, looks: usize) -> usize {
+    pub(crate) fn await_looks(&mut self, from: usize, looks: usize) -> usize {
         self.await_that(|seen| seen[from..].matches("mig-mps status  ").count() >= looks);
         self.seen.len()
     }
 
-    fn await_that(&mut self, wanted: impl Fn(&str) -> bool) {
+    pub(crate) fn await_that(&mut self, wanted: impl Fn(&str) -> bool) {
         let mut buffer = [0; 4096];
         while !wanted(&self.seen) {
             let count = self.shown.read(&mut buffer).unwrap();
