@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use thiserror::Error;
 
@@ -99,8 +100,7 @@ const MOST_QUOTED: usize = 200;
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs a program to its end with `input` on its standard input. A program that outlasts `limit` or writes more
-/// than 1 MiB is ended, with every process it started and that stayed in its group. `input` must fit into a
-/// pipe (64 KiB).
+/// than 1 MiB is ended, with every process it started and that stayed in its group.
 ///
 /// The program has a session of its own: Ctrl-C in the terminal is for this program to handle and must not
 /// kill, say, a GPU reset half-way.
@@ -203,20 +203,16 @@ pub(super) fn in_its_words(output: &Output) -> String {
 
 /// Writes the input and reads both outputs until the child has ended.
 fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk> {
-    if let Some(mut stdin) = child.stdin.take() {
-        match stdin.write_all(input.as_bytes()) {
-            // A program that does not read its input may still have something to say.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            other => other?,
-        }
-    }
+    let mut input = Input::new(child.stdin.take().map(OwnedFd::from), input)?;
     let ended = pidfd_open(id_of(child)?, PidfdFlags::empty())?;
     let mut out = Stream::new(child.stdout.take().map(OwnedFd::from))?;
     let mut err = Stream::new(child.stderr.take().map(OwnedFd::from))?;
     let mut deadline = Instant::now() + limit;
     let mut alive = true;
     loop {
-        let mut watched: Vec<PollFd<'_>> = Vec::with_capacity(3);
+        input.write()?;
+        let mut watched: Vec<PollFd<'_>> = Vec::with_capacity(4);
+        watched.extend(input.pipe.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
         let streams = [out.file.as_ref(), err.file.as_ref()];
         watched.extend(
             streams
@@ -235,7 +231,7 @@ fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk>
         match poll(&mut watched, Some(&timeout)) {
             Ok(0) if alive => return Ok(Talk::Late),
             Ok(0) => break,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let just_ended = alive
@@ -252,6 +248,7 @@ fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk>
         }
         if just_ended {
             alive = false;
+            input.pipe = None;
             deadline = Instant::now() + GRACE;
         }
     }
@@ -264,6 +261,42 @@ fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk>
 fn id_of(child: &Child) -> io::Result<RawPid> {
     let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
     pid.ok_or_else(|| io::Error::other("a child without a pid"))
+}
+
+/// What the child is still to read. It may be stopped, and a pipe holds 64 KiB.
+struct Input<'a> {
+    pipe: Option<OwnedFd>,
+    left: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    fn new(pipe: Option<OwnedFd>, text: &'a str) -> io::Result<Self> {
+        if let Some(pipe) = &pipe {
+            fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self {
+            pipe,
+            left: text.as_bytes(),
+        })
+    }
+
+    /// Writes what the pipe takes, and closes it after the last of it.
+    fn write(&mut self) -> io::Result<()> {
+        while let Some(pipe) = &self.pipe {
+            match rustix::io::write(pipe, self.left) {
+                Ok(written) => self.left = &self.left[written..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                // A program that does not read its input may still have something to say.
+                Err(Errno::PIPE) => self.left = &[],
+                Err(error) => return Err(error.into()),
+            }
+            if self.left.is_empty() {
+                self.pipe = None;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One output of the child, read without blocking until its end.
@@ -331,6 +364,16 @@ mod tests {
         let late = run(&mut shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, RunError::Late { .. }), "{late}");
         assert!(begun.elapsed() < LONG);
+    }
+
+    #[test]
+    fn a_program_that_reads_no_input_is_ended_at_its_limit() {
+        let more_than_a_pipe = "x".repeat(MOST_OUTPUT);
+        let mut stopped = shell("kill -STOP $$");
+        let late = run(&mut stopped, &more_than_a_pipe, Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(late, RunError::Late { .. }), "{late}");
+        let read = run(&mut shell("sleep 0.1; wc -c"), &more_than_a_pipe, LONG).unwrap();
+        assert_eq!(read.stdout.trim(), MOST_OUTPUT.to_string());
     }
 
     /// Whether a process is there and no zombie.

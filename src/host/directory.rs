@@ -50,12 +50,12 @@ impl Directory {
     ///
     /// Fails with `PermissionDenied` where somebody else could replace a part of the path.
     pub fn open(path: &Path) -> io::Result<Self> {
-        walk(path, None).map_err(|error| in_path(path, &error))
+        walk(path, Walk::Ours).map_err(|error| in_path(path, &error))
     }
 
     /// Opens such a directory, or makes it with this mode, and missing parents with 0755.
     pub fn make(path: &Path, mode: u32) -> io::Result<Self> {
-        walk(path, Some(mode)).map_err(|error| in_path(path, &error))
+        walk(path, Walk::Make(mode)).map_err(|error| in_path(path, &error))
     }
 
     /// The path it was opened by.
@@ -307,8 +307,36 @@ impl Directory {
     }
 }
 
+/// Device and inode of what lies at a path that somebody else chose; `None` if nothing does.
+///
+/// Follows no link of a user's, and enters no file system that may hang: a user's FUSE, a server that is gone.
+pub fn claimed(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let found = walk(path, Walk::Claimed).and_then(|found| found.stat_self());
+    match found {
+        Ok(meta) => Ok(Some((meta.st_dev, meta.st_ino))),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(in_path(path, &error)),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
+/// What is expected of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// Only root and the caller control it.
+    Ours,
+    /// The same, and missing directories are made, the last one with this mode.
+    Make(u32),
+    /// It is anybody's, and may lead anywhere.
+    Claimed,
+}
+
 /// Walks a path from the root, checking every directory on it.
-fn walk(path: &Path, make: Option<u32>) -> io::Result<Directory> {
+fn walk(path: &Path, walk: Walk) -> io::Result<Directory> {
     let absolute = std::path::absolute(path)?;
     let mut left: VecDeque<OsString> = names(&absolute).collect();
     let mut at = root()?;
@@ -324,15 +352,15 @@ fn walk(path: &Path, make: Option<u32>) -> io::Result<Directory> {
         }
         let is_last = left.is_empty();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let next = match openat(&at, &name, flags, Mode::empty()) {
-            Err(Errno::NOENT) if make.is_some() => {
-                let mode = make.filter(|_| is_last).unwrap_or(0o755);
-                make_in(&at, &name, mode)?;
-                openat(&at, &name, flags, Mode::empty())
-            }
-            other => other,
-        };
+        let mut next = openat(&at, &name, flags, Mode::empty());
+        if let (Walk::Make(mode), Err(Errno::NOENT)) = (walk, &next) {
+            make_in(&at, &name, if is_last { mode } else { 0o755 })?;
+            next = openat(&at, &name, flags, Mode::empty());
+        }
         let next = next.map_err(|error| of_part(&walked.join(&name), &absolute, error.into()))?;
+        if walk == Walk::Claimed {
+            stay_local(at.as_fd(), next.as_fd())?;
+        }
         let meta = fstat(&next)?;
         if FileType::from_raw_mode(meta.st_mode) == FileType::Symlink {
             links += 1;
@@ -355,7 +383,9 @@ fn walk(path: &Path, make: Option<u32>) -> io::Result<Directory> {
             continue;
         }
         walked.push(&name);
-        check(&meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
+        if walk != Walk::Claimed {
+            check(&meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
+        }
         at = next;
     }
     Ok(Directory {
@@ -479,6 +509,29 @@ fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result
     }
     let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
     Ok(openat(CWD, path, flags - OFlags::NOFOLLOW, Mode::empty())?)
+}
+
+/// The file systems that need nobody else to answer.
+const LOCAL: [&str; 12] = [
+    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs",
+];
+
+/// Refuses to go on in a mount that is not on a local file system. The descriptors have opened nothing yet.
+fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    let mount = mount_of(to)?;
+    if mount == mount_of(from)? {
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let kind = mounts.lines().find_map(|line| {
+        let (place, system) = line.split_once(" - ")?;
+        let is_it = place.split(' ').next() == Some(&mount);
+        is_it.then(|| system.split(' ').next())?
+    });
+    if kind.is_some_and(|kind| LOCAL.contains(&kind)) {
+        return Ok(());
+    }
+    Err(foreign_mount())
 }
 
 /// The mount that a descriptor is on.

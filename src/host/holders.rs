@@ -1,8 +1,9 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
 
@@ -106,7 +107,7 @@ fn has_ended(error: &io::Error) -> bool {
 struct DeviceNode {
     path: PathBuf,
     /// Its device number, where it is one: a container has a node of its own with the same number.
-    number: Option<u64>,
+    number: Option<(u32, u32)>,
 }
 
 impl DeviceNode {
@@ -143,9 +144,12 @@ impl DeviceNode {
     }
 }
 
-fn number_of(path: &Path) -> Option<u64> {
-    let meta = fs::metadata(path).ok()?;
-    meta.file_type().is_char_device().then(|| meta.rdev())
+/// The number of a device. A file on a dead server is not asked for: what the kernel remembers of it does.
+fn number_of(path: &Path) -> Option<(u32, u32)> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let meta = statx(CWD, path, flags, StatxFlags::BASIC_STATS).ok()?;
+    let kind = FileType::from_raw_mode(meta.stx_mode.into());
+    (kind == FileType::CharacterDevice).then_some((meta.stx_rdev_major, meta.stx_rdev_minor))
 }
 
 /// The unit in `/proc/PID/cgroup`: systemd's hierarchy is `0::` in version 2 and `name=systemd` in

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 use child::plain_command;
 pub use child::{Output, RunError, run};
-pub use directory::Directory;
+pub use directory::{Directory, claimed};
 pub use files::{in_path, read_text};
 pub use held::Held;
 pub use holders::{Holder, Holders};

@@ -177,11 +177,12 @@ impl Process {
             .collect()
     }
 
-    /// Its root directory, as device and inode: a container's differs from the machine's. `None` where
-    /// that is hidden.
-    pub fn root(&self) -> Option<(u64, u64)> {
-        let meta = fs::metadata(self.directory.join("root")).ok()?;
-        Some((meta.dev(), meta.ino()))
+    /// Its mount namespace and its root directory in there: a container's differ from the machine's. `None` where
+    /// that is hidden. The directory itself is not looked at: its file system may hang.
+    pub fn root(&self) -> Option<(u64, PathBuf)> {
+        let mounts = fs::metadata(self.directory.join("ns/mnt")).ok()?.ino();
+        let root = fs::read_link(self.directory.join("root")).ok()?;
+        Some((mounts, root))
     }
 
     /// How many files it may have open; `None` where that is hidden.

@@ -1,8 +1,8 @@
 //! How every child process starts, whatever its uid: with nothing of the caller's.
 //!
 //! A child that runs as another user can be traced by that user once it has called `exec`. So it must hold
-//! no descriptor of the caller's, and its session must not have the caller's terminal: whoever controls it
-//! could otherwise type there (TIOCSTI).
+//! no descriptor of the caller's, its session must not have the caller's terminal (whoever controls it could
+//! type there: TIOCSTI), and it must not possess the keys in the caller's session keyring.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -21,7 +21,8 @@ const FIRST: libc::c_uint = 3;
 /// The highest descriptor that is closed one by one where `close_range` is missing.
 const LAST_ONE_BY_ONE: libc::c_int = 1 << 16;
 
-/// Makes a command start in a new session, in `/`, with descriptors 0 to 2, default signals and a fixed umask.
+/// Makes a command start in a new session, in `/`, with descriptors 0 to 2, no keys, default signals and
+/// a fixed umask.
 ///
 /// The environment is the caller's to clear. A command that gets this must not be put into another process
 /// group: a group leader cannot start a session.
@@ -34,10 +35,35 @@ pub(super) fn isolate(command: &mut Command) {
 /// Runs in the child, between `fork` and `exec`.
 fn start_anew() -> io::Result<()> {
     setsid()?;
+    leave_session_keyring()?;
     umask(Mode::from_raw_mode(UMASK));
     reset_signals();
     close_on_exec_from(FIRST);
     Ok(())
+}
+
+/// Takes an empty session keyring. A change of uid keeps the old one, and whoever possesses that may read its keys.
+fn leave_session_keyring() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_ulong = 1;
+    // SAFETY: the call takes an integer and a null pointer, which asks for a keyring without a name.
+    let joined = unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            JOIN_SESSION_KEYRING,
+            std::ptr::null::<libc::c_char>(),
+        )
+    };
+    if joined >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    // A kernel without keys, and a container's filter, which holds for the child as well.
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EPERM) => Ok(()),
+        // A plain user's children are the same user's; the quota of keys is no reason not to start them.
+        _ if !rustix::process::geteuid().is_root() => Ok(()),
+        _ => Err(error),
+    }
 }
 
 /// Gives every signal its default action: an ignored one would stay ignored across `exec`.

@@ -1,11 +1,11 @@
 //! MPS programs of others: other tools', scripts', forgotten ones. They are shown and never touched.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Node, RunDir, ServerProcess};
 use crate::environment::Environment;
-use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid, caller, user_name};
+use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon};
 
 /// An MPS daemon that mig-mps has no record of, or a server without a daemon.
@@ -190,7 +190,7 @@ impl Foreign {
                 .value()
                 .unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
             // Of this machine's root and not of a container's, which may have another one there.
-            is_of_this_root(host, process) && !PathBuf::from(path).exists()
+            is_of_this_root(host, process) && matches!(claimed(Path::new(path)), Ok(None))
         };
         Self {
             program,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{DeviceRecord, NoSuchDevice, Node, daemons};
 use crate::environment::Environment;
-use crate::host::steers;
+use crate::host::{Uid, steers};
 
 /// The logs that there are.
 #[derive(Debug, Default)]
@@ -128,12 +128,13 @@ impl DeviceLogs {
     }
 }
 
-/// Where a living daemon was told to write.
+/// Where a living daemon was told to write. A user's daemon may claim anything.
 fn told(environment: &Environment, boot_id: &str, record: &DeviceRecord) -> Option<PathBuf> {
     let id = record.daemon.filter(|_| record.boot_id == boot_id)?;
-    let process = environment.host.process(id.pid)?;
-    let told = process.environment("CUDA_MPS_LOG_DIRECTORY")?;
-    (process.started == id.start_time).then(|| PathBuf::from(told))
+    let process = id.running(&environment.host)?;
+    let is_trusted = [Some(Uid::ROOT), Some(environment.caller)].contains(&process.owner());
+    let told = process.environment("CUDA_MPS_LOG_DIRECTORY");
+    told.filter(|_| is_trusted).map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::foreign::Variable;
 use super::{Node, Served};
-use crate::host::{Host, Pid, Process, ProcessTable, Reader, Uid, user_name};
+use crate::host::{Host, Pid, Process, ProcessTable, Reader, Uid, claimed, user_name};
 use crate::mps::MpsProgram;
 use crate::nvml::{Nvml, Processes};
 
@@ -137,11 +137,10 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
         return format!("CUDA_MPS_PROTOCOL_VERSION is {version}, and the daemon speaks 2");
     }
     let given = Path::new(&pipe);
+    let real = claimed(given);
     let leads_to = |directory: &Path| {
         given == directory
-            || std::fs::canonicalize(given).is_ok_and(|real| {
-                std::fs::canonicalize(directory).is_ok_and(|directory| real == directory)
-            })
+            || matches!((&real, claimed(directory)), (Ok(Some(real)), Ok(Some(directory))) if *real == directory)
     };
     if !leads_to(&right) {
         let other = node

@@ -41,7 +41,7 @@ fn spying_control(sim: &Sim) -> PathBuf {
     let script = format!(
         "#!/bin/sh\n{{ echo \"uid $(id -u) session $(cut -d' ' -f6 /proc/$$/stat | sed \"s/^$$\\$/own/\") \
          terminal $(cut -d' ' -f7 /proc/$$/stat) secrets $(ls -l /proc/$$/fd | grep -c -e secret -e pts) umask $(umask) cwd $(pwd) \
-         ignored $(grep SigIgn /proc/$$/status | cut -f2)\"; }} >>{}\nexec {} \"$@\"\n",
+         ignored $(grep SigIgn /proc/$$/status | cut -f2) keys $(grep mig-mps-key /proc/keys | grep -vc \" $(id -u) \")\"; }} >>{}\nexec {} \"$@\"\n",
         report.display(),
         real.display(),
     );
@@ -49,6 +49,17 @@ fn spying_control(sim: &Sim) -> PathBuf {
     fs::set_permissions(&spy, fs::Permissions::from_mode(0o755)).unwrap();
     spy
 }
+
+/// Becomes a program whose session keyring has a key, where the kernel keeps keys.
+const WITH_A_KEY: &str = r#"
+import ctypes, os, sys
+if os.path.exists("/proc/keys"):
+    libc = ctypes.CDLL(None, use_errno=True)
+    KEYCTL, ADD_KEY = {"x86_64": (250, 248), "aarch64": (219, 217)}[os.uname().machine]
+    if libc.syscall(KEYCTL, 1, None) < 0 or libc.syscall(ADD_KEY, b"user", b"mig-mps-key", b"secret", 6, -3) < 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
 
 /// Neither a root's daemon nor a user's, nor a session, has root's terminal, open files, signals or directory.
 #[test]
@@ -65,7 +76,8 @@ fn children_hold_nothing_of_roots() {
         let profile = sim.profile(&whole(serve));
         let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
         let script = format!(
-            "exec 7<{}; umask 077; trap '' USR1 CHLD; cd /tmp; MIG_MPS_CONTROL={} {program} up {} --yes",
+            "exec 7<{}; umask 077; trap '' USR1 CHLD; cd /tmp; MIG_MPS_CONTROL={} \
+             python3 -c '{WITH_A_KEY}' {program} up {} --yes",
             secret.display(),
             spy.display(),
             profile.display(),
@@ -80,7 +92,7 @@ fn children_hold_nothing_of_roots() {
         let uid = if serve.is_empty() { 0 } else { NOBODY };
         for line in report.lines() {
             let expected = format!(
-                "uid {uid} session own terminal 0 secrets 0 umask 0022 cwd / ignored 0000000000000000"
+                "uid {uid} session own terminal 0 secrets 0 umask 0022 cwd / ignored 0000000000000000 keys 0"
             );
             assert_eq!(line, expected, "{serve}");
         }
@@ -418,6 +430,81 @@ fn a_mount_on_a_pipe_directory_is_detached() {
     );
     assert_eq!(in_state(&documents[1], "ready"), ["0"], "{}", ran.stderr);
     assert_eq!(documents[2], 0, "no mount is left");
+}
+
+/// A program may say that its pipe directory is anywhere: nobody waits for the file system there.
+#[test]
+fn a_claimed_directory_that_hangs_holds_nobody_up() {
+    if !is_root("a_claimed_directory_that_hangs_holds_nobody_up") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    sim.up("[[gpu]]\nselect = { index = [0] }\nmig = false\n", &[])
+        .ended(0);
+    let hers = sim.node.run_dir().with_file_name("hers");
+    fs::create_dir(&hers).unwrap();
+    std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut daemon = Command::new(sim.node.dir().join("bin/nvidia-cuda-mps-control"));
+    daemon.env_clear().envs(sim.node.env()).uid(NOBODY).gid(NOBODY);
+    daemon.env("CUDA_MPS_PIPE_DIRECTORY", &hers);
+    daemon.env("CUDA_MPS_LOG_DIRECTORY", &hers);
+    Ran::of(daemon.env("CUDA_VISIBLE_DEVICES", "1").arg("-d")).ended(0);
+    let mut app = sim.node.cuda_app(&hers.join("elsewhere"), &["hold"]);
+    assert!(app.wait_up().ends_with("mps no"));
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let script = format!(
+        "python3 -c '{HANG}' {} & \
+         while ! grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done; \
+         timeout -s KILL 20 {program} status --json; kill %1",
+        hers.display(),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-c", &script]);
+    let status = Ran::of(command.env_clear().envs(sim.node.env()));
+    let status: Value = serde_json::from_str(&status.stdout).expect("status ends");
+    let pipe = hers.display().to_string();
+    assert_eq!(status["foreign"][0]["pipe_directory"], pipe, "{status:#}");
+    assert_eq!(status["foreign"][0]["state"], "foreign", "{status:#}");
+    let cause = status["outside_mps"][0]["cause"].as_str();
+    assert_eq!(
+        cause,
+        Some(format!("its pipe directory is {pipe}/elsewhere").as_str()),
+        "{status:#}"
+    );
+}
+
+/// A user's daemon may say that its logs are anywhere: root reads those of its device.
+#[test]
+fn logs_are_not_where_a_users_daemon_says() {
+    if !is_root("logs_are_not_where_a_users_daemon_says") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let other = sim.node.dir().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("server.log"), "a line of somebody else's\n").unwrap();
+    fs::write(other.join("control.log"), "").unwrap();
+    let control = sim.node.dir().join("nvidia-cuda-mps-control");
+    let script = format!(
+        "#!/bin/sh\n[ -z \"$CUDA_MPS_LOG_DIRECTORY\" ] || export CUDA_MPS_LOG_DIRECTORY={}\nexec {} \"$@\"\n",
+        other.display(),
+        sim.node.dir().join("bin/nvidia-cuda-mps-control").display(),
+    );
+    fs::write(&control, script).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    for (serve, is_shown) in [(HERS, false), ("", true)] {
+        let profile = sim.profile(&whole(serve));
+        let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+        Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(0);
+        let logs = sim.run(&["logs", "0"]);
+        assert_eq!(
+            logs.stdout.contains("somebody else's"),
+            is_shown,
+            "{serve}: {}{}",
+            logs.stdout,
+            logs.stderr
+        );
+    }
 }
 
 /// Mounts a FUSE file system that never answers.
