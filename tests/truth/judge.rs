@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::history::{Daemon, Device, History, Server};
+use crate::history::{Command, Daemon, Device, History, Server};
 use crate::span::{Span, Time};
 
 /// What one run of `status --json` said, and when it ran.
@@ -47,10 +47,27 @@ impl History {
                 ));
             }
         }
-        for problem in report.said["problems"].as_array().into_iter().flatten() {
-            if !moments.iter().any(|time| self.problem(problem, *time)) {
+        let of = |word: &Value| {
+            let mut rows = rows().filter(|row| row["name"] == word["device"]);
+            let uuid = rows.next().and_then(|row| row["uuid"].as_str());
+            uuid.and_then(|uuid| self.devices.get(uuid))
+        };
+        let said = |what: &str| report.said[what].as_array().into_iter().flatten();
+        for problem in said("problems") {
+            let is_true = |time: &Time| self.problem(problem, of(problem), *time);
+            if !moments.iter().any(is_true) {
                 faults.push(format!("it was no problem at any moment: {problem}"));
             }
+        }
+        for remark in said("remarks") {
+            let is_true = |time: &Time| self.remark(remark, of(remark), *time);
+            if !moments.iter().any(is_true) {
+                faults.push(format!("it was true at no moment: {remark}"));
+            }
+        }
+        // The judge's root sees everything.
+        for hidden in said("hidden") {
+            faults.push(format!("it was not hidden: {hidden}"));
         }
         if report.said["degraded"] != (report.said["problems"] != Value::Array(Vec::new())) {
             faults.push("degraded is not whether there are problems".to_owned());
@@ -199,39 +216,57 @@ impl History {
         }
     }
 
-    fn problem(&self, problem: &Value, time: Time) -> bool {
+    fn problem(&self, problem: &Value, device: Option<&Device>, time: Time) -> bool {
         let what = problem["what"].as_str().unwrap_or_default();
-        let any = |is: &dyn Fn(&Device) -> bool| self.devices.values().any(is);
-        let lives = |device: &Device| {
-            device
-                .daemons
-                .iter()
-                .any(|daemon| daemon.life.at(time).must())
+        let Some(device) = device else {
+            return false;
         };
-        let says = |device: &Device, word: &str| {
+        let lives = || {
             let mut daemons = device.daemons.iter();
-            daemons.any(|daemon| daemon.life.at(time).may() && Self::is_in(daemon, word, time))
+            daemons.any(|daemon| daemon.life.at(time).must())
         };
         if what.starts_with("its daemon has died") {
             // One that a command ends has not died.
-            let killed = |device: &Device| {
-                let last = device
-                    .daemons
-                    .iter()
-                    .rfind(|daemon| daemon.life.to.0 <= time);
-                let recorded = device.recorded.iter().any(|span| span.at(time).may());
-                recorded && last.is_some_and(|daemon| self.command_at(daemon.life.to.0).is_none())
-            };
-            any(&|device| !lives(device) && killed(device))
+            let mut daemons = device.daemons.iter();
+            let last = daemons.rfind(|daemon| daemon.life.to.0 <= time);
+            let recorded = device.recorded.iter().any(|span| span.at(time).may());
+            let killed = |daemon: &Daemon| self.command_at(daemon.life.to.0).is_none();
+            !lives() && recorded && last.is_some_and(killed)
         } else if what.starts_with("a GPU fault") {
-            any(&|device| says(device, "fault"))
+            device.says("fault", time)
         } else if what.contains("and its pipe directory is gone") {
-            any(&|device| says(device, "orphan"))
+            device.says("orphan", time)
         } else if what.contains("is stopped and answers nobody") {
-            any(&|device| says(device, "no answer"))
+            device.says("no answer", time)
         } else {
             false
         }
+    }
+
+    fn remark(&self, remark: &Value, device: Option<&Device>, time: Time) -> bool {
+        let what = remark["what"].as_str().unwrap_or_default();
+        if what.starts_with("a change is under way: ") {
+            let is_named = |command: &Command| what.contains(&format!("/mig-mps {}", command.name));
+            return self.command_at(time).is_some_and(is_named);
+        }
+        let is_true = |device: &Device| {
+            if what.starts_with("its server has ended") {
+                return device.says("no server yet", time);
+            }
+            let mut waiting = device.daemons.iter().flat_map(|daemon| &daemon.waiting);
+            waiting.any(|(pid, span)| {
+                span.at(time).may() && what.ends_with(&format!("(pid {pid})"))
+            })
+        };
+        device.is_some_and(is_true)
+    }
+}
+
+impl Device {
+    /// True if a daemon of it may be called that at a moment.
+    fn says(&self, state: &str, time: Time) -> bool {
+        let mut daemons = self.daemons.iter();
+        daemons.any(|daemon| daemon.life.at(time).may() && History::is_in(daemon, state, time))
     }
 }
 
