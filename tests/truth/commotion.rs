@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
-use simnode::harness::TestNode;
 use simnode::node::{Latency, processes};
 
 use crate::common::{Ran, Sim};
@@ -42,7 +41,7 @@ mig = false
 /// How many runs are judged, at least. `TRUTH_RUNS=4000` is a soak of some ten minutes.
 const RUNS: usize = 100;
 
-/// How many look at the same time.
+/// How many look at the same time; the last of them is a plain user where that can be.
 const WATCHERS: usize = 3;
 
 #[test]
@@ -52,7 +51,11 @@ fn what_status_reports_was_true() {
     let wanted = std::env::var("TRUTH_RUNS").map_or(RUNS, |runs| runs.parse().unwrap());
     let mut runs = std::thread::scope(|scope| {
         let watchers: Vec<_> = (0..WATCHERS)
-            .map(|_| scope.spawn(|| watch.look_on(&sim.node)))
+            .map(|number| {
+                let is_plain = number + 1 == WATCHERS && rustix::process::geteuid().is_root();
+                let (sim, watch) = (&sim, &watch);
+                scope.spawn(move || watch.look_on(sim, is_plain))
+            })
             .collect();
         let mut driver = Driver {
             sim: &sim,
@@ -108,6 +111,7 @@ fn what_status_reports_was_true() {
         let report = Report {
             begin: run.begin,
             end: run.end,
+            is_plain: run.is_plain,
             said,
         };
         for row in report.said["devices"].as_array().unwrap() {
@@ -115,7 +119,8 @@ fn what_status_reports_was_true() {
         }
         for fault in history.judge(&report) {
             wrong.push(format!(
-                "run {number} of {} ns from {}: {fault}",
+                "run {number}{} of {} ns from {}: {fault}",
+                if run.is_plain { " by nobody" } else { "" },
                 run.end - run.begin,
                 run.begin
             ));
@@ -151,6 +156,8 @@ fn what_status_reports_was_true() {
 struct Run {
     begin: Time,
     end: Time,
+    /// True if a plain user looked.
+    is_plain: bool,
     ran: Ran,
 }
 
@@ -166,14 +173,21 @@ struct Watch {
 }
 
 impl Watch {
-    fn look_on(&self, node: &TestNode) -> Vec<Run> {
+    fn look_on(&self, sim: &Sim, is_plain: bool) -> Vec<Run> {
+        let args = ["status", "--json", "--exit-code"];
+        let mut command = if is_plain {
+            sim.by_nobody(&args)
+        } else {
+            sim.command(&args)
+        };
+        command.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
         let mut runs = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
             let number = self.begun.fetch_add(1, Ordering::SeqCst);
             let begin = now();
-            let ran = Ran::of(node.mig_mps().args(["status", "--json", "--exit-code"]));
+            let ran = Ran::of(&mut command);
             let end = now();
-            runs.push(Run { begin, end, ran });
+            runs.push(Run { begin, end, is_plain, ran });
             let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
             numbers.insert(number);
             self.news.notify_all();
