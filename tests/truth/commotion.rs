@@ -67,8 +67,15 @@ fn what_status_reports_was_true() {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for takes_time in [true, false].into_iter().cycle() {
                 let node = sim.node.node();
-                let latency = |takes_time| if takes_time { Latency::H200R580 } else { Latency::None };
-                node.update(|state| state.policy.latency = latency(takes_time)).unwrap();
+                let latency = |takes_time| {
+                    if takes_time {
+                        Latency::H200R580
+                    } else {
+                        Latency::None
+                    }
+                };
+                node.update(|state| state.policy.latency = latency(takes_time))
+                    .unwrap();
                 driver.cycle();
                 if watch.runs() >= wanted && !takes_time {
                     break;
@@ -106,7 +113,9 @@ fn what_status_reports_was_true() {
         };
         if said["degraded"] != (run.ran.status == 3) {
             let (status, degraded) = (run.ran.status, &said["degraded"]);
-            wrong.push(format!("run {number} ended with {status}, degraded {degraded}"));
+            wrong.push(format!(
+                "run {number} ended with {status}, degraded {degraded}"
+            ));
         }
         let report = Report {
             begin: run.begin,
@@ -187,7 +196,12 @@ impl Watch {
             let begin = now();
             let ran = Ran::of(&mut command);
             let end = now();
-            runs.push(Run { begin, end, is_plain, ran });
+            runs.push(Run {
+                begin,
+                end,
+                is_plain,
+                ran,
+            });
             let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
             numbers.insert(number);
             self.news.notify_all();

@@ -106,7 +106,7 @@ impl History {
         let device = row["uuid"].as_str().and_then(|uuid| self.devices.get(uuid));
         let device = device.unwrap_or(&nothing);
         let Some(pid) = row["daemon_pid"].as_u64() else {
-            return Self::row_without_daemon(row, said, device, time);
+            return Self::row_without_daemon(row, report, device, time);
         };
         let mut daemons = device.daemons.iter();
         let daemon =
@@ -139,7 +139,8 @@ impl History {
         faults
     }
 
-    fn row_without_daemon(row: &Value, said: &Value, device: &Device, time: Time) -> Faults {
+    fn row_without_daemon(row: &Value, report: &Report, device: &Device, time: Time) -> Faults {
+        let (said, is_plain) = (&report.said, report.is_plain);
         let mut faults = Vec::new();
         let mut daemons = device.daemons.iter();
         let lives = daemons.any(|daemon| daemon.life.at(time).must());
@@ -156,6 +157,8 @@ impl History {
                 };
                 !lives && since.is_some_and(ended)
             }
+            // A directory that is being made is open to nobody.
+            "hidden" => is_plain && recorded(|span, time| span.at(time).may()),
             // Its daemon is being started, and its pid not recorded yet.
             "starting" => {
                 let mut starts = device.daemons.iter().map(|daemon| daemon.start);
@@ -258,9 +261,8 @@ impl History {
                 return device.says("no server yet", time);
             }
             let mut waiting = device.daemons.iter().flat_map(|daemon| &daemon.waiting);
-            waiting.any(|(pid, span)| {
-                span.at(time).may() && what.ends_with(&format!("(pid {pid})"))
-            })
+            waiting
+                .any(|(pid, span)| span.at(time).may() && what.ends_with(&format!("(pid {pid})")))
         };
         device.is_some_and(is_true)
     }
