@@ -41,7 +41,13 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             Ok(Some(journal)) => node.under_way.push(journal),
             Ok(None) => is_quiet = true,
             // Only its owner may read it.
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                node.may_be_changing = true;
+                node.hidden.push(printable(&format!(
+                    "the change that is under way in {}, or was interrupted",
+                    path.display()
+                )));
+            }
             Err(error) => node.hidden.push(printable(&error.to_string())),
         }
         // Read before the journal and after it: whoever stands there both times had no change at work on it.
@@ -108,6 +114,7 @@ pub(super) fn look(
     let program = node.control_program();
     let (boot_id, processes, gpus) = (&node.boot_id, &node.processes, &node.gpus);
     let is_under_way = !node.under_way.is_empty();
+    let may_be_changing = node.may_be_changing;
     let mut asked = Vec::new();
     for served in &mut node.served {
         served.device_is_there = devices
@@ -123,6 +130,7 @@ pub(super) fn look(
         let uuid = served.record.uuid.clone();
         let mut view = View {
             is_under_way,
+            may_be_changing,
             may_ask: may_ask(environment, served, look),
             program,
             host: &environment.host,

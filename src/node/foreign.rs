@@ -126,8 +126,11 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             continue;
         }
         let found = Foreign::look(host, table, node, program, process);
-        let pipe = found.pipe_directory.value().map(Path::new);
-        let being_started = pipe.is_some_and(|pipe| has_record(environment, pipe));
+        let being_started = match &found.pipe_directory {
+            Variable::Is(pipe) => has_record(environment, Path::new(pipe)),
+            Variable::Hidden => may_be_recorded(environment, process),
+            Variable::Unset => false,
+        };
         // What went meanwhile, and the record of it before, was somebody's `down`.
         let lives = host
             .process(process.pid)
@@ -156,6 +159,18 @@ fn has_record(environment: &Environment, pipe: &Path) -> bool {
     environment.run_dirs().iter().any(|path| {
         let run_dir = RunDir::at(path);
         run_dir.pipe_dir(uuid) == pipe && run_dir.has_record(uuid)
+    })
+}
+
+/// True if a process whose environment is hidden is recorded by now, or may be a daemon whose start has not recorded
+/// it yet.
+fn may_be_recorded(environment: &Environment, process: &Process) -> bool {
+    environment.run_dirs().iter().any(|path| {
+        let (records, _) = RunDir::at(path).records();
+        let mut daemons = records.iter().map(|record| record.daemon);
+        daemons.any(|daemon| {
+            daemon.is_none_or(|daemon| daemon.is(process) || daemon.pid == process.parent)
+        })
     })
 }
 

@@ -58,6 +58,8 @@ pub struct Node {
     pub created: Vec<Created>,
     /// Changes that somebody is carrying out now.
     pub under_way: Vec<Journal>,
+    /// True if there is a journal that the caller may not read: a change is under way, or was killed half-way.
+    pub may_be_changing: bool,
     /// Changes that were killed half-way, and the run directory each left its journal in.
     pub interrupted: Vec<(RunDir, Journal)>,
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.

@@ -59,7 +59,7 @@ impl Node {
                     .map(|what| Problem::of(served, what)),
             );
             // What is being changed may be read in two halves.
-            if let Some(drift) = drift(served).filter(|_| self.under_way.is_empty()) {
+            if let Some(drift) = drift(served).filter(|_| !self.is_changing()) {
                 problems.push(Problem::of(served, drift));
             }
         }
@@ -134,6 +134,11 @@ impl Node {
         remarks
     }
 
+    /// True if a change is under way, as far as the caller may know.
+    fn is_changing(&self) -> bool {
+        self.may_be_changing || !self.under_way.is_empty()
+    }
+
     /// A device's name by its UUID, or the UUID.
     pub fn name_of_uuid(&self, uuid: &str) -> String {
         let mut devices = self.devices();
@@ -163,7 +168,7 @@ impl Node {
             .map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
         match served.life {
             // It is being ended, or started again.
-            Life::Dead if !self.under_way.is_empty() => None,
+            Life::Dead if self.is_changing() => None,
             Life::Dead if served.record.boot_id != self.boot_id => Some(format!(
                 "its directory is of an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
             )),

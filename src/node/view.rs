@@ -54,6 +54,8 @@ const ENOUGH_LOG: u64 = 1 << 20;
 pub(super) struct View<'a> {
     /// Whether somebody is changing something.
     pub(super) is_under_way: bool,
+    /// Whether somebody may be, out of the caller's sight.
+    pub(super) may_be_changing: bool,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
     pub(super) program: ControlProgram,
@@ -113,6 +115,8 @@ impl<'a> View<'a> {
         };
         if holder.is_some() || (self.is_under_way && !served.record.finished) {
             served.life = Life::Starting;
+        } else if self.may_be_changing && !served.record.finished {
+            served.life = Life::Hidden;
         }
         Some(holder?.pid)
     }
@@ -287,6 +291,9 @@ impl<'a> View<'a> {
                 } else if !finished {
                     // It takes its lock before it listens.
                     served.life = Life::Starting;
+                } else if self.is_unreachable(served) {
+                    // Its directory has gone while it was asked.
+                    served.life = Life::Orphan;
                 } else {
                     served.life = Life::NoAnswer;
                     served.problem = Some("no program reaches it by its socket".to_owned());

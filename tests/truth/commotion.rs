@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
-use simnode::harness::TestNode;
 use simnode::node::{Latency, processes};
 
 use crate::common::{Ran, Sim};
@@ -28,24 +27,35 @@ select = { index = [1] }
 mig = false
 "#;
 
-/// How many runs are judged, at least.
+/// GPU 0 in as many devices as it takes.
+const MANY: &str = r#"
+[[gpu]]
+select = { index = [0] }
+devices = [ { name = "part-{n}", profile = "1g", count = 7 } ]
+
+[[gpu]]
+select = { index = [1] }
+mig = false
+"#;
+
+/// How many runs are judged, at least. `TRUTH_RUNS=4000` is a soak of some ten minutes.
 const RUNS: usize = 100;
 
-/// How many look at the same time.
-const WATCHERS: usize = 2;
+/// How many look at the same time; the last of them is a plain user where that can be.
+const WATCHERS: usize = 3;
 
 #[test]
 fn what_status_reports_was_true() {
     let sim = Sim::with("a100-80gb", 2);
-    let policy = sim
-        .node
-        .node()
-        .update(|state| state.policy.latency = Latency::H200R580);
-    policy.unwrap();
     let watch = Watch::default();
+    let wanted = std::env::var("TRUTH_RUNS").map_or(RUNS, |runs| runs.parse().unwrap());
     let mut runs = std::thread::scope(|scope| {
         let watchers: Vec<_> = (0..WATCHERS)
-            .map(|_| scope.spawn(|| watch.look_on(&sim.node)))
+            .map(|number| {
+                let is_plain = number + 1 == WATCHERS && rustix::process::geteuid().is_root();
+                let (sim, watch) = (&sim, &watch);
+                scope.spawn(move || watch.look_on(sim, is_plain))
+            })
             .collect();
         let mut driver = Driver {
             sim: &sim,
@@ -55,9 +65,21 @@ fn what_status_reports_was_true() {
         };
         // A failure must not leave the watchers looking on for ever.
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            driver.cycle();
-            while watch.runs() < RUNS {
+            for takes_time in [true, false].into_iter().cycle() {
+                let node = sim.node.node();
+                let latency = |takes_time| {
+                    if takes_time {
+                        Latency::H200R580
+                    } else {
+                        Latency::None
+                    }
+                };
+                node.update(|state| state.policy.latency = latency(takes_time))
+                    .unwrap();
                 driver.cycle();
+                if watch.runs() >= wanted && !takes_time {
+                    break;
+                }
             }
         }));
         watch.is_over.store(true, Ordering::SeqCst);
@@ -77,9 +99,10 @@ fn what_status_reports_was_true() {
     let history = History::of(&events);
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
+    println!("{} runs of status", runs.len());
     for (number, run) in runs.into_iter().enumerate() {
-        let said = match run.ran.status {
-            0 => serde_json::from_str(&run.ran.stdout).unwrap(),
+        let said: Value = match run.ran.status {
+            0 | 3 => serde_json::from_str(&run.ran.stdout).unwrap(),
             status => {
                 wrong.push(format!(
                     "run {number} ended with {status}: {}",
@@ -88,9 +111,16 @@ fn what_status_reports_was_true() {
                 continue;
             }
         };
+        if said["degraded"] != (run.ran.status == 3) {
+            let (status, degraded) = (run.ran.status, &said["degraded"]);
+            wrong.push(format!(
+                "run {number} ended with {status}, degraded {degraded}"
+            ));
+        }
         let report = Report {
             begin: run.begin,
             end: run.end,
+            is_plain: run.is_plain,
             said,
         };
         for row in report.said["devices"].as_array().unwrap() {
@@ -98,7 +128,8 @@ fn what_status_reports_was_true() {
         }
         for fault in history.judge(&report) {
             wrong.push(format!(
-                "run {number} of {} ns from {}: {fault}",
+                "run {number}{} of {} ns from {}: {fault}",
+                if run.is_plain { " by nobody" } else { "" },
                 run.end - run.begin,
                 run.begin
             ));
@@ -134,6 +165,8 @@ fn what_status_reports_was_true() {
 struct Run {
     begin: Time,
     end: Time,
+    /// True if a plain user looked.
+    is_plain: bool,
     ran: Ran,
 }
 
@@ -149,14 +182,26 @@ struct Watch {
 }
 
 impl Watch {
-    fn look_on(&self, node: &TestNode) -> Vec<Run> {
+    fn look_on(&self, sim: &Sim, is_plain: bool) -> Vec<Run> {
+        let args = ["status", "--json", "--exit-code"];
+        let mut command = if is_plain {
+            sim.by_nobody(&args)
+        } else {
+            sim.command(&args)
+        };
+        command.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
         let mut runs = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
             let number = self.begun.fetch_add(1, Ordering::SeqCst);
             let begin = now();
-            let ran = Ran::of(node.mig_mps().args(["status", "--json"]));
+            let ran = Ran::of(&mut command);
             let end = now();
-            runs.push(Run { begin, end, ran });
+            runs.push(Run {
+                begin,
+                end,
+                is_plain,
+                ran,
+            });
             let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
             numbers.insert(number);
             self.news.notify_all();
@@ -181,6 +226,19 @@ impl Watch {
     }
 }
 
+/// Programs that come and go.
+struct Clients<'scope> {
+    thread: std::thread::ScopedJoinHandle<'scope, ()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Clients<'_> {
+    fn end(self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap();
+    }
+}
+
 /// Who makes things happen, and writes down what he does.
 struct Driver<'scope, 'a> {
     sim: &'a Sim,
@@ -189,11 +247,10 @@ struct Driver<'scope, 'a> {
     commands: u64,
 }
 
-impl Driver<'_, '_> {
+impl<'scope> Driver<'scope, '_> {
     fn cycle(&mut self) {
         self.up();
         self.watch.see();
-        let two = self.device("two");
         let whole = self.device("1");
         let first = self.sim.client("two");
         let second = self.sim.client("two");
@@ -202,8 +259,23 @@ impl Driver<'_, '_> {
         self.watch.see();
         self.mig_mps(&["set", "1", "active-thread-percentage=25"], &[]);
         assert!(first.finish().status.success());
-        self.kill(second.pid());
+        self.note(did::KILLS, json!({ "pid": second.pid() }));
+        let killed = second.pid().to_string();
+        self.mig_mps(&["kill", "two", &killed, "--signal", "--yes"], &[]);
         drop(second);
+        self.watch.see();
+
+        // Clients come and go while other devices change, and while theirs does.
+        let clients = self.come_and_go("two");
+        self.restart("one");
+        self.mig_mps(&["set", "two", "active-thread-percentage=70"], &[]);
+        clients.end();
+        self.watch.see();
+        let client = self.sim.client("one");
+        self.restart("one");
+        self.restart("two");
+        self.note(did::KILLS, json!({ "pid": client.pid() }));
+        drop(client);
         self.watch.see();
 
         // A fault takes everybody with it.
@@ -223,7 +295,7 @@ impl Driver<'_, '_> {
         assert!(client.finish().status.success());
 
         // A daemon dies, and `up` starts it again.
-        self.kill(pid(&two["daemon_pid"]));
+        self.kill(pid(&self.device("two")["daemon_pid"]));
         self.watch.see();
         self.up();
 
@@ -242,16 +314,44 @@ impl Driver<'_, '_> {
         self.watch.see();
         let uuid = one["uuid"].as_str().unwrap();
         self.mig_mps(&["down", "one", "--now"], &[uuid]);
-        self.mig_mps(&["down"], &[]);
+
+        // Another geometry takes a device away, and many daemons start and end together.
+        let two = self.device("two");
+        self.up_with(MANY, &[two["uuid"].as_str().unwrap()]);
+        self.watch.see();
+        self.mig_mps(&["down", "--destroy-mig", "--yes"], &[]);
         self.watch.see();
     }
 
     fn up(&mut self) {
-        let path = self.sim.profile(PROFILE);
-        self.mig_mps(&["up", path.to_str().unwrap(), "--yes"], &[]);
-        for name in ["two", "one", "1"] {
-            self.mourn(pid(&self.device(name)["daemon_pid"]));
+        self.up_with(PROFILE, &[]);
+    }
+
+    /// Brings a profile up, which takes these devices away.
+    fn up_with(&mut self, profile: &str, taken: &[&str]) {
+        let path = self.sim.profile(profile);
+        self.mig_mps(&["up", path.to_str().unwrap(), "--yes"], taken);
+        let status = self.sim.status();
+        for device in status["devices"].as_array().unwrap() {
+            self.mourn(pid(&device["daemon_pid"]));
         }
+    }
+
+    fn restart(&mut self, name: &str) {
+        self.mig_mps(&["restart", name, "--force", "--yes"], &[]);
+        self.mourn(pid(&self.device(name)["daemon_pid"]));
+    }
+
+    /// Has programs join a device, one after the other, until it is told to end.
+    fn come_and_go(&self, name: &'static str) -> Clients<'scope> {
+        let (sim, is_over) = (self.sim, Arc::new(AtomicBool::new(false)));
+        let theirs = Arc::clone(&is_over);
+        let thread = self.scope.spawn(move || {
+            while !theirs.load(Ordering::SeqCst) {
+                assert!(sim.client(name).finish().status.success());
+            }
+        });
+        Clients { thread, is_over }
     }
 
     fn mig_mps(&mut self, args: &[&str], devices: &[&str]) {

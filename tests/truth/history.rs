@@ -61,7 +61,7 @@ pub(crate) struct Server {
     pub(crate) clients: Vec<(u32, Span)>,
 }
 
-/// A run of `up`, `down` or `set`.
+/// A run of `mig-mps` that changes something, and the devices that it takes away.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) name: String,
@@ -245,8 +245,9 @@ impl Command {
     }
 
     fn takes_away(&self, uuid: &str) -> bool {
-        let named = self.devices.is_empty() || self.devices.iter().any(|device| device == uuid);
-        self.name == "down" && self.status == 0 && named
+        let named = self.devices.iter().any(|device| device == uuid);
+        let all = self.name == "down" && self.devices.is_empty();
+        self.status == 0 && (named || all)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::history::{Daemon, Device, History, Server};
+use crate::history::{Command, Daemon, Device, History, Server};
 use crate::span::{Span, Time};
 
 /// What one run of `status --json` said, and when it ran.
@@ -12,6 +12,8 @@ use crate::span::{Span, Time};
 pub(crate) struct Report {
     pub(crate) begin: Time,
     pub(crate) end: Time,
+    /// True if a plain user looked, from whom something may be hidden.
+    pub(crate) is_plain: bool,
     pub(crate) said: Value,
 }
 
@@ -27,7 +29,7 @@ impl History {
         for row in rows() {
             let least = moments
                 .iter()
-                .map(|time| self.row(row, &report.said, *time))
+                .map(|time| self.row(row, report, *time))
                 .min_by_key(Vec::len)
                 .unwrap_or_default();
             let name = &row["name"];
@@ -47,10 +49,27 @@ impl History {
                 ));
             }
         }
-        for problem in report.said["problems"].as_array().into_iter().flatten() {
-            if !moments.iter().any(|time| self.problem(problem, *time)) {
+        let of = |word: &Value| {
+            let mut rows = rows().filter(|row| row["name"] == word["device"]);
+            let uuid = rows.next().and_then(|row| row["uuid"].as_str());
+            uuid.and_then(|uuid| self.devices.get(uuid))
+        };
+        let said = |what: &str| report.said[what].as_array().into_iter().flatten();
+        for problem in said("problems") {
+            let is_true = |time: &Time| self.problem(problem, of(problem), *time);
+            if !moments.iter().any(is_true) {
                 faults.push(format!("it was no problem at any moment: {problem}"));
             }
+        }
+        for remark in said("remarks") {
+            let is_true = |time: &Time| self.remark(remark, of(remark), *time);
+            if !moments.iter().any(is_true) {
+                faults.push(format!("it was true at no moment: {remark}"));
+            }
+        }
+        // Root sees everything.
+        for hidden in said("hidden").filter(|_| !report.is_plain) {
+            faults.push(format!("it was not hidden: {hidden}"));
         }
         if report.said["degraded"] != (report.said["problems"] != Value::Array(Vec::new())) {
             faults.push("degraded is not whether there are problems".to_owned());
@@ -81,12 +100,13 @@ impl History {
         between.chain(edges.iter().copied()).collect()
     }
 
-    fn row(&self, row: &Value, said: &Value, time: Time) -> Faults {
+    fn row(&self, row: &Value, report: &Report, time: Time) -> Faults {
+        let said = &report.said;
         let nothing = Device::default();
         let device = row["uuid"].as_str().and_then(|uuid| self.devices.get(uuid));
         let device = device.unwrap_or(&nothing);
         let Some(pid) = row["daemon_pid"].as_u64() else {
-            return Self::row_without_daemon(row, said, device, time);
+            return Self::row_without_daemon(row, report, device, time);
         };
         let mut daemons = device.daemons.iter();
         let daemon =
@@ -96,7 +116,8 @@ impl History {
         };
         let mut faults = Vec::new();
         let state = row["state"].as_str().unwrap_or_default();
-        if !Self::is_in(daemon, state, time) {
+        let is_hidden = report.is_plain && state == "hidden";
+        if !is_hidden && !Self::is_in(daemon, state, time) {
             faults.push(format!("daemon {pid} was not {state}"));
         }
         faults.extend(servers(row, daemon, time));
@@ -118,7 +139,8 @@ impl History {
         faults
     }
 
-    fn row_without_daemon(row: &Value, said: &Value, device: &Device, time: Time) -> Faults {
+    fn row_without_daemon(row: &Value, report: &Report, device: &Device, time: Time) -> Faults {
+        let (said, is_plain) = (&report.said, report.is_plain);
         let mut faults = Vec::new();
         let mut daemons = device.daemons.iter();
         let lives = daemons.any(|daemon| daemon.life.at(time).must());
@@ -135,6 +157,8 @@ impl History {
                 };
                 !lives && since.is_some_and(ended)
             }
+            // A directory that is being made is open to nobody.
+            "hidden" => is_plain && recorded(|span, time| span.at(time).may()),
             // Its daemon is being started, and its pid not recorded yet.
             "starting" => {
                 let mut starts = device.daemons.iter().map(|daemon| daemon.start);
@@ -181,7 +205,7 @@ impl History {
             "busy" => daemon.sessions.iter().any(within),
             "no answer" => daemon.stopped.iter().any(within),
             "orphan" => daemon.orphaned.as_ref().is_some_and(within),
-            // The judge's root hides nothing, and no device goes while its daemon lives.
+            // Nothing is hidden from root, nothing hangs, and no device goes while its daemon lives.
             _ => false,
         }
     }
@@ -199,39 +223,56 @@ impl History {
         }
     }
 
-    fn problem(&self, problem: &Value, time: Time) -> bool {
+    fn problem(&self, problem: &Value, device: Option<&Device>, time: Time) -> bool {
         let what = problem["what"].as_str().unwrap_or_default();
-        let any = |is: &dyn Fn(&Device) -> bool| self.devices.values().any(is);
-        let lives = |device: &Device| {
-            device
-                .daemons
-                .iter()
-                .any(|daemon| daemon.life.at(time).must())
+        let Some(device) = device else {
+            return false;
         };
-        let says = |device: &Device, word: &str| {
+        let lives = || {
             let mut daemons = device.daemons.iter();
-            daemons.any(|daemon| daemon.life.at(time).may() && Self::is_in(daemon, word, time))
+            daemons.any(|daemon| daemon.life.at(time).must())
         };
         if what.starts_with("its daemon has died") {
             // One that a command ends has not died.
-            let killed = |device: &Device| {
-                let last = device
-                    .daemons
-                    .iter()
-                    .rfind(|daemon| daemon.life.to.0 <= time);
-                let recorded = device.recorded.iter().any(|span| span.at(time).may());
-                recorded && last.is_some_and(|daemon| self.command_at(daemon.life.to.0).is_none())
-            };
-            any(&|device| !lives(device) && killed(device))
+            let mut daemons = device.daemons.iter();
+            let last = daemons.rfind(|daemon| daemon.life.to.0 <= time);
+            let recorded = device.recorded.iter().any(|span| span.at(time).may());
+            let killed = |daemon: &Daemon| self.command_at(daemon.life.to.0).is_none();
+            !lives() && recorded && last.is_some_and(killed)
         } else if what.starts_with("a GPU fault") {
-            any(&|device| says(device, "fault"))
+            device.says("fault", time)
         } else if what.contains("and its pipe directory is gone") {
-            any(&|device| says(device, "orphan"))
+            device.says("orphan", time)
         } else if what.contains("is stopped and answers nobody") {
-            any(&|device| says(device, "no answer"))
+            device.says("no answer", time)
         } else {
             false
         }
+    }
+
+    fn remark(&self, remark: &Value, device: Option<&Device>, time: Time) -> bool {
+        let what = remark["what"].as_str().unwrap_or_default();
+        if what.starts_with("a change is under way: ") {
+            let is_named = |command: &Command| what.contains(&format!("/mig-mps {}", command.name));
+            return self.command_at(time).is_some_and(is_named);
+        }
+        let is_true = |device: &Device| {
+            if what.starts_with("its server has ended") {
+                return device.says("no server yet", time);
+            }
+            let mut waiting = device.daemons.iter().flat_map(|daemon| &daemon.waiting);
+            waiting
+                .any(|(pid, span)| span.at(time).may() && what.ends_with(&format!("(pid {pid})")))
+        };
+        device.is_some_and(is_true)
+    }
+}
+
+impl Device {
+    /// True if a daemon of it may be called that at a moment.
+    fn says(&self, state: &str, time: Time) -> bool {
+        let mut daemons = self.daemons.iter();
+        daemons.any(|daemon| daemon.life.at(time).may() && History::is_in(daemon, state, time))
     }
 }
 

@@ -80,7 +80,12 @@ fn report(begin: Time, end: Time, state: &str, clients: &[u32]) -> Report {
         "devices": [row], "clients": clients, "waiting": [], "outside_mps": [], "foreign": [], "problems": [],
         "degraded": false,
     });
-    Report { begin, end, said }
+    Report {
+        begin,
+        end,
+        is_plain: false,
+        said,
+    }
 }
 
 /// The same, of a device without a living daemon.
