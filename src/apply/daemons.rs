@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 
 use super::{Cause, Shared, lock};
@@ -197,6 +199,11 @@ impl Shared<'_> {
         }
         let running = record.daemon.and_then(|id| id.running(host));
         if let Some(process) = running {
+            if let (Patience::Force(seconds), Means::Signals | Means::Heal) = (patience, means)
+                && patience != Patience::AT_ONCE
+            {
+                self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
+            }
             let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
             daemon.stop(host, (process.pid, process.started), patience, means)?;
             if means == Means::Heal {
@@ -205,6 +212,23 @@ impl Shared<'_> {
         }
         // An interrupted start did not get as far as recording its daemon.
         Ok(daemon.end_unrecorded(host, owner(record)?)?)
+    }
+
+    /// Waits until the driver lists no clients on a device any more. No session tells a daemon to refuse new ones here.
+    fn wait_for_clients(&self, uuid: &str, limit: Duration) {
+        const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+        let interrupt = &self.site.environment.interrupt;
+        let begun = Instant::now();
+        loop {
+            let device = uuid.to_owned();
+            let read = self
+                .nvml
+                .supervise(move |nvml| nvml.read_processes(&device));
+            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
+            if is_idle || begun.elapsed() >= limit || !interrupt.pause(BETWEEN_LOOKS) {
+                return;
+            }
+        }
     }
 
     fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {

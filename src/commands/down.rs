@@ -9,6 +9,7 @@ use super::drain::{AT_ONCE, Drain, seconds};
 use super::{NotReadBack, locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, OnFailure, Site};
 use crate::environment::{Environment, Home};
+use crate::host::Directory;
 use crate::node::{Look, Node, Observer, RunDir, observe};
 use crate::plan::{self, Action, Down, Plan};
 use crate::render::{Consent, Ui};
@@ -220,6 +221,7 @@ fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
 
 /// Removes the logs of the devices taken down; where all were, those of earlier daemons as well.
 fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Result<()> {
+    let logs = Directory::open(&home.log).context("cannot use the log directory")?;
     let mut uuids: Vec<String> = plan
         .steps()
         .filter_map(|step| match &step.action {
@@ -235,19 +237,13 @@ fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Resu
                 .filter(|served| served.run_dir == *run_dir);
             served.any(|served| served.record.uuid == uuid)
         };
-        let entries = std::fs::read_dir(&home.log).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let names = logs.names()?.into_iter();
+        let names = names.filter_map(|name| name.into_string().ok());
         let of_a_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
         uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
     }
     for uuid in uuids {
-        let logs = home.log.join(uuid);
-        match std::fs::remove_dir_all(&logs) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", logs.display()));
-            }
-            _ => {}
-        }
+        logs.remove_all(&uuid).context("cannot remove logs")?;
     }
     Ok(())
 }

@@ -48,8 +48,8 @@ pub struct StatusArgs {
     columns: Vec<StatusColumn>,
     /// Exit with 3 when something is not as it should be
     ///
-    /// That is: a daemon that is dead, an orphan, in fault, or does not answer; one whose device is gone; a
-    /// program that computes outside MPS on a device that is served; two daemons on one device; a foreign
+    /// That is: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
+    /// server that outlived its daemon; a program that computes outside MPS on a device that is served; two daemons on one device; a foreign
     /// daemon that sees all GPUs or uses the default pipe directory; an interrupted change; a GPU that cannot
     /// be read.
     #[arg(long)]

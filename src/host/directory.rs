@@ -28,6 +28,9 @@ const MOST_LINKS: usize = 40;
 /// How many mounts may lie on top of each other where ours are expected to be none.
 const MOST_MOUNTS: usize = 64;
 
+/// How deep directories may be nested that are removed. Each level keeps a descriptor open.
+const DEEPEST: u32 = 64;
+
 /// Groups below this number are the system's (login.defs, `SYS_GID_MAX`).
 const FIRST_USERS_GROUP: u32 = 1000;
 
@@ -252,6 +255,32 @@ impl Directory {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(in_path(&self.path.join(name), &error.into())),
         }
+    }
+
+    /// Removes a directory with all that is in it. File systems that are mounted there are detached.
+    pub fn remove_all(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        self.remove_all_within(name.as_ref(), DEEPEST)
+    }
+
+    fn remove_all_within(&self, name: &OsStr, depth: u32) -> io::Result<()> {
+        self.detach_mounts(name)?;
+        let is_directory = match self.stat(name)? {
+            Some(meta) => FileType::from_raw_mode(meta.st_mode) == FileType::Directory,
+            None => return Ok(()),
+        };
+        if !is_directory {
+            return self.remove_file(name);
+        }
+        if depth == 0 {
+            let why = refused("its directories are nested too deeply");
+            return Err(in_path(&self.path.join(name), &why));
+        }
+        if let Some(child) = self.child(name)? {
+            for entry in child.names()? {
+                child.remove_all_within(&entry, depth - 1)?;
+            }
+        }
+        self.remove_dir(name)
     }
 
     /// Gives an entry another name, here or in another directory.
@@ -513,7 +542,8 @@ fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result
 
 /// The file systems that need nobody else to answer.
 const LOCAL: [&str; 12] = [
-    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs",
+    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs",
+    "xfs", "zfs",
 ];
 
 /// Refuses to go on in a mount that is not on a local file system. The descriptors have opened nothing yet.

@@ -387,6 +387,11 @@ impl<'a> View<'a> {
     /// its log claims.
     fn fill_in_unasked(self, served: &mut Served, daemon: Pid, logs: Option<&LogDir>) {
         self.fill_in_processes(served, daemon);
+        if self.processes.is_none() {
+            // Without the driver's lists nothing is known of its clients.
+            served.life = Life::Hidden;
+            return;
+        }
         let servers = self.servers(daemon);
         let has_gpu = |server: &&Process| {
             self.processes

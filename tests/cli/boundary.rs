@@ -445,7 +445,11 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
     fs::create_dir(&hers).unwrap();
     std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
     let mut daemon = Command::new(sim.node.dir().join("bin/nvidia-cuda-mps-control"));
-    daemon.env_clear().envs(sim.node.env()).uid(NOBODY).gid(NOBODY);
+    daemon
+        .env_clear()
+        .envs(sim.node.env())
+        .uid(NOBODY)
+        .gid(NOBODY);
     daemon.env("CUDA_MPS_PIPE_DIRECTORY", &hers);
     daemon.env("CUDA_MPS_LOG_DIRECTORY", &hers);
     Ran::of(daemon.env("CUDA_VISIBLE_DEVICES", "1").arg("-d")).ended(0);
@@ -571,4 +575,61 @@ fn directories_have_the_modes_that_serve_says() {
         let meta = fs::metadata(pipe(&sim)).unwrap();
         assert_eq!((meta.uid(), meta.mode() & 0o777), (owner, mode), "{serve}");
     }
+}
+
+/// Clients of a user's device have the time that `--drain` gives them, also where no session can be opened.
+#[test]
+fn force_with_drain_waits_for_a_users_clients() {
+    if !is_root("force_with_drain_waits_for_a_users_clients") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let mut app = sim.node.program("cuda-app");
+    app.args(["run", "2"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe(&sim));
+    let app = app
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .stdout(std::process::Stdio::piped());
+    let app = app.spawn().unwrap();
+    while sim.device("0")["clients"] != 1 {
+        std::thread::yield_now();
+    }
+    sim.run(&["down", "--drain", "30", "--now"]).ended(0);
+    let output = app.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("done"), "{said}");
+}
+
+/// What a user has put into her log directory holds `down --purge` up no more than anything else.
+#[test]
+fn a_log_directory_is_removed_with_what_is_mounted_there() {
+    if !is_root("a_log_directory_is_removed_with_what_is_mounted_there") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(HERS));
+    sim.up(&whole(HERS), &[]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down"]).ended(0);
+    let log = sim.node.log_dir().join(uuid);
+    fs::create_dir_all(log.join("a/b")).unwrap();
+    symlink(&profile, log.join("a/link")).unwrap();
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let script = format!(
+        "set -e; python3 -c '{HANG}' {0}/a/b & while ! grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done; \
+         timeout 20 {program} down --purge; kill %1; ls {0} || echo removed",
+        log.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-c", &script]);
+    let ran = Ran::of(command.env_clear().envs(sim.node.env()));
+    assert!(
+        ran.stdout.contains("removed"),
+        "{}{}",
+        ran.stdout,
+        ran.stderr
+    );
+    assert!(profile.exists(), "a link was followed");
 }
