@@ -212,7 +212,12 @@ fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk>
     loop {
         input.write()?;
         let mut watched: Vec<PollFd<'_>> = Vec::with_capacity(4);
-        watched.extend(input.pipe.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
+        watched.extend(
+            input
+                .pipe
+                .as_ref()
+                .map(|pipe| PollFd::new(pipe, PollFlags::OUT)),
+        );
         let streams = [out.file.as_ref(), err.file.as_ref()];
         watched.extend(
             streams

@@ -513,7 +513,8 @@ fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result
 
 /// The file systems that need nobody else to answer.
 const LOCAL: [&str; 12] = [
-    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs",
+    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs",
+    "xfs", "zfs",
 ];
 
 /// Refuses to go on in a mount that is not on a local file system. The descriptors have opened nothing yet.

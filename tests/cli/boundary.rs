@@ -445,7 +445,11 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
     fs::create_dir(&hers).unwrap();
     std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
     let mut daemon = Command::new(sim.node.dir().join("bin/nvidia-cuda-mps-control"));
-    daemon.env_clear().envs(sim.node.env()).uid(NOBODY).gid(NOBODY);
+    daemon
+        .env_clear()
+        .envs(sim.node.env())
+        .uid(NOBODY)
+        .gid(NOBODY);
     daemon.env("CUDA_MPS_PIPE_DIRECTORY", &hers);
     daemon.env("CUDA_MPS_LOG_DIRECTORY", &hers);
     Ran::of(daemon.env("CUDA_VISIBLE_DEVICES", "1").arg("-d")).ended(0);
@@ -471,6 +475,37 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
         Some(format!("its pipe directory is {pipe}/elsewhere").as_str()),
         "{status:#}"
     );
+}
+
+/// A process may call itself an MPS server of ours: without a context it keeps nothing, and is in nobody's way.
+#[test]
+fn a_process_that_calls_itself_a_server_is_no_stray() {
+    if !is_root("a_process_that_calls_itself_a_server_is_no_stray") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let program = sim.node.dir().join("nvidia-cuda-mps-server");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.env(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        fs::canonicalize(pipe(&sim)).unwrap(),
+    );
+    let mut forged = forged.arg("60").uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let pid = forged.id().to_string();
+    symlink(
+        format!("/proc/{pid}"),
+        sim.node.dir().join("root/proc").join(&pid),
+    )
+    .unwrap();
+    let problems = sim.status()["problems"].clone();
+    assert_eq!(problems, Value::Array(Vec::new()));
+    let ran = sim.up(&whole(""), &[]).ended(0);
+    assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    assert!(forged.try_wait().unwrap().is_none(), "it goes on");
+    forged.kill().unwrap();
+    forged.wait().unwrap();
 }
 
 /// A user's daemon may say that its logs are anywhere: root reads those of its device.
