@@ -120,8 +120,8 @@ pub fn command() -> clap::Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    if let Err(error) = Host::at(Path::new("/")).reset_child_signal() {
-        render::note(&format!("cannot take back an ignored SIGCHLD: {error}"));
+    if let Err(error) = Host::at(Path::new("/")).reset_signals() {
+        render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
     }
     // Before this process becomes anything that a daemon should not inherit. It is no subcommand of the
     // others': nobody is to find it in help or completions.

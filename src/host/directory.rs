@@ -88,7 +88,8 @@ impl Directory {
     }
 
     /// A directory in it that is `owner`'s and, where one is given, `group`'s. Made or not, it has this mode
-    /// afterwards. One of another owner is refused. Only root makes directories for others.
+    /// afterwards. One of another owner is refused, and one of the caller's that others can write to: another
+    /// owner may have let them, and must not be able to have a start refused. Only root makes directories for others.
     pub fn make_child_of(
         &self,
         name: impl AsRef<OsStr>,
@@ -114,7 +115,7 @@ impl Directory {
                     return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
                 }
                 rustix::fs::fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
-            } else if !is_new && meta.st_mode & OTHERS_WRITE != 0 {
+            } else if !is_new && owner == caller() && meta.st_mode & OTHERS_WRITE != 0 {
                 return Err(refused("others can write to it"));
             }
             if let Some(group) = group.filter(|group| *group != meta.st_gid) {

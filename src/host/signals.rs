@@ -3,23 +3,25 @@
 use std::io;
 use std::sync::Arc;
 
-use signal_hook::consts::SIGCHLD;
+use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 
 use super::Host;
 
 impl Host {
-    /// Takes an ignored SIGCHLD back: whoever ignores it loses the exit status of its children.
+    /// Takes an ignored SIGCHLD back: whoever ignores it loses the exit status of its children. Goes on after SIGXFSZ:
+    /// a file that may not grow fails to be written, and what a change has done is undone.
     ///
-    /// The handler does nothing. What this process turns into or starts has the default again.
+    /// The handlers do nothing. What this process turns into or starts has the defaults again.
     ///
     /// # Errors
     /// The system's.
-    pub fn reset_child_signal(&self) -> io::Result<()> {
+    pub fn reset_signals(&self) -> io::Result<()> {
         // Otherwise no handler: it would interrupt calls of the driver.
         if self.ignores(SIGCHLD) {
             flag::register(SIGCHLD, Arc::default())?;
         }
+        flag::register(SIGXFSZ, Arc::default())?;
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 use super::{Node, RunDir, ServerProcess};
-use crate::host::{Host, Pid, Process, ProcessTable, StartTime};
+use crate::host::{Host, Pid, Process, ProcessTable, StartTime, caller};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
 
 /// A server in one of our pipe directories that outlived its daemon. It keeps its GPU memory until it is ended.
@@ -33,6 +33,14 @@ pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut 
         .filter_map(|server| {
             let mut devices = node.devices().map(|device| device.uuid);
             let uuid = devices.find(|uuid| serves_in(server, &ours.pipe_dir(uuid)))?;
+            // Anybody can call a process so. A server that has outlived its daemon has a context.
+            let has_context = node.processes.get(&uuid).map(|processes| {
+                let mut usages = processes.compute.iter();
+                usages.any(|usage| usage.pid == server.pid.0)
+            });
+            if !has_context.unwrap_or(server.owner() == Some(caller())) {
+                return None;
+            }
             // One that has ended since left no stray.
             host.hold(server.pid, server.started)?;
             Some(Stray {

@@ -477,6 +477,60 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
     );
 }
 
+/// A process may call itself an MPS server of ours: without a context it keeps nothing, and is in nobody's way.
+#[test]
+fn a_process_that_calls_itself_a_server_is_no_stray() {
+    if !is_root("a_process_that_calls_itself_a_server_is_no_stray") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let program = sim.node.dir().join("nvidia-cuda-mps-server");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.env(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        fs::canonicalize(pipe(&sim)).unwrap(),
+    );
+    let mut forged = forged.arg("60").uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let pid = forged.id().to_string();
+    symlink(
+        format!("/proc/{pid}"),
+        sim.node.dir().join("root/proc").join(&pid),
+    )
+    .unwrap();
+    let problems = sim.status()["problems"].clone();
+    assert_eq!(problems, Value::Array(Vec::new()));
+    let ran = sim.up(&whole(""), &[]).ended(0);
+    assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    assert!(forged.try_wait().unwrap().is_none(), "it goes on");
+    forged.kill().unwrap();
+    forged.wait().unwrap();
+}
+
+/// A served user may give her directories any mode: the next start gives them theirs.
+#[test]
+fn a_mode_of_hers_stops_no_start() {
+    if !is_root("a_mode_of_hers_stops_no_start") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    for mode in [0o000, 0o500, 0o777] {
+        sim.up(&whole(HERS), &[]).ended(0);
+        let log = sim
+            .node
+            .log_dir()
+            .join(sim.device("0")["uuid"].as_str().unwrap());
+        for hers in [pipe(&sim), log] {
+            fs::set_permissions(&hers, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0"], "{mode:o}");
+        assert_eq!(fs::metadata(pipe(&sim)).unwrap().mode() & 0o777, 0o700);
+        sim.run(&["down"]).ended(0);
+    }
+}
+
 /// A user's daemon may say that its logs are anywhere: root reads those of its device.
 #[test]
 fn logs_are_not_where_a_users_daemon_says() {

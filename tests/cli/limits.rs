@@ -148,3 +148,23 @@ fn a_full_disk_leaves_no_half_made_file_and_no_record_unsaid() {
     }
     assert!(done > 2 && failed > 10, "{done} done, {failed} failed");
 }
+
+/// A limit of file sizes is an error like any other: it ends no change half-way.
+#[test]
+fn a_limit_of_file_sizes_is_reported_and_undone() {
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    for bytes in [0, 100, 300] {
+        let up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+        let mut limited = Command::new("prlimit");
+        limited
+            .arg(format!("--fsize={bytes}"))
+            .arg(up.get_program());
+        limited.args(up.get_args()).env_clear().envs(sim.node.env());
+        let ran = Ran::of(&mut limited).ended(1);
+        assert!(ran.stderr.contains("File too large"), "{}", ran.stderr);
+        let left = sim.run_dir();
+        assert!(left.iter().all(|name| name == "lock"), "{bytes}: {left:?}");
+    }
+    sim.run(&["up", profile.to_str().unwrap()]).ended(0);
+}
