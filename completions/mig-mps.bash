@@ -153,7 +153,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__down)
-            opts="-y -h --drain --now --destroy-mig --disable-mig --reset --stop-holders --purge --yes --help"
+            opts="-y -h --drain --force --destroy-mig --disable-mig --reset --stop-holders --purge --yes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -92,7 +92,7 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -s y -l yes -d 
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l force -d 'End clients, and a daemon that cannot be asked for them; with --drain, refuse new ones and end the rest after so many seconds'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l drain -d 'Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted' -r
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l now -d 'End clients; with --drain, refuse new ones and end the rest after so many seconds'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l force -d 'End clients; with --drain, refuse new ones and end the rest after so many seconds'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l destroy-mig -d 'Also destroy the GPU instances that mig-mps made'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l disable-mig -d 'Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l reset -d 'Reset a GPU whose MIG mode can only be switched so'

@@ -136,7 +136,7 @@ _arguments "${_arguments_options[@]}" : \
 (down)
 _arguments "${_arguments_options[@]}" : \
 '--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
-'--now[End clients; with --drain, refuse new ones and end the rest after so many seconds]' \
+'--force[End clients; with --drain, refuse new ones and end the rest after so many seconds]' \
 '--destroy-mig[Also destroy the GPU instances that mig-mps made]' \
 '--disable-mig[Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)]' \
 '--reset[Reset a GPU whose MIG mode can only be switched so]' \

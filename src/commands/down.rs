@@ -25,8 +25,8 @@ pub struct DownArgs {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     drain: Option<u32>,
     /// End clients; with --drain, refuse new ones and end the rest after so many seconds
-    #[arg(long)]
-    now: bool,
+    #[arg(long, alias = "now")]
+    force: bool,
     /// Also destroy the GPU instances that mig-mps made
     #[arg(long)]
     destroy_mig: bool,
@@ -65,7 +65,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let plan = |node: &Node| -> Result<Plan> {
         let wanted = Down {
             devices: node.resolve(&args.devices)?,
-            force: args.now.then(|| args.drain.unwrap_or(AT_ONCE)),
+            force: args.force.then(|| args.drain.unwrap_or(AT_ONCE)),
             destroy_mig: args.destroy_mig || args.disable_mig,
             disable_mig: args.disable_mig,
         };
@@ -78,7 +78,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     };
     // One observer: what hangs is not waited for at each look.
     let observer = RefCell::new(Observer::new(environment));
-    let patience = Drain::of(args.drain.filter(|_| !args.now));
+    let patience = Drain::of(args.drain.filter(|_| !args.force));
     let (lock, node, plan) = loop {
         let shown = patience.wait(|| plan(&observer.borrow_mut().look(Look::Clients)?), ui)?;
         if shown.is_empty() && !args.purge {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::answers::Answers;
+use super::log_growth;
 use super::natural::natural;
 use super::view::{UnderWay, View};
 use super::{Life, Look, Node, RunDir, Served};
@@ -89,6 +90,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 client_limit: None,
                 compute_mode: None,
                 answered: None,
+                log_growth: None,
             });
         }
     }
@@ -118,7 +120,7 @@ pub(super) fn look(
         ([], true) => UnderWay::Maybe,
         ([], false) => UnderWay::No,
     };
-    let mut asked = Vec::new();
+    let (mut asked, mut fresh) = (Vec::new(), Vec::new());
     for served in &mut node.served {
         served.device_is_there = devices
             .iter()
@@ -152,6 +154,12 @@ pub(super) fn look(
         let logs = environment.logs_of(served.run_dir.path());
         let logs = view.log_dir(daemon, logs.map(|logs| logs.join(&uuid)));
         let logs = logs.and_then(|logs| LogDir::open(&logs).ok());
+        if look == Look::Status
+            && let Some(written) = logs.as_ref().filter(|logs| log_growth::is_fresh(logs))
+            && let Ok(logs) = LogDir::open(written.path())
+        {
+            fresh.push((uuid.clone(), logs));
+        }
         if look == Look::Status && view.tells(served, daemon, logs.as_ref()) {
             continue;
         }
@@ -174,6 +182,7 @@ pub(super) fn look(
         .into_iter()
         .filter_map(|(uuid, answer)| Some((uuid, answer?)))
         .collect();
+    log_growth::measure(&fresh, &mut node.served);
 }
 
 /// Which files say what mig-mps has made and is changing, and of when they are: each is replaced when what it

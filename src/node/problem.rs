@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{Foreign, Life, MpsProgram, Node, Served, Stray};
+use super::{Foreign, Life, LogGrowth, MpsProgram, Node, Served, Stray};
 use crate::host::{Pid, user_name};
 use crate::profile::LimitAnswer;
 
@@ -166,6 +166,9 @@ impl Node {
             .record
             .daemon
             .map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
+        if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
+            return Some(logs_without_pause(growth, served, &pid));
+        }
         match served.life {
             // It is being ended, or started again.
             Life::Dead if self.is_changing() => None,
@@ -296,34 +299,51 @@ impl Node {
     }
 }
 
+/// `its daemon (pid 4711) logs without pause: …`
+fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> String {
+    let (path, name) = (growth.path.display(), &served.record.name);
+    let (length, per_second) = (growth.length >> 10, growth.per_second >> 10);
+    let cause = if growth.accepts_nobody() {
+        format!(
+            "most likely its limit of open files is exhausted, and no program can join it; {}",
+            who_works(served)
+        )
+    } else {
+        format!("`mig-mps logs {name}` shows it")
+    };
+    format!(
+        "its daemon{pid} logs without pause: {path} has {length} KiB and grows by {per_second} KiB/s with \"{}\": \
+         {cause}; `mig-mps restart {name} --force` starts another",
+        growth.text
+    )
+}
+
 /// What hangs, who still works, and what ends it.
 fn hung(served: &Served) -> String {
     let name = &served.record.name;
-    let pids = served.clients.iter().map(|client| client.pid.to_string());
-    let pids: Vec<String> = pids.collect();
-    let (work, cure) = match pids.as_slice() {
-        [] if served.is_known => (
-            "no client works".to_owned(),
-            format!("`mig-mps restart {name}` ends that"),
-        ),
-        [] => (
-            "whether clients still work is hidden".to_owned(),
-            format!("`mig-mps restart {name} --force` ends that, and them"),
-        ),
-        _ => (
-            format!(
-                "pid {} still work{}",
-                pids.join(", "),
-                if pids.len() == 1 { "s" } else { "" }
-            ),
-            format!(
-                "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
-            ),
+    let cure = match served.clients.as_slice() {
+        [] if served.is_known => format!("`mig-mps restart {name}` ends that"),
+        [] => format!("`mig-mps restart {name} --force` ends that, and them"),
+        _ => format!(
+            "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
         ),
     };
     format!(
-        "it hangs: a client died while it connected, and every new one waits for ever; {work}; {cure}"
+        "it hangs: a client died while it connected, and every new one waits for ever; {}; {cure}",
+        who_works(served)
     )
+}
+
+/// `pid 4711, 4712 still work`
+fn who_works(served: &Served) -> String {
+    let pids = served.clients.iter().map(|client| client.pid.to_string());
+    let pids: Vec<String> = pids.collect();
+    match pids.as_slice() {
+        [] if served.is_known => "no client works".to_owned(),
+        [] => "whether clients still work is hidden".to_owned(),
+        [one] => format!("pid {one} still works"),
+        _ => format!("pids {} still work", pids.join(", ")),
+    }
 }
 
 /// `server 4711 of alice outlived its daemon …`

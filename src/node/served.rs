@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{DeviceRecord, RunDir};
+use super::{DeviceRecord, LogGrowth, RunDir};
 use crate::host::{Pid, StartTime, Uid};
 use crate::mps::Defaults;
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -37,6 +37,8 @@ pub struct Served {
     /// What it gives to servers, as it answers now; `None` where it was not asked: what was read back when it
     /// was started is in the record.
     pub answered: Option<Defaults>,
+    /// The log that its daemon writes without pause. Looked for with [`Look::Status`](super::Look::Status).
+    pub log_growth: Option<LogGrowth>,
 }
 
 /// How a daemon is, in the words of `status`.

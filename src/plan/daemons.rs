@@ -269,7 +269,7 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
         ),
         Life::Orphan => (
             "its pipe directory was removed",
-            format!("end it with mig-mps down {name} --now"),
+            format!("end it with mig-mps down {name} --force"),
         ),
         Life::Busy => (
             "another control session is open",

@@ -40,8 +40,9 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         {
             stop.patience = Patience::Force(seconds);
         }
-        // It goes, whether or not it would come to itself.
-        if stop.means == Means::Heal {
+        // A hung one goes, whether or not it would come to itself; a busy one would refuse to quit for as long as it is.
+        let is_busy = served.life == Life::Busy && stop.patience == Patience::AT_ONCE;
+        if stop.means == Means::Heal || is_busy {
             stop.means = Means::Signals;
         }
         let because = match served.life {
@@ -56,7 +57,7 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
                 because: because.to_owned(),
             });
     }
-    plan.permit("wait for them with --drain SECONDS, or end them with --now")?;
+    plan.permit("wait for them with --drain SECONDS, or end them with --force")?;
     strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
     })?;

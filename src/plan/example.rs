@@ -132,6 +132,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         client_limit: None,
         compute_mode: None,
         answered: None,
+        log_growth: None,
     }
 }
 

@@ -82,7 +82,7 @@ fn killed_anywhere_the_next_run_finishes() {
 #[test]
 fn killed_anywhere_down_leaves_nothing() {
     each_point(|scene, _, at| {
-        let down = ["down", "--destroy-mig", "--now", "--yes"];
+        let down = ["down", "--destroy-mig", "--force", "--yes"];
         let ran = scene.sim.run(&down);
         assert_eq!(
             ran.status, 0,

@@ -244,7 +244,7 @@ fn a_replaced_lock_file_hides_no_living_daemon() {
     let device = sim.device("0");
     fs::remove_file(pipe(&sim).join("control_lock")).unwrap();
     File::create(pipe(&sim).join("control_lock")).unwrap();
-    sim.run(&["down", "--now"]).ended(0);
+    sim.run(&["down", "--force"]).ended(0);
     assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
 }
 

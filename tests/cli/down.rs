@@ -48,7 +48,7 @@ fn clients_are_never_ended_unasked() {
     assert_snapshot!(ran.tidy(), @"
     error: 1 client is still running:
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
-    hint: wait for them with --drain SECONDS, or end them with --now
+    hint: wait for them with --drain SECONDS, or end them with --force
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     let drained = sim.run(&["down", "--drain", "1"]).ended(4);
@@ -87,12 +87,12 @@ fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
 }
 
 #[test]
-fn now_ends_clients_and_the_daemon() {
+fn force_ends_clients_and_the_daemon() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let app = sim.client("0.2");
     let daemon = sim.device("0.2")["daemon_pid"].clone();
-    sim.run(&["down", "--now"]).ended(0);
+    sim.run(&["down", "--force"]).ended(0);
     assert!(!is_alive(&daemon));
     let finished = app.finish();
     // Terminated one by one before the server ends, which would be 806.
@@ -101,11 +101,11 @@ fn now_ends_clients_and_the_daemon() {
 }
 
 #[test]
-fn drain_and_now_refuse_newcomers_and_end_the_rest_in_time() {
+fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let app = sim.client("0.2");
-    let mut down = sim.spawn(&["down", "--drain", "3", "--now"]);
+    let mut down = sim.spawn(&["down", "--drain", "3", "--force"]);
     while sim.happened("quit") == 0 && sim.happened("control quit") == 0 {
         assert!(
             down.try_wait().unwrap().is_none(),

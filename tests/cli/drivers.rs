@@ -108,7 +108,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     assert_eq!(in_state(&sim.status(), "dead"), ["0.0"], "{version:?}");
     sim.run(&["down"]).ended(4);
     assert!(first.finish().status.success());
-    sim.run(&["down", "--now"]).ended(0);
+    sim.run(&["down", "--force"]).ended(0);
     let ended = second.finish();
     assert!(ended.output.contains("err 810"), "{}", ended.output);
     let status = sim.status();

@@ -1,9 +1,11 @@
-//! A device that one starved client hangs for every newcomer: seen, cured, taken down.
+//! A device that one starved client, or a daemon without files to open, hangs for every newcomer: seen, cured, taken down.
 
+use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
+use simnode::harness::App;
 
 use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain};
 use crate::settings::{ask, whole};
@@ -18,7 +20,7 @@ fn hung(mps: &str) -> Sim {
 }
 
 /// Has a client die while it connects: it may open 24 files.
-fn starve(sim: &Sim) {
+pub(crate) fn starve(sim: &Sim) {
     let app = sim.node.program("cuda-app").get_program().to_owned();
     let mut shell = Command::new("/bin/sh");
     shell
@@ -124,31 +126,6 @@ fn down_takes_a_hung_device_away_without_force() {
     );
     assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
     assert_eq!(sim.run_dir(), ["lock"]);
-}
-
-#[test]
-fn down_by_force_ends_whatever_state_the_daemon_is_in() {
-    for stopped in [false, true] {
-        let sim = Sim::with("h200", 1);
-        sim.up(&whole(""), &["--yes"]).ended(0);
-        let worker = sim.client("0");
-        starve(&sim);
-        let device = sim.device("0");
-        if stopped {
-            crate::common::stop(&device["daemon_pid"]);
-        }
-        sim.run(&["down"]).ended(4);
-        let begun = Instant::now();
-        sim.run(&["down", "--now"]).ended(0);
-        assert!(
-            begun.elapsed() < Duration::from_secs(10),
-            "{:?}",
-            begun.elapsed()
-        );
-        assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
-        assert_eq!(sim.run_dir(), ["lock"]);
-        drop(worker);
-    }
 }
 
 /// No session is opened with a daemon that is known to hang.
@@ -304,4 +281,61 @@ fn too_few_files_are_refused() {
         "{}",
         ran.stderr
     );
+/// A node whose daemon may open no more files: a program that wants to join has it log without pause.
+pub(crate) fn logs_without_pause() -> (Sim, App) {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let log = sim.node.log_dir().join(uuid).join("control.log");
+    sim.node.fault("daemon accept").fails(24).unwrap();
+    let waits = sim.app("0", &["hold"]);
+    while fs::metadata(&log).unwrap().len() < 20_000 {
+        std::thread::yield_now();
+    }
+    (sim, waits)
+}
+
+#[test]
+fn a_daemon_that_logs_without_pause_is_named_in_one_look() {
+    let (sim, _waits) = logs_without_pause();
+    let status = sim.status();
+    assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
+    let problem = status["problems"][0]["what"].as_str().unwrap();
+    let pid = &status["devices"][0]["daemon_pid"];
+    let begin = format!("its daemon (pid {pid}) logs without pause: ");
+    assert!(problem.starts_with(&begin), "{problem}");
+    for said in [
+        "control.log has ",
+        "KiB/s with \"Unable to accept connection\": ",
+        "its limit of open files is exhausted",
+        "`mig-mps restart 0 --force` starts another",
+    ] {
+        assert!(problem.contains(said), "{said}: {problem}");
+    }
+    assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
+    sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0"]);
+    assert_eq!(status["problems"], serde_json::json!([]));
+}
+
+#[test]
+fn the_watch_names_a_daemon_that_logs_without_pause() {
+    let (sim, _waits) = logs_without_pause();
+    let mut watch = sim.dialogue("status --watch=0.2");
+    watch.await_text("logs without pause");
+    watch.press("q");
+    let _ = watch.end();
+}
+
+/// Its log grows by a few lines for each session, and is not looked at twice.
+#[test]
+fn a_busy_log_is_not_taken_for_one_without_pause() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let _client = sim.client("0");
+    for _ in 0..5 {
+        let status = sim.status();
+        assert_eq!(status["problems"], serde_json::json!([]), "{status:#}");
+    }
 }

@@ -100,7 +100,7 @@ fn on_a_small_disk(sim: &Sim, options: &str) -> Ran {
          {program} up {profile} --yes >&2; echo status $?; cd $run; find . | sort; cd /
          mount -o remount,nr_inodes=10000,size=16m $run || exit 99
          {program} up {profile} --yes >/dev/null 2>&1; echo then $?
-         {program} down --now --destroy-mig --yes >/dev/null 2>&1; echo down $?
+         {program} down --force --destroy-mig --yes >/dev/null 2>&1; echo down $?
          cd $run; find . -type f | grep -v lock | grep -v node.json",
         run = sim.node.run_dir().display(),
         profile = profile.display(),

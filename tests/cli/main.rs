@@ -9,6 +9,7 @@ mod completions;
 mod compute_mode;
 mod dead_server;
 mod down;
+mod down_force;
 mod drivers;
 mod environment;
 mod errors;

@@ -71,7 +71,7 @@ fn a3_a_daemon_that_cannot_be_named_is_not_forgotten() {
     command
         .args(["-p", "-f", "--mount-proc"])
         .arg(program)
-        .args(["down", "0.2", "--now"]);
+        .args(["down", "0.2", "--force"]);
     let ran = Ran::of(command.env_clear().envs(sim.node.env()));
     assert_eq!(ran.status, 1, "{}{}", ran.stdout, ran.stderr);
     assert!(is_alive(&daemon));

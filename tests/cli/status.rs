@@ -167,13 +167,13 @@ fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
     // A second daemon beside it would make two.
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert!(
-        ran.stderr.contains("mig-mps down 0.2 --now"),
+        ran.stderr.contains("mig-mps down 0.2 --force"),
         "{}",
         ran.stderr
     );
     sim.run(&["down", "0.2"]).ended(4);
     assert!(is_alive(&device["daemon_pid"]));
-    sim.run(&["down", "0.2", "--now"]).ended(0);
+    sim.run(&["down", "0.2", "--force"]).ended(0);
     assert!(!is_alive(&device["daemon_pid"]));
     sim.up(SMALL, &[]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);

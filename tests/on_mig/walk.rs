@@ -113,8 +113,8 @@ impl Walk<'_> {
 
     /// Whatever a round left.
     pub(crate) fn clear(&self) -> Checked {
-        let ended = self.start(&["down", "--now", "--destroy-mig", "--yes"]);
-        check(ended.status == 0, "down --now fails")?;
+        let ended = self.start(&["down", "--force", "--destroy-mig", "--yes"]);
+        check(ended.status == 0, "down --force fails")?;
         let session = self.node.open();
         let gpu = session.0.by_uuid(&self.subject.uuid);
         gpu.and_then(|gpu| match session.0.mig_mode(gpu)?.0 {

@@ -313,7 +313,7 @@ impl<'scope> Driver<'scope, '_> {
         self.note(did::REMOVED, json!({ "pid": daemon }));
         self.watch.see();
         let uuid = one["uuid"].as_str().unwrap();
-        self.mig_mps(&["down", "one", "--now"], &[uuid]);
+        self.mig_mps(&["down", "one", "--force"], &[uuid]);
 
         // Another geometry takes a device away, and many daemons start and end together.
         let two = self.device("two");

@@ -1,0 +1,188 @@
+//! `down --force` ends within its limit, whatever state the daemon is in.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Sim, in_state, stop};
+use crate::hung::starve;
+use crate::settings::whole;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A node whose only device serves.
+fn serving() -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    sim
+}
+
+fn pipe(sim: &Sim) -> PathBuf {
+    sim.node.run_dir().join("by-name/0/pipe")
+}
+
+fn kill(pid: &Value, signal: rustix::process::Signal) {
+    let pid = i32::try_from(pid.as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// The pids of the daemons and servers on the node.
+fn mps_programs(sim: &Sim) -> Vec<String> {
+    let dir = sim.node.run_dir().to_str().unwrap().to_owned();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let is_mps = |path: &PathBuf| {
+        let read = |file: &str| fs::read(path.join(file)).unwrap_or_default();
+        let text = |file: &str| String::from_utf8_lossy(&read(file)).into_owned();
+        let command = text("cmdline");
+        let is_one =
+            command.ends_with("-control\0-d\0") || command.contains("nvidia-cuda-mps-server");
+        // A zombie has no environment.
+        is_one && text("environ").contains(&dir)
+    };
+    let found = processes.map(|entry| entry.path()).filter(is_mps);
+    found.map(|path| path.display().to_string()).collect()
+}
+
+#[track_caller]
+fn goes(sim: &Sim) {
+    let begun = Instant::now();
+    sim.run(&["down", "--force"]).ended(0);
+    let elapsed = begun.elapsed();
+    assert!(elapsed < LIMIT, "{elapsed:?}");
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(mps_programs(sim), [""; 0]);
+}
+
+#[test]
+fn ready_with_clients() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    assert!(!mps_programs(&sim).is_empty(), "they can be found");
+    goes(&sim);
+}
+
+#[test]
+fn hung() {
+    let sim = serving();
+    starve(&sim);
+    goes(&sim);
+}
+
+#[test]
+fn hung_with_working_clients() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    starve(&sim);
+    sim.run(&["down"]).ended(4);
+    goes(&sim);
+}
+
+#[test]
+fn hung_and_stopped() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    starve(&sim);
+    stop(&sim.device("0")["daemon_pid"]);
+    goes(&sim);
+}
+
+#[test]
+fn stopped() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    let device = sim.device("0");
+    stop(&device["daemon_pid"]);
+    goes(&sim);
+}
+
+#[test]
+fn its_server_stopped() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    stop(&sim.device("0")["servers"][0]["pid"]);
+    goes(&sim);
+}
+
+#[test]
+fn an_orphan() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    fs::remove_dir_all(pipe(&sim)).unwrap();
+    assert_eq!(in_state(&sim.status(), "orphan"), ["0"]);
+    goes(&sim);
+}
+
+#[test]
+fn without_its_socket() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    fs::remove_file(pipe(&sim).join("control")).unwrap();
+    assert_eq!(in_state(&sim.status(), "no answer"), ["0"]);
+    goes(&sim);
+}
+
+#[test]
+fn dead_with_a_stray_server() {
+    let sim = serving();
+    starve(&sim);
+    let device = sim.device("0");
+    kill(&device["daemon_pid"], rustix::process::Signal::KILL);
+    while in_state(&sim.status(), "dead") != ["0"] {
+        std::thread::yield_now();
+    }
+    assert_eq!(mps_programs(&sim).len(), 1, "the server outlived it");
+    goes(&sim);
+}
+
+/// A control session that somebody leaves open.
+fn open_session(sim: &Sim) -> Child {
+    let mut session = sim.node.program("nvidia-cuda-mps-control");
+    session.env("CUDA_MPS_PIPE_DIRECTORY", pipe(sim));
+    session.stdin(Stdio::piped()).stdout(Stdio::null());
+    let before = sim.happened("session open");
+    let mut session = session.spawn().unwrap();
+    session
+        .stdin
+        .as_mut()
+        .unwrap()
+        .write_all(b"get_server_list\n")
+        .unwrap();
+    while sim.happened("session open") == before {
+        std::thread::yield_now();
+    }
+    session
+}
+
+#[test]
+fn busy_with_another_session() {
+    let sim = serving();
+    let _worker = sim.client("0");
+    let mut session = open_session(&sim);
+    assert_eq!(in_state(&sim.status(), "busy"), ["0"]);
+    goes(&sim);
+    session.kill().unwrap();
+    session.wait().unwrap();
+}
+
+#[test]
+fn logging_without_pause() {
+    let (sim, _waits) = crate::hung::logs_without_pause();
+    goes(&sim);
+}
+
+/// `up` was killed when its daemon had started and was not yet recorded.
+#[test]
+fn started_half_way() {
+    for step in ["daemon start", "start_server"] {
+        let sim = Sim::with("h200", 1);
+        sim.node.fault(step).kills().unwrap();
+        assert_eq!(sim.up(&whole(""), &["--yes"]).status, -1, "{step}");
+        assert_ne!(sim.run_dir(), ["lock"]);
+        goes(&sim);
+    }
+}
