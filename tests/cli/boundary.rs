@@ -270,6 +270,31 @@ fn nobody_can_take_the_lock_before_the_daemon_does() {
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }
 
+/// The race above may be lost by chance: the mode of the directory in which a daemon starts is not a matter of time.
+#[test]
+fn a_daemon_starts_where_nobody_else_can_enter() {
+    let sim = Sim::with("h200", 1);
+    let (control, report) = (
+        sim.node.dir().join("nvidia-cuda-mps-control"),
+        sim.node.dir().join("modes"),
+    );
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" != -d ] || stat -c %a \"$CUDA_MPS_PIPE_DIRECTORY\" >>{}\nexec {} \"$@\"\n",
+        report.display(),
+        sim.node.dir().join("bin/nvidia-cuda-mps-control").display(),
+    );
+    fs::write(&control, script).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    let profile = sim.profile(&whole(""));
+    for args in [
+        &["up", profile.to_str().unwrap()][..],
+        &["restart", "0", "--yes"],
+    ] {
+        Ran::of(sim.command(args).env("MIG_MPS_CONTROL", &control)).ended(0);
+    }
+    assert_eq!(fs::read_to_string(report).unwrap(), "700\n700\n");
+}
+
 /// Takes the lock whenever it can, and keeps it.
 const RACE: &str = "
 import fcntl, sys
