@@ -122,7 +122,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     ));
     lines.extend(daemons(
         group,
-        "- end the server without",
+        "- end the stray server of",
         |action| match action {
             Action::EndStray(stray) => Some(&stray.name),
             _ => None,

@@ -281,6 +281,8 @@ fn too_few_files_are_refused() {
         "{}",
         ran.stderr
     );
+}
+
 /// A node whose daemon may open no more files: a program that wants to join has it log without pause.
 pub(crate) fn logs_without_pause() -> (Sim, App) {
     let sim = Sim::with("h200", 1);
