@@ -49,13 +49,19 @@ const TICK: Duration = Duration::from_millis(10);
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
 
+/// Whether somebody is changing something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changing {
+    Yes,
+    No,
+    /// The caller may not know.
+    Hidden,
+}
+
 /// What one daemon is seen by.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
-    /// Whether somebody is changing something.
-    pub(super) is_under_way: bool,
-    /// Whether somebody may be, out of the caller's sight.
-    pub(super) may_be_changing: bool,
+    pub(super) changing: Changing,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
     pub(super) program: ControlProgram,
@@ -113,9 +119,9 @@ impl<'a> View<'a> {
             }
             LockHolder::Nobody => None,
         };
-        if holder.is_some() || (self.is_under_way && !served.record.finished) {
+        if holder.is_some() || (self.changing == Changing::Yes && !served.record.finished) {
             served.life = Life::Starting;
-        } else if self.may_be_changing && !served.record.finished {
+        } else if self.changing == Changing::Hidden && !served.record.finished {
             served.life = Life::Hidden;
         }
         Some(holder?.pid)
