@@ -305,6 +305,7 @@ impl Scene {
             client_limit: None,
             compute_mode: None,
             answered: None,
+            log_growth: None,
         });
     }
 }
