@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::answers::Answers;
 use super::log_growth;
 use super::natural::natural;
-use super::view::{UnderWay, View};
+use super::view::{Changing, View};
 use super::{Life, Look, Node, RunDir, Served};
 use crate::environment::Environment;
 use crate::host::{Pool, ProcessTable, printable};
@@ -115,10 +115,10 @@ pub(super) fn look(
     let programs = environment.mps_programs().ok();
     let program = node.control_program();
     let (boot_id, processes, gpus) = (&node.boot_id, &node.processes, &node.gpus);
-    let change = match (node.under_way.as_slice(), node.may_be_changing) {
-        ([_, ..], _) => UnderWay::Yes,
-        ([], true) => UnderWay::Maybe,
-        ([], false) => UnderWay::No,
+    let changing = match node.under_way.as_slice() {
+        [] if node.may_be_changing => Changing::Hidden,
+        [] => Changing::No,
+        _ => Changing::Yes,
     };
     let (mut asked, mut fresh) = (Vec::new(), Vec::new());
     for served in &mut node.served {
@@ -134,7 +134,7 @@ pub(super) fn look(
         served.client_limit = of_gpu.into_iter().chain(meant).min();
         let uuid = served.record.uuid.clone();
         let mut view = View {
-            change,
+            changing,
             may_ask: may_ask(environment, served, look),
             program,
             host: &environment.host,

@@ -49,19 +49,19 @@ const TICK: Duration = Duration::from_millis(10);
 /// ten seconds.
 const ENOUGH_LOG: u64 = 1 << 20;
 
-/// Whether somebody is changing the node.
+/// Whether somebody is changing something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UnderWay {
-    No,
-    /// Out of the caller's sight.
-    Maybe,
+pub(super) enum Changing {
     Yes,
+    No,
+    /// The caller may not know.
+    Hidden,
 }
 
 /// What one daemon is seen by.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
-    pub(super) change: UnderWay,
+    pub(super) changing: Changing,
     /// Whether the caller may open a control session with it.
     pub(super) may_ask: bool,
     pub(super) program: ControlProgram,
@@ -119,9 +119,9 @@ impl<'a> View<'a> {
             }
             LockHolder::Nobody => None,
         };
-        if holder.is_some() || (self.change == UnderWay::Yes && !served.record.finished) {
+        if holder.is_some() || (self.changing == Changing::Yes && !served.record.finished) {
             served.life = Life::Starting;
-        } else if self.change == UnderWay::Maybe && !served.record.finished {
+        } else if self.changing == Changing::Hidden && !served.record.finished {
             served.life = Life::Hidden;
         }
         Some(holder?.pid)

@@ -49,51 +49,7 @@ fn what_status_reports_was_true() {
     let sim = Sim::with("a100-80gb", 2);
     let watch = Watch::default();
     let wanted = std::env::var("TRUTH_RUNS").map_or(RUNS, |runs| runs.parse().unwrap());
-    let mut runs = std::thread::scope(|scope| {
-        let watchers: Vec<_> = (0..WATCHERS)
-            .map(|number| {
-                let is_plain = number + 1 == WATCHERS && rustix::process::geteuid().is_root();
-                let (sim, watch) = (&sim, &watch);
-                scope.spawn(move || watch.look_on(sim, is_plain))
-            })
-            .collect();
-        let mut driver = Driver {
-            sim: &sim,
-            watch: &watch,
-            scope,
-            commands: 0,
-        };
-        // A failure must not leave the watchers looking on for ever.
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for takes_time in [true, false].into_iter().cycle() {
-                let node = sim.node.node();
-                let latency = |takes_time| {
-                    if takes_time {
-                        Latency::H200R580
-                    } else {
-                        Latency::None
-                    }
-                };
-                node.update(|state| state.policy.latency = latency(takes_time))
-                    .unwrap();
-                driver.cycle();
-                if watch.runs() >= wanted && !takes_time {
-                    break;
-                }
-            }
-        }));
-        watch.is_over.store(true, Ordering::SeqCst);
-        let runs = watchers
-            .into_iter()
-            .flat_map(|watcher| watcher.join().unwrap());
-        let runs: Vec<Run> = runs.collect();
-        if let Err(panic) = done {
-            // Their ends are waited for.
-            processes::end_all(sim.node.dir(), Duration::from_secs(10));
-            std::panic::resume_unwind(panic);
-        }
-        runs
-    });
+    let mut runs = watched(&sim, &watch, wanted);
     runs.sort_by_key(|run| run.begin);
     let events = sim.node.events();
     let history = History::of(&events);
@@ -159,6 +115,51 @@ fn what_status_reports_was_true() {
     ] {
         assert!(seen.contains(state), "nobody saw {state}: {seen:?}");
     }
+}
+
+/// Has things happen until there are so many runs of `status` beside them; returns those.
+fn watched(sim: &Sim, watch: &Watch, wanted: usize) -> Vec<Run> {
+    std::thread::scope(|scope| {
+        let watchers: Vec<_> = (0..WATCHERS)
+            .map(|number| {
+                let is_plain = number + 1 == WATCHERS && rustix::process::geteuid().is_root();
+                scope.spawn(move || watch.look_on(sim, is_plain))
+            })
+            .collect();
+        let mut driver = Driver {
+            sim,
+            watch,
+            scope,
+            commands: 0,
+        };
+        // A failure must not leave the watchers looking on for ever.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for takes_time in [true, false].into_iter().cycle() {
+                let node = sim.node.node();
+                let latency = if takes_time {
+                    Latency::H200R580
+                } else {
+                    Latency::None
+                };
+                node.update(|state| state.policy.latency = latency).unwrap();
+                driver.cycle();
+                if watch.runs() >= wanted && !takes_time {
+                    break;
+                }
+            }
+        }));
+        watch.is_over.store(true, Ordering::SeqCst);
+        let runs = watchers
+            .into_iter()
+            .flat_map(|watcher| watcher.join().unwrap());
+        let runs: Vec<Run> = runs.collect();
+        if let Err(panic) = done {
+            // Their ends are waited for.
+            processes::end_all(sim.node.dir(), Duration::from_secs(10));
+            std::panic::resume_unwind(panic);
+        }
+        runs
+    })
 }
 
 /// A run of `status`.
