@@ -205,10 +205,8 @@ impl Shared<'_> {
                 self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
             }
             let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
-            daemon.stop(host, (process.pid, process.started), patience, means)?;
-            if means == Means::Heal {
-                return Ok(());
-            }
+            // It ends the servers in the directory too; a healed daemon stays.
+            return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
         }
         // An interrupted start did not get as far as recording its daemon.
         Ok(daemon.end_unrecorded(host, owner(record)?)?)
