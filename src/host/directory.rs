@@ -2,7 +2,7 @@
 //!
 //! [`Directory::open`] walks from the root and accepts only what root or the caller controls. What lies in such
 //! a directory may belong to a user: [`Directory::child`] and the rest follow no link and enter no mount, since a
-//! file system of a user's may hang whoever touches it.
+//! user's file system may hang every process that touches it.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -38,7 +38,7 @@ const FIRST_USERS_GROUP: u32 = 1000;
 const OTHERS_WRITE: u32 = 0o002;
 /// The group may write.
 const GROUP_WRITES: u32 = 0o020;
-/// Whoever writes may rename and remove only their own entries.
+/// Users may rename and remove only their own entries.
 const STICKY: u32 = 0o1000;
 
 /// An open directory.

@@ -9,7 +9,7 @@ use signal_hook::flag;
 use super::Host;
 
 impl Host {
-    /// Takes an ignored SIGCHLD back: whoever ignores it loses the exit status of its children. Goes on after SIGXFSZ:
+    /// Takes an ignored SIGCHLD back: a process that ignores it loses the exit status of its children. Goes on after SIGXFSZ:
     /// a file that may not grow fails to be written, and what a change has done is undone.
     ///
     /// The handlers do nothing. What this process turns into or starts has the defaults again.

@@ -1,7 +1,7 @@
 //! How every child process starts, whatever its uid: with nothing of the caller's.
 //!
 //! A child that runs as another user can be traced by that user once it has called `exec`. So it must hold
-//! no descriptor of the caller's, its session must not have the caller's terminal (whoever controls it could
+//! no descriptor of the caller's, its session must not have the caller's terminal (the user who controls it could
 //! type there: TIOCSTI), and it must not possess the keys in the caller's session keyring.
 
 use std::io;
@@ -42,7 +42,7 @@ fn start_anew() -> io::Result<()> {
     Ok(())
 }
 
-/// Takes an empty session keyring. A change of uid keeps the old one, and whoever possesses that may read its keys.
+/// Takes an empty session keyring. A change of uid keeps the old one, and every process that possesses it may read its keys.
 fn leave_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_ulong = 1;
     // SAFETY: the call takes an integer and a null pointer, which asks for a keyring without a name.

@@ -197,7 +197,7 @@ impl Daemon {
         make().map_err(MpsError::Directory)
     }
 
-    /// Lets those in who may be clients. The lock file is closed to them first: whoever can open it can take its
+    /// Lets those in who may be clients. The lock file is closed to them first: a user who can open it can take its
     /// lock as soon as the daemon has gone.
     pub(super) fn open_directory(&self, who: &WhoMay) -> Result<(), MpsError> {
         let open = || {

@@ -47,7 +47,7 @@ const GONE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a daemon may take to answer when its hung server has been killed. On an H200 it does so at once.
 const HEAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long terminating the clients may take before the daemon is told to quit without that.
+/// How long terminating the clients may take before the daemon is asked to quit without it.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(3);
 
 impl Daemon {

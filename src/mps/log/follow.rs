@@ -51,7 +51,7 @@ impl LogDir {
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        // By its descriptor: what has come to lie at the path meanwhile may hang whoever looks.
+        // By its descriptor: what has come to lie at the path meanwhile may hang this process.
         let by_descriptor = |dir: &Directory| format!("/proc/self/fd/{}", dir.fd().as_raw_fd());
         inotify::add_watch(&watch, by_descriptor(&self.dir), changes)
             .map_err(|error| in_path(self.path(), &error.into()))?;
