@@ -98,8 +98,11 @@ impl Directory {
         group: Option<u32>,
     ) -> io::Result<Self> {
         let name = name.as_ref();
+        // Nobody else may enter before the directory is its owner's; the caller's own never refuses a reader.
+        let is_callers = owner == caller() && group.is_none();
+        let first_mode = if is_callers { mode } else { 0o700 };
         let make = || {
-            let is_new = match mkdirat(&self.fd, name, Mode::from_raw_mode(0o700)) {
+            let is_new = match mkdirat(&self.fd, name, Mode::from_raw_mode(first_mode)) {
                 Ok(()) => true,
                 Err(Errno::EXIST) => false,
                 Err(error) => return Err(error.into()),

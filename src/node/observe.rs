@@ -167,36 +167,8 @@ fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware
     };
     nvml.find(count)?;
     for index in 0..count {
-        let read = nvml.supervise(move |session| {
-            let mut hidden = Vec::new();
-            let mut gpu = read_gpu(session, index, look, instances_too)?;
-            if look != Look::Status && gpu.mig.is_some() {
-                gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
-            }
-            let mut processes = BTreeMap::new();
-            if look.at_processes() {
-                for device in gpu.devices() {
-                    match session.read_processes(&device.uuid) {
-                        Ok(read) => drop(processes.insert(device.uuid, read)),
-                        Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
-                            hidden.push(format!(
-                                "who computes on {}, which the driver shows to root alone",
-                                device.default_name
-                            ));
-                        }
-                        Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
-                    }
-                }
-            }
-            if look.at_processes() && !gpu.in_mig_mode() {
-                gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
-            }
-            if look == Look::Status && !gpu.in_mig_mode() {
-                gpu.utilization = session.utilization(&gpu.uuid);
-            }
-            Ok((gpu, processes, hidden))
-        });
-        let (gpu, processes, hidden) = match read {
+        let read = nvml.supervise(move |session| read_all(session, index, look, instances_too));
+        let read = match read {
             Ok(read) => read,
             // A GPU that is lost must not hide the others.
             Err(error) if error.code().is_some() => {
@@ -206,11 +178,75 @@ fn read_hardware(nvml: Nvml, look: Look, instances_too: bool) -> Result<Hardware
             }
             Err(error) => return Err(error),
         };
-        hardware.gpus.push(gpu);
-        hardware.processes.extend(processes);
-        hardware.hidden.extend(hidden);
+        hardware.gpus.push(read.gpu);
+        hardware.processes.extend(read.processes);
+        hardware.hidden.extend(read.hidden);
     }
     Ok(hardware)
+}
+
+/// A GPU, who computes on each of its devices, and what of that is hidden.
+struct GpuReading {
+    gpu: Gpu,
+    processes: BTreeMap<String, Processes>,
+    hidden: Vec<String>,
+}
+
+/// Reads a GPU, and reads it again if a device goes away in between: another command may be destroying it.
+fn read_all(
+    session: &Session,
+    index: u32,
+    look: Look,
+    instances_too: bool,
+) -> Result<GpuReading, NvmlError> {
+    let is_gone = |error: &NvmlError| error.code() == Some(Code::NOT_FOUND);
+    for _ in 1..TRIES {
+        match read_once(session, index, look, instances_too) {
+            Err(error) if is_gone(&error) => {}
+            read => return read,
+        }
+    }
+    read_once(session, index, look, instances_too)
+}
+
+fn read_once(
+    session: &Session,
+    index: u32,
+    look: Look,
+    instances_too: bool,
+) -> Result<GpuReading, NvmlError> {
+    let mut gpu = read_gpu(session, index, look, instances_too)?;
+    if look != Look::Status && gpu.mig.is_some() {
+        gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
+    }
+    let mut processes = BTreeMap::new();
+    let mut hidden = Vec::new();
+    if look.at_processes() {
+        for device in gpu.devices() {
+            match session.read_processes(&device.uuid) {
+                Ok(read) => drop(processes.insert(device.uuid, read)),
+                Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+                    hidden.push(format!(
+                        "who computes on {}, which the driver shows to root alone",
+                        device.default_name
+                    ));
+                }
+                Err(error) if error.code() == Some(Code::NOT_FOUND) => return Err(error),
+                Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
+            }
+        }
+    }
+    if look.at_processes() && !gpu.in_mig_mode() {
+        gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
+    }
+    if look == Look::Status && !gpu.in_mig_mode() {
+        gpu.utilization = session.utilization(&gpu.uuid);
+    }
+    Ok(GpuReading {
+        gpu,
+        processes,
+        hidden,
+    })
 }
 
 /// A GPU with all its instances and what it offers, or with its MIG devices alone.

@@ -163,9 +163,9 @@ impl Scene {
                         && served.record.finished
                         && matches!(served.life, Life::Ready | Life::NoServerYet);
                     let how = if as_recorded {
-                        ""
+                        String::new()
                     } else {
-                        " (not as recorded)"
+                        format!(" (not as recorded: {:?})", served.life)
                     };
                     things.insert(format!("{title}: daemon of {name}{how}"));
                 }
