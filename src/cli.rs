@@ -8,8 +8,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::apply::ApplyError;
 use crate::commands::{
-    Ends, check, completions, down, export, import, kill, launch, list, logs, plan, restart, set,
-    status, up,
+    Ends, check, completions, down, export, import, kill, launch, list, logs, man, plan, restart,
+    set, status, up,
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
@@ -91,6 +91,9 @@ pub enum Command {
     Export(export::ExportArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
+    /// Write manual pages, for packages
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 /// The command line with everything that is made from other tables.
@@ -163,7 +166,8 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(args, &ui),
         Command::Import(args) => import::run(args, &ui),
         Command::Export(args) => export::run(args, &environment, &ui),
-        Command::Completions(args) => completions::run(args, &ui),
+        Command::Completions(args) => completions::run(args, &command(), &ui),
+        Command::Man(args) => man::run(args, command()),
     };
     let status = match result {
         Ok(()) => Status::Done,

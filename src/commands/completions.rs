@@ -1,10 +1,9 @@
 //! `mig-mps completions`
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli;
 use crate::render::Ui;
 
 /// The flags of `completions`.
@@ -18,8 +17,15 @@ pub struct CompletionsArgs {
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub fn run(args: &CompletionsArgs, ui: &Ui) -> Result<()> {
+pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<()> {
+    // Hidden subcommands would be completed too.
+    let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let mut program = Command::new("mig-mps")
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_long_help(program.get_after_long_help().cloned().unwrap_or_default())
+        .args(program.get_arguments())
+        .subcommands(shown);
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut cli::command(), "mig-mps", &mut script);
+    clap_complete::generate(args.shell, &mut program, "mig-mps", &mut script);
     ui.text(&String::from_utf8_lossy(&script))
 }

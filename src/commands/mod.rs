@@ -14,6 +14,7 @@ pub mod launch;
 mod lines;
 pub mod list;
 pub mod logs;
+pub mod man;
 pub mod plan;
 pub mod restart;
 pub mod set;

@@ -1,0 +1,33 @@
+//! `mig-mps man`
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Command};
+use clap_mangen::Man;
+
+/// The flags of `man`.
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Directory for the pages; created if it does not exist
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+/// Writes a manual page for the program, and one for each subcommand that help shows.
+pub fn run(args: &ManArgs, program: Command) -> Result<()> {
+    let failed = || format!("cannot write manual pages to {}", args.dir.display());
+    fs::create_dir_all(&args.dir).with_context(failed)?;
+    let mut program = program.disable_help_subcommand(true);
+    // Gives the subcommands their full names.
+    program.build();
+    let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
+    for command in shown.chain([&program]) {
+        Man::new(command.clone())
+            .source(concat!("mig-mps ", env!("CARGO_PKG_VERSION")))
+            .generate_to(&args.dir)
+            .with_context(failed)?;
+    }
+    Ok(())
+}

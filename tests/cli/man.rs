@@ -1,0 +1,66 @@
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::common::{Sim, without_gpu};
+
+/// The subcommands that the program's help lists.
+fn subcommands() -> BTreeSet<String> {
+    let help = without_gpu(&["--help"], "").ended(0).stdout;
+    let (_, listed) = help.split_once("Commands:\n").unwrap();
+    let (listed, _) = listed.split_once("\n\n").unwrap();
+    let names = listed
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "))
+        .filter(|line| !line.starts_with(' '))
+        .map(|line| line.split_whitespace().next().unwrap().to_owned());
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn the_program_and_each_subcommand_have_a_manual_page() {
+    let sim = Sim::with("a100-80gb", 1);
+    let dir = sim.node.dir().join("share/man/man1");
+    let args = ["man", "--dir", dir.to_str().unwrap()];
+    let ran = without_gpu(&args, "").ended(0);
+    assert_eq!((ran.stdout, ran.stderr), (String::new(), String::new()));
+
+    let subcommands = subcommands();
+    assert!(subcommands.contains("up"), "{subcommands:?}");
+    let mut expected: BTreeSet<String> = subcommands
+        .iter()
+        .map(|name| format!("mig-mps-{name}.1"))
+        .collect();
+    expected.insert("mig-mps.1".to_owned());
+    let pages: BTreeSet<String> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(pages, expected);
+
+    let page = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
+    let main = page("mig-mps.1");
+    assert!(main.contains("\n.TH mig-mps 1 "), "{main}");
+    for name in &subcommands {
+        assert!(main.contains(&format!("mig\\-mps\\-{name}(1)")), "{name}");
+    }
+    let up = page("mig-mps-up.1");
+    assert!(
+        up.contains(&format!("\"mig-mps {}\"", env!("CARGO_PKG_VERSION"))),
+        "{up}"
+    );
+    assert!(up.contains("\\fB\\-\\-dry\\-run\\fR"), "{up}");
+
+    // Pages of an earlier version are replaced.
+    fs::write(dir.join("mig-mps-up.1"), "old").unwrap();
+    without_gpu(&args, "").ended(0);
+    assert!(page("mig-mps-up.1").contains("dry"));
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let ran = without_gpu(&["man", "--dir", "/dev/null/man"], "").ended(1);
+    assert_eq!(
+        ran.stderr,
+        "error: cannot write manual pages to /dev/null/man: Not a directory (os error 20)\n"
+    );
+}
