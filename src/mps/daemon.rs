@@ -221,6 +221,24 @@ impl Daemon {
         Ok((parent, name.unwrap_or_default()))
     }
 
+    /// A log in whose place lies something else than a file, and what that is.
+    pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
+        let (parent, name) = self.log_parent().ok()?;
+        let logs = parent.child(name).ok()??;
+        LogFile::ALL
+            .map(LogFile::name)
+            .into_iter()
+            .find_map(|name| {
+                let kind = match FileType::from_raw_mode(logs.stat(name).ok()??.st_mode) {
+                    FileType::RegularFile => return None,
+                    FileType::Fifo => "a FIFO",
+                    FileType::Symlink => "a symbolic link",
+                    _ => "no regular file",
+                };
+                Some((self.log.join(name), kind))
+            })
+    }
+
     /// Removes what daemons leave in the pipe directory, and the directory. One in which its user keeps other files
     /// is put aside: it must not block us, and the files are not ours to remove.
     pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {

@@ -411,6 +411,47 @@ fn a_fifo_as_a_log_holds_nobody_up() {
     sim.run(&["down"]).ended(0);
 }
 
+/// A control program in whose place a script runs first, where it becomes a daemon.
+fn control_that(sim: &Sim, script: &str) -> PathBuf {
+    let control = sim.node.dir().join("nvidia-cuda-mps-control");
+    let real = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = -d ]; then\n{script}\nfi\nexec {} \"$@\"\n",
+        real.display()
+    );
+    fs::write(&control, text).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    control
+}
+
+/// She has the time between the check of her logs and her daemon's start: what she puts there then holds `up` for a
+/// short while, and is named.
+#[test]
+fn a_fifo_that_comes_between_check_and_start_is_named() {
+    if !is_root("a_fifo_that_comes_between_check_and_start_is_named") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let swap = "cd $CUDA_MPS_LOG_DIRECTORY && rm -f control.log && mkfifo control.log; cd /";
+    let control = control_that(&sim, swap);
+    let profile = sim.profile(&whole(HERS));
+    let begun = std::time::Instant::now();
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(1);
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(25),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(
+        ran.stderr
+            .contains("control.log is a FIFO that nobody has put there"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(&whole(HERS), &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
 /// A file system that somebody has mounted on one of our directories is taken away, and never looked into.
 #[test]
 fn a_mount_on_a_pipe_directory_is_detached() {
