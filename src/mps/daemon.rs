@@ -344,7 +344,8 @@ fn put_logs_aside(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
     }
 }
 
-/// Gives whatever lies in a log's place and is no file another name: a daemon would wait for a reader of a FIFO.
+/// Gives whatever lies in a log's place and is no file another name: a daemon would wait for a reader of a FIFO. Its
+/// user can have taken every such name.
 fn put_non_files_aside(logs: &Directory) -> io::Result<()> {
     for name in LogFile::ALL.map(LogFile::name) {
         let Some(meta) = logs.stat(name)? else {
@@ -356,9 +357,13 @@ fn put_non_files_aside(logs: &Directory) -> io::Result<()> {
         let free = (1..=u16::MAX)
             .map(|number| format!("{name}.no-file.{number}"))
             .find(|free| !logs.has(free));
-        if let Some(free) = free {
-            logs.rename(name, logs, free)?;
-        }
+        let Some(free) = free else {
+            return Err(io::Error::other(format!(
+                "{path} is no regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
+                path = logs.path().join(name).display()
+            )));
+        };
+        logs.rename(name, logs, free)?;
     }
     Ok(())
 }

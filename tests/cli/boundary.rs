@@ -562,6 +562,38 @@ fn a_users_daemon_that_takes_no_settings_undoes_nobody_elses() {
     sim.run(&["up", path.to_str().unwrap()]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0", "1"]);
 }
+
+/// She may also take every name under which a FIFO would be put aside: that is said, and nothing waits for it.
+#[test]
+fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
+    if !is_root("a_fifo_that_cannot_be_put_aside_is_refused_at_once") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down"]).ended(0);
+    let log = sim.node.log_dir().join(uuid).join("control.log");
+    fs::remove_file(&log).unwrap();
+    shell(format!("mkfifo {0}; chown nobody {0}", log.display())).ended(0);
+    for number in 1..=u16::MAX {
+        File::create(format!("{}.no-file.{number}", log.display())).unwrap();
+    }
+    let begun = std::time::Instant::now();
+    let ran = sim.up(&whole(HERS), &[]).ended(1);
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(9),
+        "{:?}",
+        begun.elapsed()
+    );
+    let said = format!(
+        "{0} is no regular file, and no name is left to put it aside under: remove it, or {0}.no-file.*",
+        log.display()
+    );
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    fs::remove_file(&log).unwrap();
+    sim.up(&whole(HERS), &[]).ended(0);
+}
 /// A file system that somebody has mounted on one of our directories is taken away, and never looked into.
 #[test]
 fn a_mount_on_a_pipe_directory_is_detached() {
