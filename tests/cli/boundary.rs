@@ -594,6 +594,50 @@ fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
     fs::remove_file(&log).unwrap();
     sim.up(&whole(HERS), &[]).ended(0);
 }
+
+/// What she has put into her pipe directory is kept until it is purged, however deep it is nested.
+#[test]
+fn what_she_left_is_removed_by_a_purge() {
+    if !is_root("what_she_left_is_removed_by_a_purge") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let profile = format!("[mps]\n{HERS}\n[[gpu]]\nselect = {{ all = true }}\nmig = false\n");
+    let kept = sim.node.dir().join("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "root's").unwrap();
+    let left = sim.node.run_dir().join("left");
+    let leave = || {
+        sim.up(&profile, &[]).ended(0);
+        for name in ["0", "1"] {
+            let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+            symlink(&kept, pipe.join("link")).unwrap();
+            fs::write(pipe.join("file"), "hers").unwrap();
+            fs::create_dir_all(pipe.join("d/".repeat(300))).unwrap();
+            fs::create_dir_all(pipe.join("d/".repeat(200)).join("e/".repeat(50))).unwrap();
+        }
+        sim.run(&["down"]).ended(0);
+        assert_eq!(fs::read_dir(&left).unwrap().count(), 2);
+    };
+    leave();
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    // Of one device alone.
+    sim.up(&profile, &[]).ended(0);
+    for name in ["0", "1"] {
+        let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+        fs::write(pipe.join("file"), "hers").unwrap();
+    }
+    let uuid = sim.device("1")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down", "0", "--purge"]).ended(0);
+    assert!(!left.exists());
+    sim.run(&["down"]).ended(0);
+    assert!(left.join(format!("{uuid}.1")).join("file").exists());
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(fs::read_to_string(kept.join("file")).unwrap(), "root's");
+}
+
 /// A file system that somebody has mounted on one of our directories is taken away, and never looked into.
 #[test]
 fn a_mount_on_a_pipe_directory_is_detached() {
