@@ -119,6 +119,14 @@ impl RunDir {
         (records, problems)
     }
 
+    /// The record of one device; `None` if there is none.
+    pub(super) fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
+        match self.open_if_there()? {
+            Some(directory) => record_in(&directory, uuid),
+            None => Ok(None),
+        }
+    }
+
     /// When each file that says what was made, and what is being changed, was last written, with its inode: a file
     /// is replaced when what it says changes.
     pub(super) fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {

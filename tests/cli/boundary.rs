@@ -751,11 +751,51 @@ fn a_process_that_calls_itself_a_server_is_no_stray() {
         sim.node.dir().join("root/proc").join(&pid),
     )
     .unwrap();
-    let problems = sim.status()["problems"].clone();
-    assert_eq!(problems, Value::Array(Vec::new()));
+    let status = sim.status();
+    assert_eq!(status["problems"], Value::Array(Vec::new()));
     let ran = sim.up(&whole(""), &[]).ended(0);
     assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    // It is shown, with its owner and what it claims.
+    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
+    let foreign = &status["foreign"][0];
+    assert_eq!(foreign["pid"], forged.id(), "{status:#}");
+    assert_eq!(foreign["user"], "nobody");
+    assert_eq!(foreign["pipe_directory"], claimed.to_str().unwrap());
     assert!(forged.try_wait().unwrap().is_none(), "it goes on");
+    forged.kill().unwrap();
+    forged.wait().unwrap();
+}
+
+/// So does one that calls itself the daemon of a device that is recorded: it is shown beside the true one.
+#[test]
+fn a_process_that_calls_itself_our_daemon_is_shown() {
+    if !is_root("a_process_that_calls_itself_our_daemon_is_shown") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
+    let program = sim.node.dir().join("nvidia-cuda-mps-control");
+    fs::copy("/bin/bash", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.args(["-c", "sleep 60; exit", "-d"]);
+    forged.env("CUDA_MPS_PIPE_DIRECTORY", &claimed);
+    let mut forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let pid = forged.id().to_string();
+    symlink(
+        format!("/proc/{pid}"),
+        sim.node.dir().join("root/proc").join(&pid),
+    )
+    .unwrap();
+    let status = sim.status();
+    let foreign = status["foreign"].as_array().unwrap();
+    assert_eq!(foreign.len(), 1, "{status:#}");
+    assert_eq!(foreign[0]["pid"], forged.id());
+    assert_eq!(foreign[0]["user"], "nobody");
+    assert_eq!(foreign[0]["pipe_directory"], claimed.to_str().unwrap());
+    assert_eq!(in_state(&status, "ready"), ["0"]);
+    let said = sim.run(&["status"]).ended(0).stdout;
+    assert!(said.contains("FOREIGN") && said.contains(&pid), "{said}");
     forged.kill().unwrap();
     forged.wait().unwrap();
 }
