@@ -13,7 +13,7 @@ use crate::commands::{
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
-use crate::host::{Host, LAUNCH, Phase};
+use crate::host::{Host, LAUNCH, Phase, TooLittleMemory, raise_memory, raise_stack};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -96,6 +96,24 @@ pub enum Command {
     Man(man::ManArgs),
 }
 
+impl Command {
+    /// Whether it changes the node.
+    fn is_change(&self) -> bool {
+        match self {
+            Self::Up(_) | Self::Set(_) | Self::Kill(_) | Self::Restart(_) | Self::Down(_) => true,
+            Self::List(_)
+            | Self::Plan(_)
+            | Self::Status(_)
+            | Self::Logs(_)
+            | Self::Check(_)
+            | Self::Import(_)
+            | Self::Export(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
+        }
+    }
+}
+
 /// The command line with everything that is made from other tables.
 pub fn command() -> clap::Command {
     let list = |heading: &str, rows: Vec<(String, &str)>| {
@@ -123,6 +141,19 @@ pub fn command() -> clap::Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    // Before the command line is read, which takes a good part of a small stack.
+    if let Err(error) = raise_stack() {
+        return refused(&error);
+    }
+    run()
+}
+
+fn refused(error: &TooLittleMemory) -> ExitCode {
+    render::error(&error.to_string(), &[error.hint()]);
+    ExitCode::from(Status::Failed as u8)
+}
+
+fn run() -> ExitCode {
     if let Err(error) = Host::at(Path::new("/")).reset_signals() {
         render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
     }
@@ -144,6 +175,12 @@ pub fn main() -> ExitCode {
         // Help and version are no errors; clap's usage errors exit with 2.
         Err(error) => error.exit(),
     };
+    // Too little memory is no error that could be handled: it aborts.
+    if cli.command.is_change()
+        && let Err(error) = raise_memory()
+    {
+        return refused(&error);
+    }
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let environment = Environment::read();

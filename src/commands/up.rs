@@ -10,7 +10,7 @@ use clap::Args;
 use super::agreement::{Agreement, HINT};
 use super::drain::{AT_ONCE, Drain, seconds};
 use super::{NotAsWanted, NotReadBack, accounts, large_logs, look_for, pick_up_interrupted, warn};
-use crate::apply::{self, Allowed, OnFailure, Site};
+use crate::apply::{self, Allowed, ApplyError, OnFailure, Site};
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Node, Observer, RunDir};
@@ -106,10 +106,20 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let mut carried_out = plan.clone();
     // Twice only where a driver lists profiles after MIG has been switched on.
     loop {
-        if !plan.is_empty() {
-            up.apply(&node, &plan)?;
-        }
+        let failed = if plan.is_empty() {
+            None
+        } else {
+            up.apply(&node, &plan)?
+        };
         let read_back = up.plan();
+        let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
+        // Where it goes on, the rest tries it again.
+        if let Some(error) = failed.filter(|_| !goes_on) {
+            if let Ok((after, _)) = &read_back {
+                up.report(after, &carried_out, changes)?;
+            }
+            return Err(error.into());
+        }
         let (after, rest) = if changes {
             read_back.context(NotReadBack)?
         } else {
@@ -124,7 +134,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<()> {
             remark(&after, &carried_out, ui);
             return Ok(());
         }
-        if !plan.gpus.iter().any(|gpu| gpu.to_be_continued) {
+        if !goes_on {
             return Err(NotAsWanted(steps(&rest)).into());
         }
         up.show(&rest)?;
@@ -183,7 +193,8 @@ impl Up<'_> {
         self.ui.plan(plan)
     }
 
-    fn apply(&self, node: &Node, plan: &Plan) -> Result<()> {
+    /// Carries a plan out. Returns the failure of users' daemons, if everything else was done.
+    fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
         let site = Site {
             environment: self.environment,
             home: &self.home,
@@ -192,7 +203,11 @@ impl Up<'_> {
             allowed: self.allowed(),
         };
         let progress = self.ui.progress(plan);
-        Ok(apply::run(plan, &site, &progress, OnFailure::RollBack)?)
+        match apply::run(plan, &site, &progress, OnFailure::RollBack) {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_of_users_alone() => Ok(Some(error)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn record(&self, node: &Node) -> Result<()> {
