@@ -6,13 +6,12 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::apply::ApplyError;
 use crate::commands::{
-    Ends, check, completions, down, export, import, kill, launch, list, logs, plan, restart, set,
-    status, up,
+    check, completions, down, export, import, kill, launch, list, logs, plan, restart, set, status,
+    up,
 };
 use crate::environment::{Environment, VARIABLES};
-use crate::failure::{Status, hints};
+use crate::error::ExitStatus;
 use crate::host::{Host, LAUNCH, Phase};
 use crate::render::{self, Ui};
 
@@ -107,7 +106,7 @@ pub fn command() -> clap::Command {
         .iter()
         .map(|(name, meaning)| ((*name).to_owned(), *meaning))
         .collect();
-    let statuses = Status::MEANINGS
+    let statuses = ExitStatus::MEANINGS
         .iter()
         .map(|(status, meaning)| ((*status as u8).to_string(), *meaning))
         .collect();
@@ -130,7 +129,7 @@ pub fn main() -> ExitCode {
         .is_some_and(|word| word == LAUNCH)
     {
         let Err(error) = launch::run(launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
-        render::error(&format!("{error:#}"), &[]);
+        render::error(&error.to_string(), &[]);
         return ExitCode::FAILURE;
     }
     let parsed = command()
@@ -165,19 +164,10 @@ pub fn main() -> ExitCode {
         Command::Export(args) => export::run(args, &environment, &ui),
         Command::Completions(args) => completions::run(args, &ui),
     };
-    let status = match result {
-        Ok(()) => Status::Done,
-        // A question that Ctrl-C was the answer to.
-        Err(error) if environment.interrupt.is_asked() && !error.is::<ApplyError>() => {
-            Status::Interrupted
-        }
-        Err(error) => {
-            if !error.is::<Ends>() {
-                render::error(&format!("{error:#}"), &hints(&error));
-            }
-            Status::of(&error)
-        }
-    };
+    let status = result.unwrap_or_else(|error| {
+        render::error(&error.to_string(), &error.hints);
+        error.kind
+    });
     ExitCode::from(status as u8)
 }
 
@@ -186,7 +176,7 @@ fn interrupted(phase: Phase) {
     match phase {
         Phase::Free => {
             render::restore_terminal();
-            std::process::exit(Status::Interrupted as i32)
+            std::process::exit(ExitStatus::Interrupted as i32)
         }
         Phase::Changing => render::note("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {

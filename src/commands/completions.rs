@@ -1,10 +1,10 @@
 //! `mig-mps completions`
 
-use anyhow::Result;
 use clap::Args;
 use clap_complete::Shell;
 
 use crate::cli;
+use crate::error::{ExitStatus, Result};
 use crate::render::Ui;
 
 /// The flags of `completions`.
@@ -18,8 +18,9 @@ pub struct CompletionsArgs {
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub fn run(args: &CompletionsArgs, ui: &Ui) -> Result<()> {
+pub fn run(args: &CompletionsArgs, ui: &Ui) -> Result<ExitStatus> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut cli::command(), "mig-mps", &mut script);
-    ui.text(&String::from_utf8_lossy(&script))
+    ui.text(&String::from_utf8_lossy(&script))?;
+    Ok(ExitStatus::Done)
 }

@@ -1,7 +1,7 @@
 //! A file per subcommand: its flags, then its story from top to bottom.
 
 mod accounts;
-mod agreement;
+mod change;
 pub mod check;
 pub mod completions;
 pub mod down;
@@ -23,12 +23,9 @@ pub mod up;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use thiserror::Error;
-
 use crate::apply;
 use crate::environment::{Environment, Home};
-use crate::failure::Status;
+use crate::error::{Context as _, Result};
 use crate::host::{Directory, Lock};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Look, Node, RunDir, observe};
@@ -37,26 +34,6 @@ use crate::render::Ui;
 
 /// For how long another change is waited for.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
-
-/// The node is not as wanted after a run that reported no error.
-#[derive(Debug, Error)]
-#[error("the node was changed, and does not read back as the profile says: still to do:{0}")]
-pub struct NotAsWanted(pub String);
-
-/// What a change came to is not known, though every step of it reported success.
-#[derive(Debug, Error)]
-#[error("the node was changed as planned, but cannot be read back")]
-pub struct NotReadBack;
-
-/// Ends the program with a status, and with nothing to say.
-#[derive(Debug, Error)]
-#[error("exit status {}", *.0 as u8)]
-pub struct Ends(pub Status);
-
-/// A change that was called off.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct Declared(pub String);
 
 /// How closely a plan for that profile has to look: what GPUs offer counts only where some shall be partitioned.
 fn look_for(profile: &Profile) -> Look {

@@ -104,7 +104,9 @@ impl RunDir {
             Ok((None, _)) => return (records, problems),
             Err(error) => return (records, vec![error.to_string()]),
         };
-        let devices = names.iter().filter(|name| *name != BY_NAME && *name != LEFT);
+        let devices = names
+            .iter()
+            .filter(|name| *name != BY_NAME && *name != LEFT);
         for name in devices.filter_map(|name| name.to_str()) {
             match record_in(&directory, name) {
                 Ok(Some(record)) if is_of(&record, name) => records.push(record),
