@@ -97,7 +97,7 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l destroy-mig -d 
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l disable-mig -d 'Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l reset -d 'Reset a GPU whose MIG mode can only be switched so'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l stop-holders -d 'Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l purge -d 'Also remove the daemons\' logs'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l purge -d 'Also remove the daemons\' logs, and what users have left in pipe directories'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s y -l yes -d 'Do not ask before instances are destroyed'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand check" -l gpu -d 'Judge it on a node of these GPUs, in the order of their indices, such as a100-80gb:8; without this, on every model that its selectors can mean' -r

@@ -141,7 +141,7 @@ _arguments "${_arguments_options[@]}" : \
 '--disable-mig[Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)]' \
 '--reset[Reset a GPU whose MIG mode can only be switched so]' \
 '--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
-'--purge[Also remove the daemons'\'' logs]' \
+'--purge[Also remove the daemons'\'' logs, and what users have left in pipe directories]' \
 '-y[Do not ask before instances are destroyed]' \
 '--yes[Do not ask before instances are destroyed]' \
 '-h[Print help (see more with '\''--help'\'')]' \

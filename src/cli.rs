@@ -11,8 +11,8 @@ use crate::commands::{
     up,
 };
 use crate::environment::{Environment, VARIABLES};
-use crate::error::ExitStatus;
-use crate::host::{Host, LAUNCH, Phase};
+use crate::error::{CommandError, ExitStatus};
+use crate::host::{Host, LAUNCH, Phase, raise_stack};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -119,6 +119,19 @@ pub fn command() -> clap::Command {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    // Before the command line is read, which takes a good part of a small stack.
+    if let Err(error) = raise_stack() {
+        return failed(&error.into());
+    }
+    run()
+}
+
+fn failed(error: &CommandError) -> ExitCode {
+    render::error(&error.to_string(), &error.hints);
+    ExitCode::from(error.kind as u8)
+}
+
+fn run() -> ExitCode {
     if let Err(error) = Host::at(Path::new("/")).reset_signals() {
         render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
     }
@@ -129,8 +142,7 @@ pub fn main() -> ExitCode {
         .is_some_and(|word| word == LAUNCH)
     {
         let Err(error) = launch::run(launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
-        render::error(&error.to_string(), &[]);
-        return ExitCode::FAILURE;
+        return failed(&error);
     }
     let parsed = command()
         .try_get_matches()
@@ -164,11 +176,10 @@ pub fn main() -> ExitCode {
         Command::Export(args) => export::run(args, &environment, &ui),
         Command::Completions(args) => completions::run(args, &ui),
     };
-    let status = result.unwrap_or_else(|error| {
-        render::error(&error.to_string(), &error.hints);
-        error.kind
-    });
-    ExitCode::from(status as u8)
+    match result {
+        Ok(status) => ExitCode::from(status as u8),
+        Err(error) => failed(&error),
+    }
 }
 
 /// What Ctrl-C means, depending on what it interrupts.

@@ -5,7 +5,7 @@ use std::io;
 
 use crate::apply::ApplyError;
 use crate::environment::EnvironmentError;
-use crate::host::{LimitsError, LockError};
+use crate::host::{LimitsError, LockError, TooLittleMemory};
 use crate::mps::MpsError;
 use crate::node::{NoSuchDevice, ObserveError};
 use crate::nvml::NvmlError;
@@ -149,6 +149,14 @@ macro_rules! failed {
     };
 }
 failed!(anyhow::Error, io::Error, LimitsError);
+
+impl From<TooLittleMemory> for CommandError {
+    fn from(error: TooLittleMemory) -> Self {
+        let hint = error.hint();
+        Self::of(ExitStatus::Failed, error).with_hint(hint)
+    }
+}
+
 
 /// Errors of what the user wrote.
 macro_rules! wrong_usage {

@@ -263,6 +263,17 @@ pub(super) fn serve(record: &DeviceRecord) -> Serve {
     serve.unwrap_or(Serve::OneAtATime)
 }
 
+/// The user that a daemon serves alone and runs as, where that is another than the caller.
+pub(super) fn user_beside_caller(serve: Serve) -> Option<String> {
+    match serve {
+        Serve::User(name) => {
+            let is_caller = user(&name).is_ok_and(|user| user.uid == crate::host::caller());
+            (!is_caller).then_some(name)
+        }
+        _ => None,
+    }
+}
+
 fn user(name: &str) -> Result<Account, Cause> {
     Account::named(name)?.ok_or_else(|| Cause::nobody("user", name))
 }

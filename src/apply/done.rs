@@ -136,6 +136,17 @@ impl History {
         std::mem::take(&mut *lock(&self.done))
     }
 
+    /// Takes the change of a daemon's settings, with what they were and are.
+    pub(super) fn take_change(&self, uuid: &str) -> Option<(Box<DeviceRecord>, Box<DeviceRecord>)> {
+        let mut done = lock(&self.done);
+        let is_it = |done: &Done| matches!(done, Done::Set { before, .. } if before.uuid == uuid);
+        let place = done.iter().rposition(is_it)?;
+        match done.remove(place) {
+            Done::Set { before, after } => Some((before, after)),
+            _ => None,
+        }
+    }
+
     /// Remembers that the step with that number failed.
     pub(super) fn did_not(&self, step: usize, failure: Failure) {
         lock(&self.failures).insert(step, failure);

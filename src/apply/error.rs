@@ -9,8 +9,10 @@ use super::undo::RolledBack;
 /// A run that did not do everything.
 #[derive(Debug, Default)]
 pub struct ApplyError {
-    /// The steps that failed: what was attempted, and what came back.
-    pub failures: Vec<(String, Cause)>,
+    /// The steps that failed.
+    pub failures: Vec<Failure>,
+    /// Whether every other step was carried out, beside failures of daemons of users other than the caller.
+    pub is_rest_done: bool,
     /// Whether the user interrupted it.
     pub interrupted: bool,
     /// What came of undoing what had been done.
@@ -19,14 +21,41 @@ pub struct ApplyError {
     pub left: Vec<String>,
 }
 
-/// A step that failed: what was attempted, and what came back.
-pub(super) type Failure = (String, Cause);
+/// A step that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was attempted.
+    pub attempt: String,
+    /// What came back.
+    pub cause: Cause,
+    /// Whether it is about the daemon of a user other than the caller: the rest of the run goes on without it.
+    pub is_a_users: bool,
+}
+
+impl Failure {
+    pub(super) fn new(attempt: String, cause: Cause) -> Self {
+        Self {
+            attempt,
+            cause,
+            is_a_users: false,
+        }
+    }
+
+    /// A step about the daemon of another user.
+    pub(super) fn of_user(attempt: &str, user: &str, cause: Cause) -> Self {
+        Self {
+            attempt: format!("{attempt}, which runs as {user}"),
+            cause,
+            is_a_users: true,
+        }
+    }
+}
 
 impl ApplyError {
     /// A run that did not begin.
     pub(super) fn at_start(cause: impl Into<Cause>) -> Self {
         Self {
-            failures: vec![("nothing was changed".to_owned(), cause.into())],
+            failures: vec![Failure::new("nothing was changed".to_owned(), cause.into())],
             ..Self::default()
         }
     }
@@ -60,8 +89,16 @@ impl ApplyError {
         self.interrupted && self.failures.is_empty()
     }
 
+    /// True if everything was done but for daemons of users other than the caller.
+    pub fn is_of_users_alone(&self) -> bool {
+        let mut failures = self.failures.iter();
+        let is_undone = self.interrupted || !self.left.is_empty();
+        !is_undone && !self.failures.is_empty() && failures.all(|failure| failure.is_a_users)
+    }
+
     fn fails_only(&self, kind: impl Fn(&Cause) -> bool) -> bool {
-        !self.failures.is_empty() && self.failures.iter().all(|(_, cause)| kind(cause))
+        let mut failures = self.failures.iter();
+        !self.failures.is_empty() && failures.all(|failure| kind(&failure.cause))
     }
 
     /// The failures, and how many others of the same cause each stands for: 56 daemons that lack the same library are
@@ -76,9 +113,9 @@ impl ApplyError {
         };
         let mut kinds: Vec<(String, &Failure, Vec<&str>)> = Vec::new();
         for failure in &self.failures {
-            let said = general(&failure.1);
+            let said = general(&failure.cause);
             match kinds.iter_mut().find(|(known, ..)| *known == said) {
-                Some((.., others)) => others.push(&failure.0),
+                Some((.., others)) => others.push(&failure.attempt),
                 None => kinds.push((said, failure, Vec::new())),
             }
         }
@@ -92,10 +129,11 @@ impl ApplyError {
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
         let again = "run the same command again: it goes on from here".to_owned();
-        let unfinished =
-            !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
+        let unfinished = self.is_of_users_alone()
+            || !self.rolled_back.stands.is_empty()
+            || !self.rolled_back.missing.is_empty();
         let kinds = self.kinds();
-        let causes = kinds.iter().map(|((_, cause), _)| cause.hint());
+        let causes = kinds.iter().map(|(failure, _)| failure.cause.hint());
         for hint in causes.chain([unfinished.then_some(again)]).flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
@@ -110,7 +148,7 @@ impl std::error::Error for ApplyError {}
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for ((attempt, cause), others) in self.kinds() {
+        for (Failure { attempt, cause, .. }, others) in self.kinds() {
             lines.push(format!("{attempt}: {cause}"));
             match others.as_slice() {
                 [] => {}
@@ -119,6 +157,9 @@ impl fmt::Display for ApplyError {
                     lines.push(format!("and likewise {} more, to {last}", others.len()));
                 }
             }
+        }
+        if self.is_of_users_alone() && self.is_rest_done {
+            lines.push("everything else was done".to_owned());
         }
         if self.interrupted {
             lines.push("interrupted".to_owned());

@@ -1,14 +1,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::daemons::{serve, user_beside_caller};
 use super::done::{Done, History};
+use super::error::Failure;
 use super::{Cause, Shared};
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
 use crate::node::{DeviceKey, Gpu, InstanceKey, Served};
 use crate::nvml::GpuInstanceReading;
-use crate::plan::{Action, GpuPlan, Place, Start, Step, Stop};
+use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Step, Stop};
 
 /// The steps of one GPU, carried out in order. Daemons start in the background as soon as their
 /// device exists, while the next instance is made.
@@ -202,7 +204,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Tries it, unless the run is over; returns whether it did not fail.
+    /// Tries it, unless the run is over; returns true if the run may go on.
     fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.is_over() {
             return true;
@@ -218,13 +220,30 @@ impl Attempt<'_> {
             Err(Cause::Interrupted) => {}
             Err(cause) => {
                 self.history.over(self.number);
-                self.shared.fail();
-                let failure = (format!("{}: {action}", title(self.plan)), cause);
+                let attempt = format!("{}: {action}", title(self.plan));
+                // A user can make her daemon fail whenever she likes: that must not undo what the others have.
+                let failure = if let Some(user) = self.shared.user_of(action) {
+                    self.undo_change_of(action);
+                    Failure::of_user(&attempt, &user, cause)
+                } else {
+                    self.shared.fail();
+                    Failure::new(attempt, cause)
+                };
+                let goes_on = failure.is_a_users;
                 self.history.did_not(self.number, failure);
-                return false;
+                return goes_on;
             }
         }
         true
+    }
+
+    /// Gives a user's daemon its former settings again, if a change of them has failed. Where that fails too, its
+    /// record stays unfinished and the next `up` goes on.
+    fn undo_change_of(&self, action: &Action) {
+        let Action::Set(set) = action else { return };
+        if let Some((before, after)) = self.history.take_change(&set.uuid) {
+            let _ = self.shared.change(&before, &after.settings);
+        }
     }
 
     fn start(&self, start: &Start, device: Option<(DeviceKey, String)>) -> Result<(), Cause> {
@@ -269,6 +288,17 @@ impl<'a> Shared<'a> {
 }
 
 impl Shared<'_> {
+    /// The user whose daemon an action is about, where that is another than the caller.
+    fn user_of(&self, action: &Action) -> Option<String> {
+        match action {
+            Action::Start(start) => user_beside_caller(start.serve().clone()),
+            Action::Set(Set { uuid, .. }) | Action::StartServer(StartServer { uuid, .. }) => {
+                user_beside_caller(serve(&self.served(uuid)?.record))
+            }
+            _ => None,
+        }
+    }
+
     fn start_daemon(
         &self,
         key: DeviceKey,

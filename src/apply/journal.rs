@@ -85,7 +85,7 @@ fn end(
             .and_then(|units| Ok(units.start(unit)?));
         if let Err(cause) = started {
             journal.units.insert(0, unit);
-            failures.push((format!("starting {unit} again"), cause));
+            failures.push(Failure::new(format!("starting {unit} again"), cause));
         }
     }
     let closed = if is_done && journal.units.is_empty() {
@@ -94,7 +94,7 @@ fn end(
         run_dir.write_journal(journal)
     };
     if let Err(error) = closed {
-        failures.push(("closing the journal".to_owned(), error.into()));
+        failures.push(Failure::new("closing the journal".to_owned(), error.into()));
     }
     failures
 }

@@ -78,7 +78,7 @@ pub fn kill(
                 error.interrupted |= ended.is_interrupted();
             }
             Err(cause) => {
-                let failure: Failure = (victim.client.to_string(), cause);
+                let failure = Failure::new(victim.client.to_string(), cause);
                 error.failures.push(failure);
             }
         }

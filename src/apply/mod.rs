@@ -42,7 +42,7 @@ use names::Leaving;
 use undo::Outcomes;
 
 pub use cause::{Cause, Due};
-pub use error::ApplyError;
+pub use error::{ApplyError, Failure};
 pub use journal::{pick_up, read as read_journal};
 pub use kill::{Ended, kill};
 pub use logs::{has_large_logs, put_logs_aside};
@@ -84,7 +84,7 @@ pub trait Progress: Sync {
 /// What is done when a step fails, or the user interrupts the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Undo what the run has done so far.
+    /// Undo what the run has done so far, unless only daemons of other users than the caller have failed.
     RollBack,
     /// Leave the GPU as it is and go on with the others; when interrupted, stop.
     GoOn,
@@ -167,13 +167,16 @@ fn carry_out<'a>(
         interrupted: environment.interrupt.is_asked(),
         ..ApplyError::default()
     };
+    let is_cause = |failure: &Failure| !failure.is_a_users;
+    let is_to_be_undone = error.interrupted || error.failures.iter().any(is_cause);
+    error.is_rest_done = !is_to_be_undone && plan.steps().count() > error.failures.len();
     match shared.on_failure {
-        OnFailure::RollBack if error.interrupted || !error.failures.is_empty() => {
+        OnFailure::RollBack if is_to_be_undone => {
             change.roll_back();
             if error
                 .failures
                 .iter()
-                .any(|(_, cause)| cause.lacks_processes())
+                .any(|failure| failure.cause.lacks_processes())
             {
                 // What undoes the run starts programs too.
                 pool.close();

@@ -8,10 +8,10 @@ use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
 use super::{locked, pick_up_interrupted};
-use crate::apply::{self, Allowed, OnFailure, Site};
+use crate::apply::{self, Allowed, ApplyError, OnFailure, Site};
 use crate::environment::{Environment, Home};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::Lock;
+use crate::host::{Lock, raise_memory};
 use crate::node::{Look, Node, Observer, RunDir};
 use crate::plan::{Plan, Refusal};
 use crate::render::{Consent, Ui};
@@ -78,6 +78,8 @@ pub(super) struct Changed {
     /// What was carried out; empty where somebody else had done it meanwhile.
     pub(super) plan: Plan,
     pub(super) after: Node,
+    /// What failed of daemons that run as other users; everything else was done.
+    pub(super) failed: Option<ApplyError>,
 }
 
 impl Outcome {
@@ -86,7 +88,7 @@ impl Outcome {
         let nothing = Plan::default();
         let (node, plan) = match self {
             Self::Shown => return Ok(()),
-            Self::Unchanged(node) => (node, &nothing),
+            Self::Unchanged(node) => (&**node, &nothing),
             Self::Changed(changed) => (&changed.after, &changed.plan),
         };
         if consent.json {
@@ -98,6 +100,8 @@ impl Outcome {
 
 impl Change<'_> {
     pub(super) fn run(&self) -> Result<Outcome> {
+        // Too little memory is no error that could be handled: it aborts.
+        raise_memory()?;
         let home = self.environment.home()?;
         let run = Run {
             change: self,
@@ -119,8 +123,7 @@ impl Change<'_> {
         }
         run.show(&node, &plan)?;
         let (lock, node, plan) = run.reach(plan)?;
-        let (plan, after) = run.carry_out(node, plan)?;
-        Ok(Outcome::Changed(Box::new(Changed { lock, plan, after })))
+        Ok(Outcome::Changed(Box::new(run.carry_out(lock, node, plan)?)))
     }
 }
 
@@ -246,24 +249,13 @@ impl Run<'_> {
         Ok(plan)
     }
 
-    /// Applies the plan and reads the node back; returns everything that was carried out.
-    fn carry_out(&self, node: Node, plan: Plan) -> Result<(Plan, Node)> {
-        let programs = self.change.environment.mps_programs()?;
+    /// Applies the plan and reads the node back.
+    fn carry_out(&self, lock: Lock, node: Node, plan: Plan) -> Result<Changed> {
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
         // Twice only where a driver lists profiles after MIG has been switched on.
         loop {
-            if !plan.is_empty() {
-                let site = Site {
-                    environment: self.change.environment,
-                    home: &self.home,
-                    programs: &programs,
-                    node: &node,
-                    allowed: self.change.allowed,
-                };
-                let progress = self.change.ui.progress(&plan);
-                apply::run(&plan, &site, &progress, self.change.on_failure)?;
-            }
+            let failed = self.apply(&node, &plan)?;
             let read_back = |error: CommandError| {
                 if carried_out.is_empty() {
                     error
@@ -273,15 +265,26 @@ impl Run<'_> {
             };
             if !self.change.verify {
                 let after = self.observer.borrow_mut().look(self.change.look);
-                let after = after.map_err(|error| read_back(error.into()))?;
-                return Ok((carried_out, after));
+                return Ok(Changed {
+                    lock,
+                    after: after.map_err(|error| read_back(error.into()))?,
+                    plan: carried_out,
+                    failed,
+                });
             }
             let (after, rest) = self.plan().map_err(read_back)?;
             let rest = rest.map_err(|refusal| read_back(refusal.into()))?;
-            if rest.is_empty() {
-                return Ok((carried_out, after));
+            // Where it goes on, the rest tries again what failed.
+            let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
+            if rest.is_empty() || (failed.is_some() && !goes_on) {
+                return Ok(Changed {
+                    lock,
+                    after,
+                    plan: carried_out,
+                    failed,
+                });
             }
-            if !plan.gpus.iter().any(|gpu| gpu.to_be_continued) {
+            if !goes_on {
                 return Err(differs(&rest));
             }
             self.show(&after, &rest)?;
@@ -289,6 +292,26 @@ impl Run<'_> {
                 .context("MIG mode is on now, and the rest of the profile is refused")?;
             carried_out.go_on_with(&rest);
             (node, plan) = (after, rest);
+        }
+    }
+
+    /// Applies the plan. Returns what failed of daemons that run as other users, if all else was done.
+    fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
+        if plan.is_empty() {
+            return Ok(None);
+        }
+        let site = Site {
+            environment: self.change.environment,
+            home: &self.home,
+            programs: &self.change.environment.mps_programs()?,
+            node,
+            allowed: self.change.allowed,
+        };
+        let progress = self.change.ui.progress(plan);
+        match apply::run(plan, &site, &progress, self.change.on_failure) {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `mig-mps down`
 
+use std::time::{Duration, Instant};
+
 use clap::Args;
 
 use super::change::{Change, ConsentArgs, Outcome};
@@ -37,7 +39,7 @@ pub struct DownArgs {
     /// while its MIG mode is switched, and start them again
     #[arg(long, requires = "disable_mig")]
     stop_holders: bool,
-    /// Also remove the daemons' logs
+    /// Also remove the daemons' logs, and what users have left in pipe directories
     #[arg(long)]
     purge: bool,
 }
@@ -97,8 +99,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         apply::record_profile(&run_dir, &node.boot_id, None)?;
     }
     if args.purge {
-        let all_of = args.devices.is_empty().then_some(&run_dir);
-        purge(&home, &node, all_of, &plan)?;
+        purge(&home, &node, &run_dir, args.devices.is_empty(), &plan)?;
     }
     drop(lock);
     if args.consent.json {
@@ -184,16 +185,37 @@ fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
     }
 }
 
-/// Removes the logs of the devices taken down; where all were, those of earlier daemons as well.
-fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Result<()> {
-    let logs = Directory::open(&home.log).context("cannot use the log directory")?;
-    let mut uuids: Vec<String> = plan
+/// How long the removal of what users may have written can take.
+const PURGE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Removes the logs and put-aside pipe directories of the devices taken down; where all were, those of earlier daemons
+/// as well.
+fn purge(home: &Home, node: &Node, run_dir: &RunDir, all: bool, plan: &Plan) -> Result<()> {
+    let stopped: Vec<String> = plan
         .steps()
         .filter_map(|step| match &step.action {
             Action::Stop(stop) => Some(stop.uuid.clone()),
             _ => None,
         })
         .collect();
+    let until = Instant::now() + PURGE_LIMIT;
+    // What keeps the one from being removed is no reason to keep the other.
+    let left = run_dir
+        .remove_left((!all).then_some(&stopped), until)
+        .context("cannot remove what users have left in pipe directories");
+    purge_logs(home, node, stopped, all.then_some(run_dir), until)?;
+    left
+}
+
+fn purge_logs(
+    home: &Home,
+    node: &Node,
+    stopped: Vec<String>,
+    all_of: Option<&RunDir>,
+    until: Instant,
+) -> Result<()> {
+    let logs = Directory::open(&home.log).context("cannot use the log directory")?;
+    let mut uuids = stopped;
     if let Some(run_dir) = all_of {
         let serves = |uuid: &str| {
             let mut served = node
@@ -208,7 +230,8 @@ fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Resu
         uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
     }
     for uuid in uuids {
-        logs.remove_all(&uuid).context("cannot remove logs")?;
+        logs.remove_all(&uuid, until)
+            .context("cannot remove logs")?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::locked;
 use crate::apply::{self, Ended};
 use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
-use crate::host::Pid;
+use crate::host::{Pid, raise_memory};
 use crate::node::{Look, Node, RunDir, observe};
 use crate::plan::{self, Kill, Victim};
 use crate::render::{Consent, Ui};
@@ -64,6 +64,7 @@ impl Signal {
 /// # Errors
 /// See [`ExitStatus`] for what each ends the program with.
 pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+    raise_memory()?;
     let programs = environment.mps_programs()?;
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
     let node = observe(environment, Look::Clients)?;

@@ -75,6 +75,10 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
             }
         }
         Outcome::Changed(changed) => {
+            if let Some(error) = changed.failed {
+                report(&changed.after, &changed.plan, true)?;
+                return Err(error.into());
+            }
             record(&profile, &home, &changed.after)
                 .context("the node is as the profile says, but its name cannot be noted")?;
             large_logs::put_aside_under_lock(&changed.after, &home, environment, ui);

@@ -221,6 +221,24 @@ impl Daemon {
         Ok((parent, name.unwrap_or_default()))
     }
 
+    /// A log in whose place lies something else than a file, and what that is.
+    pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
+        let (parent, name) = self.log_parent().ok()?;
+        let logs = parent.child(name).ok()??;
+        LogFile::ALL
+            .map(LogFile::name)
+            .into_iter()
+            .find_map(|name| {
+                let kind = match FileType::from_raw_mode(logs.stat(name).ok()??.st_mode) {
+                    FileType::RegularFile => return None,
+                    FileType::Fifo => "a FIFO",
+                    FileType::Symlink => "a symbolic link",
+                    _ => "no regular file",
+                };
+                Some((self.log.join(name), kind))
+            })
+    }
+
     /// Removes what daemons leave in the pipe directory, and the directory. One in which its user keeps other files
     /// is put aside: it must not block us, and the files are not ours to remove.
     pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
@@ -326,7 +344,8 @@ fn put_logs_aside(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
     }
 }
 
-/// Gives whatever lies in a log's place and is no file another name: a daemon would wait for a reader of a FIFO.
+/// Gives whatever lies in a log's place and is no file another name: a daemon would wait for a reader of a FIFO. Its
+/// user can have taken every such name.
 fn put_non_files_aside(logs: &Directory) -> io::Result<()> {
     for name in LogFile::ALL.map(LogFile::name) {
         let Some(meta) = logs.stat(name)? else {
@@ -338,9 +357,13 @@ fn put_non_files_aside(logs: &Directory) -> io::Result<()> {
         let free = (1..=u16::MAX)
             .map(|number| format!("{name}.no-file.{number}"))
             .find(|free| !logs.has(free));
-        if let Some(free) = free {
-            logs.rename(name, logs, free)?;
-        }
+        let Some(free) = free else {
+            return Err(io::Error::other(format!(
+                "{path} is no regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
+                path = logs.path().join(name).display()
+            )));
+        };
+        logs.rename(name, logs, free)?;
     }
     Ok(())
 }

@@ -4,12 +4,18 @@ use super::invocation::{MULTIUSER, Task};
 use super::processes::{end_all, serves_in};
 use super::program::{MpsProgram, servers_of};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError, WhoMay};
-use crate::host::{Host, Limits, Output, Pid, Process, Reader, Uid, caller, open_files, user_name};
+use crate::host::{
+    Host, Limits, Output, Pid, Process, Reader, RunError, Uid, caller, open_files, user_name,
+};
 use crate::profile::{Cpus, NOFILE};
 
 /// How long `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle H200,
 /// seconds on a node whose driver is not persistent).
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
+
+/// The same for a daemon of another user than the caller. That user owns its log directory and can make its start hang,
+/// and the whole change waits for it.
+const LAUNCH_LIMIT_OF_OTHERS: Duration = Duration::from_secs(10);
 
 /// How long the daemon may take to lock its directory after the launcher said it was done.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
@@ -255,14 +261,25 @@ impl Daemon {
                 _ => None,
             },
         };
-        let output = self.run(self.invoke(task, &self.limits(wanted)), "", LAUNCH_LIMIT)?;
+        let owner = wanted.who.owner();
+        let is_anothers = owner != caller();
+        let limit = if is_anothers {
+            LAUNCH_LIMIT_OF_OTHERS
+        } else {
+            LAUNCH_LIMIT
+        };
+        let output = self.run(self.invoke(task, &self.limits(wanted)), "", limit);
+        let output = output.map_err(|error| match error {
+            RunError::Late { .. } if is_anothers => self.held_up(&error, owner),
+            error => error.into(),
+        })?;
         // Judged by the lock and never by the exit status: an option the program does not know ends
         // it with 0.
         let begun = Instant::now();
         loop {
             if let LockHolder::Process(pid) = self.lock_holder()
                 && let Some(process) = host.process(pid)
-                && process.owner() == Some(wanted.who.owner())
+                && process.owner() == Some(owner)
                 && serves_in(&process, &self.pipe)
             {
                 return Ok(process);
@@ -272,6 +289,19 @@ impl Daemon {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// A start that its user may have made hang.
+    fn held_up(&self, error: &RunError, owner: Uid) -> MpsError {
+        let user = user_name(owner);
+        let why = match self.log_that_is_no_file() {
+            Some((log, kind)) => format!(
+                "{} is {kind} that {user} has put there, and a daemon that opens it may wait for ever",
+                log.display()
+            ),
+            None => format!("it runs as {user}, who can make its start hang"),
+        };
+        self.failure(format!("{error}: {why}"))
     }
 
     /// Refuses directories that somebody who must get through them may not enter: CUDA goes on without MPS

@@ -127,7 +127,7 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
         }
         let found = Foreign::look(host, table, node, program, process);
         let being_started = match &found.pipe_directory {
-            Variable::Is(pipe) => has_record(environment, Path::new(pipe)),
+            Variable::Is(pipe) => may_be_started(environment, process, Path::new(pipe)),
             Variable::Hidden => may_be_recorded(environment, process),
             Variable::Unset => false,
         };
@@ -151,14 +151,24 @@ fn is_ours(node: &Node, process: &Process) -> bool {
     })
 }
 
-/// Whether its pipe directory is that of a device that is recorded now: one that was started after the
-/// records were read.
-fn has_record(environment: &Environment, pipe: &Path) -> bool {
+/// True if its pipe directory is that of a device whose record names it by now, or names nobody while a change is under
+/// way: its start has not recorded it yet. Anybody can claim the directory of a device that another process serves.
+fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> bool {
     let device = || pipe.parent()?.file_name()?.to_str();
     let Some(uuid) = device() else { return false };
     environment.run_dirs().iter().any(|path| {
         let run_dir = RunDir::at(path);
-        run_dir.pipe_dir(uuid) == pipe && run_dir.has_record(uuid)
+        run_dir.pipe_dir(uuid) == pipe
+            && match run_dir.record(uuid) {
+                Ok(Some(record)) => match record.daemon {
+                    Some(daemon) => {
+                        let is_recorded = daemon.is(process) || daemon.pid == process.parent;
+                        is_recorded || daemon.is_hidden(&environment.host)
+                    }
+                    None => run_dir.has_journal(),
+                },
+                Ok(None) | Err(_) => false,
+            }
     })
 }
 

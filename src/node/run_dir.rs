@@ -1,7 +1,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{DeviceRecord, Journal, NodeFile};
 use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name};
@@ -122,6 +122,14 @@ impl RunDir {
         (records, problems)
     }
 
+    /// The record of one device; `None` if there is none.
+    pub(super) fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
+        match self.open_if_there()? {
+            Some(directory) => record_in(&directory, uuid),
+            None => Ok(None),
+        }
+    }
+
     /// When each file that says what was made, and what is being changed, was last written, with its inode: a file
     /// is replaced when what it says changes.
     pub(super) fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
@@ -153,6 +161,30 @@ impl RunDir {
             .collect();
         left.sort();
         left
+    }
+
+    /// Removes pipe directories that were put aside, by `until`: those of these devices, or all of them.
+    pub fn remove_left(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
+        let Some(directory) = self.open_if_there()? else {
+            return Ok(());
+        };
+        let Some(left) = directory.child(LEFT)? else {
+            return Ok(());
+        };
+        let is_wanted = |name: &OsStr| {
+            devices.is_none_or(|uuids| {
+                let name = name.to_string_lossy();
+                let mut uuids = uuids.iter();
+                uuids.any(|uuid| {
+                    let rest = name.strip_prefix(uuid.as_str());
+                    rest.is_some_and(|rest| rest.starts_with('.'))
+                })
+            })
+        };
+        for name in left.names()?.iter().filter(|name| is_wanted(name)) {
+            left.remove_all(name, until)?;
+        }
+        directory.remove_dir_if_empty(LEFT)
     }
 
     /// When a device's record was last written.

@@ -1,6 +1,6 @@
 //! MIG mode: done, busy, a reset due, a reboot due.
 
-use mig_mps::apply::{Allowed, ApplyError, Cause};
+use mig_mps::apply::{Allowed, ApplyError, Cause, Failure};
 use simnode::node::Platform;
 
 use crate::common::{SMALL, Sim};
@@ -196,7 +196,11 @@ fn a_reset_is_made_where_allowed() {
 fn every_cause_has_its_exit_status() {
     let of = |cause: Cause| {
         let mut error = ApplyError::default();
-        error.failures.push((String::new(), cause));
+        error.failures.push(Failure {
+            attempt: String::new(),
+            cause,
+            is_a_users: false,
+        });
         (error.is_pending(), error.is_busy())
     };
     assert_eq!(of(Cause::NoDevice), (false, false));

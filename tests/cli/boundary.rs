@@ -411,6 +411,233 @@ fn a_fifo_as_a_log_holds_nobody_up() {
     sim.run(&["down"]).ended(0);
 }
 
+/// A control program in whose place a script runs first, where it becomes a daemon.
+fn control_that(sim: &Sim, script: &str) -> PathBuf {
+    let control = sim.node.dir().join("nvidia-cuda-mps-control");
+    let real = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = -d ]; then\n{script}\nfi\nexec {} \"$@\"\n",
+        real.display()
+    );
+    fs::write(&control, text).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    control
+}
+
+/// She has the time between the check of her logs and her daemon's start: what she puts there then holds `up` for a
+/// short while, and is named.
+#[test]
+fn a_fifo_that_comes_between_check_and_start_is_named() {
+    if !is_root("a_fifo_that_comes_between_check_and_start_is_named") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let swap = "cd $CUDA_MPS_LOG_DIRECTORY && rm -f control.log && mkfifo control.log; cd /";
+    let control = control_that(&sim, swap);
+    let profile = sim.profile(&whole(HERS));
+    let begun = std::time::Instant::now();
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(1);
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(25),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(
+        ran.stderr
+            .contains("control.log is a FIFO that nobody has put there"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(&whole(HERS), &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+/// The failure of her daemon is hers: the others are served, and what is missing is tried again.
+#[test]
+fn a_users_daemon_that_does_not_start_undoes_nobody_elses() {
+    if !is_root("a_users_daemon_that_does_not_start_undoes_nobody_elses") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = sim.profile(
+        r#"
+        [[gpu]]
+        select = { index = [0] }
+        devices = [
+          { name = "hers", profile = "3g", mps = { serve = "user:nobody" } },
+          { name = "ours", profile = "2g" },
+        ]
+        [[gpu]]
+        select = { index = [1] }
+        mig = false
+        "#,
+    );
+    let profile = profile.to_str().unwrap();
+    let refuse = control_that(&sim, "[ $(id -u) = 0 ] || exit 1");
+    let mut up = sim.command(&["up", profile]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &refuse)).ended(1);
+    for said in [
+        "start the daemon of hers, which runs as nobody: ",
+        "\neverything else was done\n",
+        "hint: run the same command again",
+    ] {
+        assert!(ran.stderr.contains(said), "{said}: {}", ran.stderr);
+    }
+    assert!(!ran.stderr.contains("undone"), "{}", ran.stderr);
+    // The summary.
+    let row = |name: &str| ran.stdout.lines().find(|line| line.starts_with(name));
+    assert!(
+        row("0.4").is_some_and(|row| row.contains("no daemon")),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(in_state(&sim.status(), "ready"), ["1", "ours"]);
+    assert_eq!(sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"), 2);
+    assert_eq!(sim.happened("nvmlGpuInstanceDestroy"), 0);
+    assert!(!sim.run_dir().contains(&"journal.json".to_owned()));
+
+    let plan = sim.run(&["plan", profile]).ended(0);
+    let steps: Vec<&str> = plan
+        .stdout
+        .lines()
+        .filter(|line| line.trim_start().starts_with(['+', '-', '~']))
+        .collect();
+    assert_eq!(steps.len(), 1, "{}", plan.stdout);
+    assert!(
+        steps[0].contains("start 1 daemon") && steps[0].ends_with(": hers"),
+        "{steps:?}"
+    );
+    let daemon = sim.device("ours")["daemon_pid"].clone();
+    sim.run(&["up", profile]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["1", "hers", "ours"]);
+    assert_eq!(sim.device("ours")["daemon_pid"], daemon);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+
+    // A daemon of root's that does not start undoes everything, hers too.
+    let refuse = control_that(&sim, "[ $(id -u) != 0 ] || exit 1");
+    let mut up = sim.command(&["up", profile]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &refuse)).ended(1);
+    assert!(ran.stderr.contains("was undone"), "{}", ran.stderr);
+    assert_eq!(in_state(&sim.status(), "ready"), [""; 0]);
+    assert_eq!(sim.run_dir().first().map(String::as_str), Some("lock"));
+}
+
+/// So it is with settings that her daemon does not take: she keeps those from before.
+#[test]
+fn a_users_daemon_that_takes_no_settings_undoes_nobody_elses() {
+    if !is_root("a_users_daemon_that_takes_no_settings_undoes_nobody_elses") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let profile = |percentage: u32| {
+        format!(
+            "[mps]\nactive-thread-percentage = {percentage}\n\
+             [[gpu]]\nselect = {{ index = [0] }}\nmig = false\nmps = {{ {HERS} }}\n\
+             [[gpu]]\nselect = {{ index = [1] }}\nmig = false\n"
+        )
+    };
+    sim.up(&profile(100), &[]).ended(0);
+    let refuse = sim.node.dir().join("nvidia-cuda-mps-control");
+    let real = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let script = format!(
+        "#!/bin/sh\n[ $(id -u) = 0 ] && exec {real} \"$@\"\n\
+         sed 's/^set_default_active_thread_percentage .*/nonsense/' | exec {real}\n",
+        real = real.display()
+    );
+    fs::write(&refuse, script).unwrap();
+    fs::set_permissions(&refuse, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = sim.profile(&profile(50));
+    let mut up = sim.command(&["up", path.to_str().unwrap()]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &refuse)).ended(1);
+    assert!(
+        ran.stderr.contains("which runs as nobody: "),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.device("1")["active_thread_percentage"], 50.0);
+    let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
+    assert!(plan.stdout.contains("GPU 0"), "{}", plan.stdout);
+    assert!(!plan.stdout.contains("GPU 1"), "{}", plan.stdout);
+    sim.run(&["up", path.to_str().unwrap()]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0", "1"]);
+}
+
+/// She may also take every name under which a FIFO would be put aside: that is said, and nothing waits for it.
+#[test]
+fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
+    if !is_root("a_fifo_that_cannot_be_put_aside_is_refused_at_once") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down"]).ended(0);
+    let log = sim.node.log_dir().join(uuid).join("control.log");
+    fs::remove_file(&log).unwrap();
+    shell(format!("mkfifo {0}; chown nobody {0}", log.display())).ended(0);
+    for number in 1..=u16::MAX {
+        File::create(format!("{}.no-file.{number}", log.display())).unwrap();
+    }
+    let begun = std::time::Instant::now();
+    let ran = sim.up(&whole(HERS), &[]).ended(1);
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(9),
+        "{:?}",
+        begun.elapsed()
+    );
+    let said = format!(
+        "{0} is no regular file, and no name is left to put it aside under: remove it, or {0}.no-file.*",
+        log.display()
+    );
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    fs::remove_file(&log).unwrap();
+    sim.up(&whole(HERS), &[]).ended(0);
+}
+
+/// What she has put into her pipe directory is kept until it is purged, however deep it is nested.
+#[test]
+fn what_she_left_is_removed_by_a_purge() {
+    if !is_root("what_she_left_is_removed_by_a_purge") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let profile = format!("[mps]\n{HERS}\n[[gpu]]\nselect = {{ all = true }}\nmig = false\n");
+    let kept = sim.node.dir().join("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "root's").unwrap();
+    let left = sim.node.run_dir().join("left");
+    let leave = || {
+        sim.up(&profile, &[]).ended(0);
+        for name in ["0", "1"] {
+            let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+            symlink(&kept, pipe.join("link")).unwrap();
+            fs::write(pipe.join("file"), "hers").unwrap();
+            fs::create_dir_all(pipe.join("d/".repeat(300))).unwrap();
+            fs::create_dir_all(pipe.join("d/".repeat(200)).join("e/".repeat(50))).unwrap();
+        }
+        sim.run(&["down"]).ended(0);
+        assert_eq!(fs::read_dir(&left).unwrap().count(), 2);
+    };
+    leave();
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    // Of one device alone.
+    sim.up(&profile, &[]).ended(0);
+    for name in ["0", "1"] {
+        let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+        fs::write(pipe.join("file"), "hers").unwrap();
+    }
+    let uuid = sim.device("1")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down", "0", "--purge"]).ended(0);
+    assert!(!left.exists());
+    sim.run(&["down"]).ended(0);
+    assert!(left.join(format!("{uuid}.1")).join("file").exists());
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(fs::read_to_string(kept.join("file")).unwrap(), "root's");
+}
+
 /// A file system that somebody has mounted on one of our directories is taken away, and never looked into.
 #[test]
 fn a_mount_on_a_pipe_directory_is_detached() {
@@ -524,11 +751,51 @@ fn a_process_that_calls_itself_a_server_is_no_stray() {
         sim.node.dir().join("root/proc").join(&pid),
     )
     .unwrap();
-    let problems = sim.status()["problems"].clone();
-    assert_eq!(problems, Value::Array(Vec::new()));
+    let status = sim.status();
+    assert_eq!(status["problems"], Value::Array(Vec::new()));
     let ran = sim.up(&whole(""), &[]).ended(0);
     assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    // It is shown, with its owner and what it claims.
+    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
+    let foreign = &status["foreign"][0];
+    assert_eq!(foreign["pid"], forged.id(), "{status:#}");
+    assert_eq!(foreign["user"], "nobody");
+    assert_eq!(foreign["pipe_directory"], claimed.to_str().unwrap());
     assert!(forged.try_wait().unwrap().is_none(), "it goes on");
+    forged.kill().unwrap();
+    forged.wait().unwrap();
+}
+
+/// So does one that calls itself the daemon of a device that is recorded: it is shown beside the true one.
+#[test]
+fn a_process_that_calls_itself_our_daemon_is_shown() {
+    if !is_root("a_process_that_calls_itself_our_daemon_is_shown") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
+    let program = sim.node.dir().join("nvidia-cuda-mps-control");
+    fs::copy("/bin/bash", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.args(["-c", "sleep 60; exit", "-d"]);
+    forged.env("CUDA_MPS_PIPE_DIRECTORY", &claimed);
+    let mut forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let pid = forged.id().to_string();
+    symlink(
+        format!("/proc/{pid}"),
+        sim.node.dir().join("root/proc").join(&pid),
+    )
+    .unwrap();
+    let status = sim.status();
+    let foreign = status["foreign"].as_array().unwrap();
+    assert_eq!(foreign.len(), 1, "{status:#}");
+    assert_eq!(foreign[0]["pid"], forged.id());
+    assert_eq!(foreign[0]["user"], "nobody");
+    assert_eq!(foreign[0]["pipe_directory"], claimed.to_str().unwrap());
+    assert_eq!(in_state(&status, "ready"), ["0"]);
+    let said = sim.run(&["status"]).ended(0).stdout;
+    assert!(said.contains("FOREIGN") && said.contains(&pid), "{said}");
     forged.kill().unwrap();
     forged.wait().unwrap();
 }

@@ -168,3 +168,53 @@ fn a_limit_of_file_sizes_is_reported_and_undone() {
     }
     sim.run(&["up", profile.to_str().unwrap()]).ended(0);
 }
+
+/// Too little memory aborts this program wherever it is: so it is refused before anything is changed.
+#[test]
+fn too_little_memory_is_refused_before_anything_is_changed() {
+    let sim = Sim::with("a100-80gb", 8);
+    let seven = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
+    let profile = sim.profile(seven);
+    let limited = |limit: &str, args: &[&str]| {
+        let command = sim.command(args);
+        let mut limited = Command::new("prlimit");
+        limited.arg(limit).arg(command.get_program());
+        limited.args(command.get_args());
+        Ran::of(limited.env_clear().envs(sim.node.env()))
+    };
+    let up = ["up", profile.to_str().unwrap(), "--yes"];
+    for (limit, said) in [
+        (
+            "--as=200000000",
+            "error: virtual memory (RLIMIT_AS) is limited to 195312 KiB, and this needs 33554432 KiB: it would end half-way\nhint: ulimit -v 33554432 ",
+        ),
+        ("--as=1000000000", "hint: ulimit -v 33554432 "),
+        ("--data=50000000", "hint: ulimit -d 1048576 "),
+        ("--stack=65536", "hint: ulimit -s 1024 "),
+    ] {
+        let ran = limited(limit, &up).ended(1);
+        assert!(ran.stderr.contains(said), "{limit}: {}", ran.stderr);
+    }
+    assert_eq!(sim.happened("daemon start"), 0);
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+    limited("--as=4000000000", &["status"]).ended(0);
+    // Where only the soft limit is low it is raised, for what is started too.
+    for limit in [
+        "--as=200000000:unlimited",
+        "--data=50000000:unlimited",
+        "--stack=65536:unlimited",
+    ] {
+        limited(limit, &up).ended(0);
+        assert_eq!(crate::common::in_state(&sim.status(), "ready").len(), 56);
+        let name = match &limit[2..4] {
+            "as" => "Max address space",
+            "da" => "Max data size",
+            _ => "Max stack size",
+        };
+        let daemon = sim.device("0.0")["daemon_pid"].clone();
+        let limits = std::fs::read_to_string(format!("/proc/{daemon}/limits")).unwrap();
+        let row = limits.lines().find(|row| row.starts_with(name)).unwrap();
+        assert!(!row.contains("65536 ") && !row.contains("00000 "), "{row}");
+        limited(limit, &["down", "--destroy-mig", "--yes"]).ended(0);
+    }
+}
