@@ -13,7 +13,7 @@ use crate::commands::{
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
-use crate::host::{Host, LAUNCH, Phase};
+use crate::host::{FEWEST_FILES, Host, LAUNCH, Phase, raise_open_files};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -141,6 +141,13 @@ pub fn main() -> ExitCode {
         // Help and version are no errors; clap's usage errors exit with 2.
         Err(error) => error.exit(),
     };
+    if let Err(few) = raise_open_files() {
+        let why = format!(
+            "this process may have {few} files open, and needs {FEWEST_FILES}: raise ulimit -n"
+        );
+        render::error(&why, &[]);
+        return ExitCode::FAILURE;
+    }
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let environment = Environment::read();

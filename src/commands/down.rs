@@ -242,10 +242,10 @@ fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Resu
         let of_a_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
         uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
     }
-    for uuid in uuids {
-        logs.remove_all(&uuid).context("cannot remove logs")?;
-    }
-    Ok(())
+    // What a user does in one directory saves none of the others.
+    uuids.iter().fold(Ok(()), |done, uuid| {
+        done.and(logs.remove_all(uuid).context("cannot remove logs"))
+    })
 }
 
 fn report(plan: &Plan) -> String {

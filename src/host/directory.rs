@@ -259,11 +259,24 @@ impl Directory {
     }
 
     /// Removes a directory with all that is in it. File systems that are mounted there are detached.
+    ///
+    /// What is nested more deeply than descriptors can be kept open is moved up beside the directory and removed there.
     pub fn remove_all(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
-        self.remove_all_within(name.as_ref(), DEEPEST)
+        let name = name.as_ref();
+        let mut deep = Deep {
+            beside: self,
+            name,
+            moved: VecDeque::new(),
+            count: 0,
+        };
+        self.remove_all_within(name, DEEPEST, &mut deep)?;
+        while let Some(moved) = deep.moved.pop_front() {
+            self.remove_all_within(&moved, DEEPEST, &mut deep)?;
+        }
+        Ok(())
     }
 
-    fn remove_all_within(&self, name: &OsStr, depth: u32) -> io::Result<()> {
+    fn remove_all_within(&self, name: &OsStr, depth: u32, deep: &mut Deep<'_>) -> io::Result<()> {
         self.detach_mounts(name)?;
         let is_directory = match self.stat(name)? {
             Some(meta) => FileType::from_raw_mode(meta.st_mode) == FileType::Directory,
@@ -273,12 +286,11 @@ impl Directory {
             return self.remove_file(name);
         }
         if depth == 0 {
-            let why = refused("its directories are nested too deeply");
-            return Err(in_path(&self.path.join(name), &why));
+            return deep.take(self, name);
         }
         if let Some(child) = self.child(name)? {
             for entry in child.names()? {
-                child.remove_all_within(&entry, depth - 1)?;
+                child.remove_all_within(&entry, depth - 1, deep)?;
             }
         }
         self.remove_dir(name)
@@ -333,6 +345,37 @@ impl Directory {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(in_path(&self.path.join(name), &error)),
+        }
+    }
+}
+
+/// Directories that are moved up while a directory above them is removed.
+struct Deep<'a> {
+    /// Where they are moved to, and the name of what is removed there.
+    beside: &'a Directory,
+    name: &'a OsStr,
+    moved: VecDeque<OsString>,
+    count: u16,
+}
+
+impl Deep<'_> {
+    /// Moves a directory beside what is removed. Its owner may make more of them all the time: there is an end to it.
+    fn take(&mut self, from: &Directory, name: &OsStr) -> io::Result<()> {
+        loop {
+            let Some(count) = self.count.checked_add(1) else {
+                return Err(in_path(
+                    &self.beside.path.join(self.name),
+                    &refused("its directories are nested too deeply"),
+                ));
+            };
+            self.count = count;
+            let mut free = self.name.to_owned();
+            free.push(format!(".deep.{count}"));
+            if !self.beside.has(&free) {
+                from.rename(name, self.beside, &free)?;
+                self.moved.push_back(free);
+                return Ok(());
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ pub use files::{in_path, read_text};
 pub use held::Held;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
-pub use limits::{LAUNCH, Limits, LimitsError, open_files};
+pub use limits::{FEWEST_FILES, LAUNCH, Limits, LimitsError, open_files, raise_open_files};
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use pool::{Job, Pool};
