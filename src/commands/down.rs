@@ -243,9 +243,11 @@ fn purge(home: &Home, node: &Node, all_of: Option<&RunDir>, plan: &Plan) -> Resu
         uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
     }
     // What a user does in one directory saves none of the others.
-    uuids.iter().fold(Ok(()), |done, uuid| {
-        done.and(logs.remove_all(uuid).context("cannot remove logs"))
-    })
+    let mut done = Ok(());
+    for uuid in uuids {
+        done = done.and(logs.remove_all(&uuid).context("cannot remove logs"));
+    }
+    done
 }
 
 fn report(plan: &Plan) -> String {

@@ -714,13 +714,13 @@ fn a_log_directory_is_removed_with_what_is_mounted_there() {
 }
 
 /// Traces a process and never takes its exit status.
-const TRACE: &str = r#"
+const TRACE: &str = r"
 import ctypes, os, sys, time
 os.setsid()
 SEIZE = 0x4206
 ctypes.CDLL(None).ptrace(SEIZE, int(sys.argv[1]), None, None)
 time.sleep(120)
-"#;
+";
 
 /// A user may trace what runs as her, and keep its exit status from whoever started it: root does not wait for that.
 #[test]
