@@ -13,7 +13,9 @@ use crate::commands::{
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::failure::{Status, hints};
-use crate::host::{Host, LAUNCH, Phase, TooLittleMemory, raise_memory, raise_stack};
+use crate::host::{
+    FEWEST_FILES, Host, LAUNCH, Phase, TooLittleMemory, raise_memory, raise_open_files, raise_stack,
+};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -171,6 +173,13 @@ fn run() -> ExitCode {
         // Help and version are no errors; clap's usage errors exit with 2.
         Err(error) => error.exit(),
     };
+    if let Err(few) = raise_open_files() {
+        let why = format!(
+            "this process may have {few} files open, and needs {FEWEST_FILES}: raise ulimit -n"
+        );
+        render::error(&why, &[]);
+        return ExitCode::FAILURE;
+    }
     // Too little memory is no error that could be handled: it aborts.
     if cli.command.is_change()
         && let Err(error) = raise_memory()

@@ -23,7 +23,7 @@ pub mod up;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use thiserror::Error;
 
 use crate::apply;
@@ -77,7 +77,18 @@ fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Res
     let run_dir = RunDir::at(&home.run);
     // Found out before anything is touched.
     let directory = run_dir.make().context("cannot use the run directory")?;
-    Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let logs = Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let identity = |directory: &Directory| {
+        let meta = directory.stat_self()?;
+        Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
+    };
+    if identity(&directory)? == identity(&logs)? {
+        // Both have a directory for each device.
+        bail!(
+            "cannot use {} as run directory and as log directory: they must differ",
+            home.log.display()
+        );
+    }
     Ok(Lock::take(
         &environment.host,
         &directory,
