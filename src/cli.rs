@@ -12,7 +12,7 @@ use crate::commands::{
 };
 use crate::environment::{Environment, VARIABLES};
 use crate::error::{CommandError, ExitStatus};
-use crate::host::{Host, LAUNCH, Phase, raise_stack};
+use crate::host::{Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -152,6 +152,9 @@ fn run() -> ExitCode {
         // Help and version are no errors; clap's usage errors exit with 2.
         Err(error) => error.exit(),
     };
+    if let Err(error) = raise_open_files() {
+        return failed(&error.into());
+    }
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let environment = Environment::read();

@@ -5,7 +5,7 @@ use std::io;
 
 use crate::apply::ApplyError;
 use crate::environment::EnvironmentError;
-use crate::host::{LimitsError, LockError, TooLittleMemory};
+use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory};
 use crate::mps::MpsError;
 use crate::node::{NoSuchDevice, ObserveError};
 use crate::nvml::NvmlError;
@@ -148,7 +148,7 @@ macro_rules! failed {
         })+
     };
 }
-failed!(anyhow::Error, io::Error, LimitsError);
+failed!(anyhow::Error, io::Error, LimitsError, TooFewFiles);
 
 impl From<TooLittleMemory> for CommandError {
     fn from(error: TooLittleMemory) -> Self {
@@ -156,7 +156,6 @@ impl From<TooLittleMemory> for CommandError {
         Self::of(ExitStatus::Failed, error).with_hint(hint)
     }
 }
-
 
 /// Errors of what the user wrote.
 macro_rules! wrong_usage {

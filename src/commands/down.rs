@@ -229,11 +229,12 @@ fn purge_logs(
         let of_a_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
         uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
     }
+    // What a user does in one directory saves none of the others.
+    let mut done = Ok(());
     for uuid in uuids {
-        logs.remove_all(&uuid, until)
-            .context("cannot remove logs")?;
+        done = done.and(logs.remove_all(&uuid, until).context("cannot remove logs"));
     }
-    Ok(())
+    done
 }
 
 fn report(plan: &Plan) -> String {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crate::apply;
 use crate::environment::{Environment, Home};
-use crate::error::{Context as _, Result};
+use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directory, Lock};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Look, Node, RunDir, observe};
@@ -54,7 +54,18 @@ fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Res
     let run_dir = RunDir::at(&home.run);
     // Found out before anything is touched.
     let directory = run_dir.make().context("cannot use the run directory")?;
-    Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let logs = Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let identity = |directory: &Directory| {
+        let meta = directory.stat_self()?;
+        Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
+    };
+    if identity(&directory)? == identity(&logs)? {
+        // Both have a directory for each device.
+        return Err(CommandError::failed(format_args!(
+            "cannot use {} as run directory and as log directory: they must differ",
+            home.log.display()
+        )));
+    }
     Ok(Lock::take(
         &environment.host,
         &directory,
