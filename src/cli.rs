@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::apply::ApplyError;
 use crate::commands::{
-    Ends, check, completions, down, export, import, kill, launch, list, logs, man, plan, restart,
-    set, status, up,
+    check, completions, down, export, import, kill, launch, list, logs, man, plan, restart, set,
+    status, up,
 };
 use crate::environment::{Environment, VARIABLES};
-use crate::failure::{Status, hints};
-use crate::host::{Host, LAUNCH, Phase, TooLittleMemory, raise_memory, raise_stack};
+use crate::error::{CommandError, ExitStatus};
+use crate::host::{Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -96,24 +95,6 @@ pub enum Command {
     Man(man::ManArgs),
 }
 
-impl Command {
-    /// Whether it changes the node.
-    fn is_change(&self) -> bool {
-        match self {
-            Self::Up(_) | Self::Set(_) | Self::Kill(_) | Self::Restart(_) | Self::Down(_) => true,
-            Self::List(_)
-            | Self::Plan(_)
-            | Self::Status(_)
-            | Self::Logs(_)
-            | Self::Check(_)
-            | Self::Import(_)
-            | Self::Export(_)
-            | Self::Completions(_)
-            | Self::Man(_) => false,
-        }
-    }
-}
-
 /// The command line with everything that is made from other tables.
 pub fn command() -> clap::Command {
     let list = |heading: &str, rows: Vec<(String, &str)>| {
@@ -128,7 +109,7 @@ pub fn command() -> clap::Command {
         .iter()
         .map(|(name, meaning)| ((*name).to_owned(), *meaning))
         .collect();
-    let statuses = Status::MEANINGS
+    let statuses = ExitStatus::MEANINGS
         .iter()
         .map(|(status, meaning)| ((*status as u8).to_string(), *meaning))
         .collect();
@@ -143,14 +124,14 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     // Before the command line is read, which takes a good part of a small stack.
     if let Err(error) = raise_stack() {
-        return refused(&error);
+        return failed(&error.into());
     }
     run()
 }
 
-fn refused(error: &TooLittleMemory) -> ExitCode {
-    render::error(&error.to_string(), &[error.hint()]);
-    ExitCode::from(Status::Failed as u8)
+fn failed(error: &CommandError) -> ExitCode {
+    render::error(&error.to_string(), &error.hints);
+    ExitCode::from(error.kind as u8)
 }
 
 fn run() -> ExitCode {
@@ -164,8 +145,7 @@ fn run() -> ExitCode {
         .is_some_and(|word| word == LAUNCH)
     {
         let Err(error) = launch::run(launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
-        render::error(&format!("{error:#}"), &[]);
-        return ExitCode::FAILURE;
+        return failed(&error);
     }
     let parsed = command()
         .try_get_matches()
@@ -175,11 +155,8 @@ fn run() -> ExitCode {
         // Help and version are no errors; clap's usage errors exit with 2.
         Err(error) => error.exit(),
     };
-    // Too little memory is no error that could be handled: it aborts.
-    if cli.command.is_change()
-        && let Err(error) = raise_memory()
-    {
-        return refused(&error);
+    if let Err(error) = raise_open_files() {
+        return failed(&error.into());
     }
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -206,20 +183,10 @@ fn run() -> ExitCode {
         Command::Completions(args) => completions::run(args, &command(), &ui),
         Command::Man(args) => man::run(args, command()),
     };
-    let status = match result {
-        Ok(()) => Status::Done,
-        // A question that Ctrl-C was the answer to.
-        Err(error) if environment.interrupt.is_asked() && !error.is::<ApplyError>() => {
-            Status::Interrupted
-        }
-        Err(error) => {
-            if !error.is::<Ends>() {
-                render::error(&format!("{error:#}"), &hints(&error));
-            }
-            Status::of(&error)
-        }
-    };
-    ExitCode::from(status as u8)
+    match result {
+        Ok(status) => ExitCode::from(status as u8),
+        Err(error) => failed(&error),
+    }
 }
 
 /// What Ctrl-C means, depending on what it interrupts.
@@ -227,7 +194,7 @@ fn interrupted(phase: Phase) {
     match phase {
         Phase::Free => {
             render::restore_terminal();
-            std::process::exit(Status::Interrupted as i32)
+            std::process::exit(ExitStatus::Interrupted as i32)
         }
         Phase::Changing => render::note("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {

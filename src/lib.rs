@@ -22,7 +22,8 @@ pub mod cli;
 pub mod commands;
 pub mod convert;
 pub mod environment;
-pub mod failure;
+pub mod error;
+
 pub mod geometry;
 pub mod host;
 pub mod mps;

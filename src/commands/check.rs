@@ -1,15 +1,14 @@
 //! `mig-mps check`
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::Result;
 use clap::Args;
-use thiserror::Error;
 
 use super::warn;
 use crate::catalog;
 use crate::check::{BlockOnModel, GpuArgument, against, against_all};
-use crate::failure::Status;
+use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan::Refusal;
 use crate::profile::Profile;
 use crate::render::Ui;
@@ -32,77 +31,54 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// A profile that does not suit every model it can meet.
-#[derive(Debug, Error)]
-#[error("{text}")]
-pub struct Unfit {
-    text: String,
-    infeasible: bool,
-}
-
-impl Unfit {
-    /// What it ends the program with.
-    pub fn status(&self) -> Status {
-        if self.infeasible {
-            Status::Infeasible
-        } else {
-            Status::Usage
-        }
-    }
-
-    /// What to do about it.
-    pub fn hint() -> &'static str {
-        "name the models you have with --gpu MODEL, or keep others away from a block with \
-         select = { product = \"…\" }"
-    }
-
-    /// What is wrong where; `None` where nothing is.
-    fn of(judged: &[BlockOnModel]) -> Option<Self> {
-        let refusals = judged.iter().filter_map(|one| one.shape.as_ref().err());
-        let refused = judged.iter().filter(|one| one.shape.is_err());
-        let mut keys: Vec<&str> = refused.clone().map(|one| one.model.key.as_str()).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let first = refused.clone().next()?;
-        let example = refusals.clone().next()?;
-        let mut all: Vec<&str> = judged.iter().map(|one| one.model.key.as_str()).collect();
-        all.sort_unstable();
-        all.dedup();
-        let mut text = format!(
-            "the profile does not suit {} of {} models: {}\n{}: {example}",
-            keys.len(),
-            all.len(),
-            keys.join(", "),
-            first.model.key,
-        );
-        if let Some(hint) = example.hint() {
-            text = format!("{text}\n{hint}");
-        }
-        let infeasible = |refusal: &Refusal| matches!(refusal, Refusal::Infeasible { .. });
-        Some(Self {
-            text,
-            infeasible: refusals.clone().all(infeasible),
-        })
-    }
-}
-
 /// Says whether a profile fits, without a GPU.
 ///
 /// # Errors
 /// A bad profile, and one that does not fit.
-pub fn run(args: &CheckArgs, ui: &Ui) -> Result<()> {
+pub fn run(args: &CheckArgs, ui: &Ui) -> Result<ExitStatus> {
     let Some(path) = &args.profile else {
-        return ui.models(catalog::models(), catalog::incomplete(), args.json);
+        ui.models(catalog::models(), catalog::incomplete(), args.json)?;
+        return Ok(ExitStatus::Done);
     };
     let profile = Profile::load(path)?;
     warn(None, profile.memory_limits(), ui);
     if args.gpus.is_empty() {
         let judged = against_all(&profile)?;
         ui.check_fleet(&profile, &judged, args.json)?;
-        return Unfit::of(&judged).map_or(Ok(()), |unfit| Err(unfit.into()));
+        return unfit(&judged).map_or(Ok(ExitStatus::Done), Err);
     }
     let judged = against(&profile, &args.gpus);
     ui.check_node(&profile, &judged, args.json)?;
     judged?;
-    Ok(())
+    Ok(ExitStatus::Done)
+}
+
+/// The error of a profile that does not fit every model it can meet; `None` if it fits all.
+fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
+    let refused = || judged.iter().filter(|one| one.shape.is_err());
+    let keys = |of: &mut dyn Iterator<Item = &BlockOnModel>| -> BTreeSet<String> {
+        of.map(|one| one.model.key.clone()).collect()
+    };
+    let first = refused().next()?;
+    let example = first.shape.as_ref().err()?;
+    let models: Vec<String> = keys(&mut refused()).into_iter().collect();
+    let mut text = format!(
+        "the profile does not fit {} of {} models: {}\n{}: {example}",
+        models.len(),
+        keys(&mut judged.iter()).len(),
+        models.join(", "),
+        first.model.key,
+    );
+    if let Some(hint) = example.hint() {
+        text = format!("{text}\n{hint}");
+    }
+    let is_infeasible = |one: &BlockOnModel| matches!(one.shape, Err(Refusal::Infeasible(_)));
+    let kind = if refused().all(is_infeasible) {
+        ExitStatus::Infeasible
+    } else {
+        ExitStatus::Usage
+    };
+    let hint = "name the models you have with --gpu MODEL, or keep others away from a block with \
+                select = { product = \"…\" }";
+    Some(CommandError::new(kind, text).with_hint(hint))
 }

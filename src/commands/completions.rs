@@ -1,9 +1,9 @@
 //! `mig-mps completions`
 
-use anyhow::Result;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
+use crate::error::{ExitStatus, Result};
 use crate::render::Ui;
 
 /// The flags of `completions`.
@@ -17,7 +17,7 @@ pub struct CompletionsArgs {
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<()> {
+pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<ExitStatus> {
     // Hidden subcommands would be completed too.
     let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
     let mut program = Command::new("mig-mps")
@@ -27,5 +27,6 @@ pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<()> {
         .subcommands(shown);
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "mig-mps", &mut script);
-    ui.text(&String::from_utf8_lossy(&script))
+    ui.text(&String::from_utf8_lossy(&script))?;
+    Ok(ExitStatus::Done)
 }

@@ -1,33 +1,28 @@
 //! `mig-mps down`
 
-use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::drain::{AT_ONCE, Drain, seconds};
-use super::{NotReadBack, locked, pick_up_interrupted};
-use crate::apply::{self, Allowed, OnFailure, Site};
+use super::change::{Change, ConsentArgs, Outcome};
+use super::locked;
+use crate::apply::{self, Allowed, OnFailure};
 use crate::environment::{Environment, Home};
+use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::Directory;
-use crate::node::{Look, Node, Observer, RunDir, observe};
+use crate::node::{Look, Node, RunDir};
 use crate::plan::{self, Action, Down, Plan};
-use crate::render::{Consent, Ui};
+use crate::render::Ui;
 
 /// The flags of `down`.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
-    /// Only these devices: a name, a UUID, or the unique beginning of one
+    /// Only these devices: a name, a UUID, or a unique prefix of one
     #[arg(value_name = "DEVICE")]
     devices: Vec<String>,
-    /// Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    drain: Option<u32>,
-    /// End clients; with --drain, refuse new ones and end the rest after so many seconds
-    #[arg(long, alias = "now")]
-    force: bool,
+    #[command(flatten)]
+    consent: ConsentArgs,
     /// Also destroy the GPU instances that mig-mps made
     #[arg(long)]
     destroy_mig: bool,
@@ -37,7 +32,7 @@ pub struct DownArgs {
     /// then cannot be used until the machine is rebooted.
     #[arg(long)]
     disable_mig: bool,
-    /// Reset a GPU whose MIG mode can only be switched so
+    /// Reset a GPU whose MIG mode cannot be switched without a reset
     #[arg(long, requires = "disable_mig")]
     reset: bool,
     /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
@@ -47,107 +42,82 @@ pub struct DownArgs {
     /// Also remove the daemons' logs, and what users have left in pipe directories
     #[arg(long)]
     purge: bool,
-    /// Do not ask before instances are destroyed
-    #[arg(long, short)]
-    yes: bool,
 }
 
 /// What `--disable-mig` may come to.
 const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
                      may not allow: the GPU then cannot be used until the machine is rebooted.";
 
-/// Ends daemons and removes what was made for them.
-///
-/// # Errors
-/// See [`Status`](crate::failure::Status) for what each ends the program with.
-pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+/// Stops daemons and removes what was made for them.
+pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let home = environment.home()?;
     let run_dir = RunDir::at(&home.run);
-    let plan = |node: &Node| -> Result<Plan> {
-        let wanted = Down {
-            devices: node.resolve(&args.devices)?,
-            force: args.force.then(|| args.drain.unwrap_or(AT_ONCE)),
-            destroy_mig: args.destroy_mig || args.disable_mig,
-            disable_mig: args.disable_mig,
-        };
-        Ok(plan::down(node, &run_dir, &wanted)?)
-    };
-    pick_up_interrupted(environment, &home, ui)?;
-    let allowed = Allowed {
-        reset: args.reset,
-        stop_holders: args.stop_holders,
-    };
-    // One observer: what hangs is not waited for at each look.
-    let observer = RefCell::new(Observer::new(environment));
-    let patience = Drain::of(args.drain.filter(|_| !args.force));
-    let (lock, node, plan) = loop {
-        let shown = patience.wait(|| plan(&observer.borrow_mut().look(Look::Clients)?), ui)?;
-        if shown.is_empty() && !args.purge {
-            ui.note(&report(&shown));
-            remark_on_users_daemons(&observe(environment, Look::Clients)?, ui);
-            if args.destroy_mig || args.disable_mig {
-                let node = observe(environment, Look::Geometry)?;
-                remark_on_what_stays(&node, ui);
-                if args.disable_mig {
-                    remark_on_modes_that_stay(&node, ui);
-                }
-            }
-            return Ok(());
-        }
-        // Ending idle daemons is what was asked for; instances are another matter.
-        if !shown.destroys().is_empty() || args.disable_mig {
-            ui.plan(&shown)?;
-            if may_need_reset(&shown) {
+    let destroys = args.destroy_mig || args.disable_mig;
+    let outcome = Change {
+        environment,
+        ui,
+        consent: &args.consent,
+        allowed: Allowed {
+            reset: args.reset,
+            stop_holders: args.stop_holders,
+        },
+        on_failure: OnFailure::GoOn,
+        look: Look::Clients,
+        planner: &|node, run_dir| {
+            let wanted = Down {
+                devices: node.resolve(&args.devices)?,
+                force: args.consent.force(),
+                destroy_mig: destroys,
+                disable_mig: args.disable_mig,
+            };
+            plan::down(node, run_dir, &wanted)
+        },
+        remark: &|_, plan| {
+            if may_need_reset(plan) {
                 ui.note(RESET);
             }
-            let given = if args.yes {
-                Consent::Given
-            } else {
-                Consent::Ask
-            };
-            ui.confirm(&shown, allowed, given)?;
+        },
+        // Stopping daemons, with --force also those with clients, is what was asked for.
+        needs_consent: &|plan| !plan.destroys().is_empty() || args.disable_mig,
+        verify: false,
+    }
+    .run()?;
+    let (lock, node, plan) = match outcome {
+        Outcome::Shown => return Ok(ExitStatus::Done),
+        Outcome::Unchanged(node) if args.consent.dry_run => {
+            ui.note(&report(&Plan::default()));
+            remark_on_users_daemons(&node, ui);
+            return Ok(ExitStatus::Done);
         }
-        let lock = locked(environment, &home)?;
-        let node = observer.borrow_mut().look(Look::Clients)?;
-        match plan(&node) {
-            Ok(now) if !now.disturbs_more_than(&shown) => break (lock, node, now),
-            Ok(_) => ui.note("The node has changed meanwhile."),
-            // A client came in between: there may be time left for it.
-            Err(error) if patience.allows(&error) => {}
-            Err(error) => return Err(error),
+        Outcome::Unchanged(node) => {
+            let lock = args.purge.then(|| locked(environment, &home)).transpose()?;
+            (lock, *node, Plan::default())
         }
+        Outcome::Changed(changed) => (Some(changed.lock), changed.after, changed.plan),
     };
-    let programs = environment.mps_programs()?;
-    let site = Site {
-        environment,
-        home: &home,
-        programs: &programs,
-        node: &node,
-        allowed,
-    };
-    apply::run(&plan, &site, &ui.progress(&plan), OnFailure::GoOn)?;
-    let (left, _) = run_dir.records();
-    if left.is_empty() {
+    if lock.is_some() && run_dir.records().0.is_empty() {
         apply::record_profile(&run_dir, &node.boot_id, None)?;
     }
-    // Every daemon's end was verified. What else is there counts only where more than daemons was to go.
-    let after = (args.purge || args.destroy_mig || args.disable_mig)
-        .then(|| observe(environment, Look::Geometry))
-        .transpose()
-        .context(NotReadBack)?;
-    if let Some(after) = after.as_ref().filter(|_| args.purge) {
-        purge(&home, after, &run_dir, args.devices.is_empty(), &plan)?;
+    if args.purge {
+        purge(&home, &node, &run_dir, args.devices.is_empty(), &plan)?;
     }
     drop(lock);
-    ui.note(&report(&plan));
-    remark_on_what_was_put_aside(&run_dir, ui);
-    if let Some(after) = after.filter(|_| args.destroy_mig || args.disable_mig) {
-        remark_on_what_stays(&after, ui);
-        if args.disable_mig {
-            remark_on_modes_that_stay(&after, ui);
-        }
+    if args.consent.json {
+        ui.outcome_json(&node, &plan, !plan.is_empty())?;
     }
-    Ok(())
+    ui.note(&report(&plan));
+    if plan.is_empty() {
+        remark_on_users_daemons(&node, ui);
+    } else {
+        remark_on_what_was_put_aside(&run_dir, ui);
+    }
+    if destroys {
+        remark_on_what_stays(&node, ui);
+    }
+    if args.disable_mig {
+        remark_on_modes_that_stay(&node, ui);
+    }
+    Ok(ExitStatus::Done)
 }
 
 /// Whether it switches MIG mode off on a GPU that wants a reset for it.
@@ -259,11 +229,12 @@ fn purge_logs(
         let of_a_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
         uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
     }
+    // What a user does in one directory saves none of the others.
+    let mut done = Ok(());
     for uuid in uuids {
-        logs.remove_all(&uuid, until)
-            .context("cannot remove logs")?;
+        done = done.and(logs.remove_all(&uuid, until).context("cannot remove logs"));
     }
-    Ok(())
+    done
 }
 
 fn report(plan: &Plan) -> String {

@@ -3,9 +3,8 @@
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-
-use crate::plan::{Plan, Refusal};
+use crate::error::Result;
+use crate::plan::Refusal;
 use crate::render::Ui;
 
 /// Between two looks at who is still there.
@@ -31,21 +30,25 @@ impl Drain {
     }
 
     /// Whether there is time left for the clients that keep a plan from being carried out.
-    pub(super) fn allows(&self, refusal: &anyhow::Error) -> bool {
+    pub(super) fn allows(&self, refusal: &Refusal) -> bool {
         in_use(refusal).is_some() && self.left().is_some()
     }
 
-    /// Waits until `plan` disturbs nobody, for as long as is allowed; its plan then.
-    pub(super) fn wait(&self, plan: impl Fn() -> Result<Plan>, ui: &Ui) -> Result<Plan> {
+    /// Plans until no client is in the way, or the time is over. The outer error of `plan` ends the wait.
+    pub(super) fn wait<T>(
+        &self,
+        plan: impl Fn() -> Result<Result<T, Refusal>>,
+        ui: &Ui,
+    ) -> Result<T> {
         self.begun.get_or_init(Instant::now);
         let mut said = 0;
         loop {
-            let error = match plan() {
+            let error = match plan()? {
                 Ok(plan) => return Ok(plan),
                 Err(error) => error,
             };
             let (Some(waiting_for), Some(left)) = (in_use(&error), self.left()) else {
-                return Err(error);
+                return Err(error.into());
             };
             if waiting_for != said {
                 ui.note(&format!(
@@ -66,10 +69,10 @@ impl Drain {
     }
 }
 
-/// The number of clients that an error is about.
-fn in_use(error: &anyhow::Error) -> Option<usize> {
-    match error.downcast_ref() {
-        Some(Refusal::InUse { clients, .. }) => Some(clients.len()),
+/// The number of clients that are in the way.
+fn in_use(refusal: &Refusal) -> Option<usize> {
+    match refusal {
+        Refusal::InUse { clients, .. } => Some(clients.len()),
         _ => None,
     }
 }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use crate::convert::{export, to_mig_parted};
 use crate::environment::Environment;
+use crate::error::{CommandError, ExitStatus, Result};
 use crate::node::{Look, RunDir, observe};
 use crate::render::Ui;
 
@@ -31,7 +31,7 @@ enum Format {
 ///
 /// # Errors
 /// Where NVML does not answer, or the node has nothing that a profile could say.
-pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let node = observe(environment, Look::Offers)?;
     match args.format {
         Format::MigParted => {
@@ -50,7 +50,9 @@ pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<()> 
             let exported = export(&node, &RunDir::at(&home), environment.caller);
             if exported.draft.blocks.is_empty() {
                 let why = exported.draft.remarks.join("\n");
-                bail!("there is nothing that a profile could say of this node\n{why}");
+                return Err(CommandError::failed(format_args!(
+                    "there is nothing that a profile could say of this node\n{why}"
+                )));
             }
             ui.text(&exported.draft.to_string())?;
             for note in exported.notes {
@@ -58,5 +60,5 @@ pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<()> 
             }
         }
     }
-    Ok(())
+    Ok(ExitStatus::Done)
 }

@@ -4,11 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
 use clap::Args;
 use thiserror::Error;
 
 use crate::convert::{import, mig_parted};
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::read_text;
 use crate::profile::Profile;
 use crate::render::Ui;
@@ -62,11 +62,17 @@ pub enum ImportError {
     },
 }
 
+impl From<ImportError> for CommandError {
+    fn from(error: ImportError) -> Self {
+        Self::new(ExitStatus::Usage, error)
+    }
+}
+
 /// Turns a configuration of mig-parted into a profile.
 ///
 /// # Errors
 /// What cannot be read, or cannot be said in a profile.
-pub fn run(args: &ImportArgs, ui: &Ui) -> Result<()> {
+pub fn run(args: &ImportArgs, ui: &Ui) -> Result<ExitStatus> {
     let text = read(&args.file).map_err(|error| ImportError::Unreadable {
         path: shown(&args.file).to_owned(),
         error,
@@ -83,7 +89,7 @@ pub fn run(args: &ImportArgs, ui: &Ui) -> Result<()> {
     for note in imported.notes {
         ui.note(&note);
     }
-    Ok(())
+    Ok(ExitStatus::Done)
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -128,7 +134,7 @@ fn write_new(path: &Path, text: &str) -> Result<()> {
         .write(true)
         .create_new(true)
         .open(path)
-        .with_context(|| format!("cannot make {}", path.display()))?;
+        .context(format!("cannot make {}", path.display()))?;
     file.write_all(text.as_bytes())
-        .with_context(|| format!("cannot write {}", path.display()))
+        .context(format!("cannot write {}", path.display()))
 }

@@ -1,13 +1,13 @@
 //! `mig-mps kill`
 
-use anyhow::Result;
 use clap::{Args, ValueEnum};
 use rustix::process::Signal as Number;
 
 use super::locked;
 use crate::apply::{self, Ended};
 use crate::environment::Environment;
-use crate::host::Pid;
+use crate::error::{ExitStatus, Result};
+use crate::host::{Pid, raise_memory};
 use crate::node::{Look, Node, RunDir, observe};
 use crate::plan::{self, Kill, Victim};
 use crate::render::{Consent, Ui};
@@ -62,8 +62,9 @@ impl Signal {
 /// Ends the work of clients on a device.
 ///
 /// # Errors
-/// See [`Status`](crate::failure::Status) for what each ends the program with.
-pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+/// See [`ExitStatus`] for what each ends the program with.
+pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+    raise_memory()?;
     let programs = environment.mps_programs()?;
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
     let node = observe(environment, Look::Clients)?;
@@ -95,7 +96,7 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         said(ui, victim, Ended::Before, signal);
     }
     if left.is_empty() {
-        return Ok(());
+        return Ok(ExitStatus::Done);
     }
     let kill = planned(&node, args, &left, environment)?;
     if signal.is_some() {
@@ -106,7 +107,7 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     apply::kill(&kill, environment, &programs, signal, &|victim, ended| {
         said(ui, victim, ended, signal);
     })?;
-    Ok(())
+    Ok(ExitStatus::Done)
 }
 
 fn planned(node: &Node, args: &KillArgs, pids: &[Pid], environment: &Environment) -> Result<Kill> {

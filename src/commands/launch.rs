@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
 use crate::environment::Environment;
+use crate::error::{Context as _, Result};
 use crate::host::Limits;
 use crate::mps::{Invocation, Task};
 
@@ -87,5 +87,5 @@ pub fn run(args: LaunchArgs) -> Result<Infallible> {
     };
     limits.take()?;
     let error = invocation.command(&programs).exec();
-    Err(error).with_context(|| format!("cannot start {}", programs.control.display()))
+    Err(error).context(format!("cannot start {}", programs.control.display()))
 }

@@ -1,9 +1,9 @@
 //! `mig-mps list`
 
-use anyhow::Result;
 use clap::Args;
 
 use crate::environment::Environment;
+use crate::error::{ExitStatus, Result};
 use crate::node::{Look, observe};
 use crate::render::Ui;
 
@@ -22,11 +22,12 @@ pub struct ListArgs {
 ///
 /// # Errors
 /// Where NVML does not answer.
-pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let node = observe(environment, Look::Offers)?;
     if args.json {
-        ui.list_json(&node)
+        ui.list_json(&node)?;
     } else {
-        ui.list(&node, args.profiles)
+        ui.list(&node, args.profiles)?;
     }
+    Ok(ExitStatus::Done)
 }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use super::lines::Lines;
 use crate::environment::Environment;
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::mps::{Entry, Folder, LogDir, LogFile, LogLine, Past, Woken, merge};
 use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
@@ -50,17 +50,17 @@ const CHUNK: usize = 4096;
 ///
 /// # Errors
 /// Where there is no such device, or its logs cannot be read.
-pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let device = find(&args.device, environment, ui)?;
     let title = device.title();
     let Some(path) = &device.path else {
-        bail!(
+        return Err(CommandError::failed(format_args!(
             "where the logs of {title} ({}) lie is not known: its daemon is dead, and was another user's; that \
              user's mig-mps logs finds them",
             device.uuid
-        );
+        )));
     };
-    let open = || LogDir::open(path).with_context(|| format!("cannot read the logs of {title}"));
+    let open = || LogDir::open(path).context(format!("cannot read the logs of {title}"));
     let dir = open()?;
     let logs = readable(&dir, args, ui)?;
     let lines = match args.lines {
@@ -78,18 +78,21 @@ pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<()> {
     let raw = output.enough(&dir, &logs, lines)?;
     if !args.follow {
         let pasts = read(&dir, &logs, raw, false)?;
-        return output.begin(pasts, raw, lines, &dir);
+        output.begin(pasts, raw, lines, &dir)?;
+        return Ok(ExitStatus::Done);
     }
     let (pasts, mut follower) = dir.follow(&logs, raw)?;
     output.begin(pasts, raw, lines, &open()?)?;
     loop {
         match follower.wait(io::stdout())? {
             Woken::Lines(new) => output.show(new)?,
-            Woken::ReaderGone => return Ok(()),
-            Woken::DirectoryGone => bail!(
-                "{} was removed or moved away: a daemon that is started there again has new logs",
-                path.display()
-            ),
+            Woken::ReaderGone => return Ok(ExitStatus::Done),
+            Woken::DirectoryGone => {
+                return Err(CommandError::failed(format_args!(
+                    "{} was removed or moved away: a daemon that is started there again has new logs",
+                    path.display()
+                )));
+            }
         }
     }
 }
@@ -129,12 +132,12 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
         return Ok(found.clone());
     }
     let elsewhere = node.managed_by(&names[0], "logs");
-    bail!(
+    Err(CommandError::failed(format_args!(
         "{} ({}) has no logs: mig-mps has started no daemon for it; {}",
         names[0],
         device.uuid,
         elsewhere.unwrap_or_else(|| "status shows who else serves it".to_owned())
-    )
+    )))
 }
 
 /// The logs that are wanted and can be read; what cannot is said to be so.
@@ -242,7 +245,7 @@ impl Output<'_> {
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
         if self.args.json {
             let mut chunks = lines.chunks(CHUNK);
-            return chunks.try_for_each(|lines| self.ui.logs_json(lines));
+            return Ok(chunks.try_for_each(|lines| self.ui.logs_json(lines))?);
         }
         let entries = self.entries(lines);
         self.print(&entries)

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
 use clap::{Args, Command};
 use clap_mangen::Man;
+
+use crate::error::{Context as _, ExitStatus, Result};
 
 /// The flags of `man`.
 #[derive(Args, Debug)]
@@ -16,9 +17,9 @@ pub struct ManArgs {
 }
 
 /// Writes a manual page for the program, and one for each subcommand that help shows.
-pub fn run(args: &ManArgs, program: Command) -> Result<()> {
+pub fn run(args: &ManArgs, program: Command) -> Result<ExitStatus> {
     let failed = || format!("cannot write manual pages to {}", args.dir.display());
-    fs::create_dir_all(&args.dir).with_context(failed)?;
+    fs::create_dir_all(&args.dir).context(failed())?;
     let mut program = program.disable_help_subcommand(true);
     // Gives the subcommands their full names.
     program.build();
@@ -27,7 +28,7 @@ pub fn run(args: &ManArgs, program: Command) -> Result<()> {
         Man::new(command.clone())
             .source(concat!("mig-mps ", env!("CARGO_PKG_VERSION")))
             .generate_to(&args.dir)
-            .with_context(failed)?;
+            .context(failed())?;
     }
-    Ok(())
+    Ok(ExitStatus::Done)
 }

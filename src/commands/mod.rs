@@ -1,7 +1,7 @@
 //! A file per subcommand: its flags, then its story from top to bottom.
 
 mod accounts;
-mod agreement;
+mod change;
 pub mod check;
 pub mod completions;
 pub mod down;
@@ -24,12 +24,9 @@ pub mod up;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use thiserror::Error;
-
 use crate::apply;
 use crate::environment::{Environment, Home};
-use crate::failure::Status;
+use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directory, Lock};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Look, Node, RunDir, observe};
@@ -38,26 +35,6 @@ use crate::render::Ui;
 
 /// For how long another change is waited for.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
-
-/// The node is not as wanted after a run that reported no error.
-#[derive(Debug, Error)]
-#[error("the node was changed, and does not read back as the profile says: still to do:{0}")]
-pub struct NotAsWanted(pub String);
-
-/// What a change came to is not known, though every step of it reported success.
-#[derive(Debug, Error)]
-#[error("the node was changed as planned, but cannot be read back")]
-pub struct NotReadBack;
-
-/// Ends the program with a status, and with nothing to say.
-#[derive(Debug, Error)]
-#[error("exit status {}", *.0 as u8)]
-pub struct Ends(pub Status);
-
-/// A change that was called off.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct Declared(pub String);
 
 /// How closely a plan for that profile has to look: what GPUs offer counts only where some shall be partitioned.
 fn look_for(profile: &Profile) -> Look {
@@ -78,7 +55,18 @@ fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Res
     let run_dir = RunDir::at(&home.run);
     // Found out before anything is touched.
     let directory = run_dir.make().context("cannot use the run directory")?;
-    Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let logs = Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let identity = |directory: &Directory| {
+        let meta = directory.stat_self()?;
+        Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
+    };
+    if identity(&directory)? == identity(&logs)? {
+        // Both have a directory for each device.
+        return Err(CommandError::failed(format_args!(
+            "cannot use {} as run directory and as log directory: they must differ",
+            home.log.display()
+        )));
+    }
     Ok(Lock::take(
         &environment.host,
         &directory,

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
 use clap::Args;
 
-use super::{Ends, accounts, look_for, tell_of_interrupted, warn};
+use super::{accounts, look_for, tell_of_interrupted, warn};
 use crate::environment::Environment;
-use crate::failure::Status;
+use crate::error::{ExitStatus, Result};
 use crate::node::{RunDir, observe};
 use crate::plan;
 use crate::profile::Profile;
@@ -30,8 +29,8 @@ pub struct PlanArgs {
 /// Shows what `up` would do, and whom it would disturb.
 ///
 /// # Errors
-/// See [`Status`] for what each ends the program with.
-pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+/// See [`ExitStatus`] for what each ends the program with.
+pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let home = RunDir::at(&environment.home()?.run);
@@ -50,7 +49,7 @@ pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<()> {
         warn(Some(&node), plan.memory_limits(), ui);
     }
     if args.exit_code && !plan.is_empty() {
-        return Err(Ends(Status::NotYet).into());
+        return Ok(ExitStatus::Drift);
     }
-    Ok(())
+    Ok(ExitStatus::Done)
 }

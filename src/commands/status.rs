@@ -3,12 +3,10 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
-use super::Ends;
 use crate::environment::Environment;
-use crate::failure::Status;
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::node::{Look, Node, Observer, observe};
 use crate::render::{Key, Screen, StatusColumn, Ui};
 
@@ -60,9 +58,10 @@ pub struct StatusArgs {
 ///
 /// # Errors
 /// Where NVML does not answer, or a device is not there.
-pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<()> {
+pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     if args.json_schema {
-        return ui.status_schema();
+        ui.status_schema()?;
+        return Ok(ExitStatus::Done);
     }
     if let Some(every) = args.watch {
         return watch(args, environment, every);
@@ -75,28 +74,30 @@ pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<()> 
         ui.status(&node, &devices, &args.columns)?;
     }
     if args.exit_code && !node.problems(&devices).is_empty() {
-        return Err(Ends(Status::NotYet).into());
+        return Ok(ExitStatus::Drift);
     }
-    Ok(())
+    Ok(ExitStatus::Done)
 }
 
 /// Shows them again and again until somebody has seen enough.
-fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<()> {
+fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        bail!("status --watch needs a terminal; status --json is for programs");
+        return Err(CommandError::failed(
+            "status --watch needs a terminal; status --json is for programs",
+        ));
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
-    let mut seen = observer.look(Look::Status).map_err(anyhow::Error::from)?;
+    let mut seen = observer.look(Look::Status)?;
     if let Err(unknown) = seen.resolve(&args.devices) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.iter();
         let meant = words.rfind(|word| seconds(word).is_ok());
-        let error = anyhow::Error::from(unknown);
-        return Err(match meant {
-            Some(meant) => error.context(format!("seconds stand behind an =: --watch={meant}")),
-            None => error,
-        });
+        let unknown = Err(unknown);
+        return match meant {
+            Some(meant) => unknown.context(format!("seconds stand behind an =: --watch={meant}")),
+            None => unknown.map_err(CommandError::from),
+        };
     }
     let mut screen = Screen::take().context("cannot draw on the terminal")?;
     let mut trouble: Option<String> = None;
@@ -110,8 +111,8 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
         let key = observer.aside(|| screen.wait(Instant::now() + every))??;
         match key {
             Key::Nothing => {}
-            Key::Quit => return Ok(()),
-            Key::Interrupt => return Err(Ends(Status::Interrupted).into()),
+            Key::Quit => return Ok(ExitStatus::Done),
+            Key::Interrupt => return Ok(ExitStatus::Interrupted),
         }
         match observer.look(Look::Status) {
             Ok(node) => {

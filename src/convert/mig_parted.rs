@@ -11,6 +11,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::packing::MigDevice;
 use crate::catalog::PciId;
+use crate::host::steers;
 use crate::profile::{ProfileError, Source, Span};
 
 /// A file, read and checked.
@@ -100,6 +101,9 @@ enum AllOrSome {
 /// More of one MIG device than any GPU can have, by far.
 const MOST: i64 = 64;
 
+/// More entries than any fleet needs.
+const MOST_ENTRIES: usize = 1000;
+
 impl Spec {
     /// Reads and checks a file's text; `path` is for messages only.
     ///
@@ -122,6 +126,17 @@ impl Spec {
         let configs = file.mig_configs.value.into_iter().map(|(name, entries)| {
             if entries.value.is_empty() {
                 let message = format!("the configuration \"{name}\" has no entry");
+                return Err(read.error(entries.referenced, message));
+            }
+            if name.contains(steers) {
+                let message = "the name of a configuration has characters that cannot be seen";
+                return Err(read.error(entries.referenced, message));
+            }
+            if entries.value.len() > MOST_ENTRIES {
+                let count = entries.value.len();
+                let message = format!(
+                    "the configuration \"{name}\" has {count} entries: at most {MOST_ENTRIES} are read"
+                );
                 return Err(read.error(entries.referenced, message));
             }
             let entries = entries.value.into_iter().map(|entry| read.entry(entry));

@@ -61,6 +61,16 @@ pub enum RunError {
         /// Its process id.
         pid: u32,
     },
+    /// It has ended, and the process that traces it keeps its exit status.
+    #[error("{program} (pid {pid}) has ended, but {tracer} traces it and keeps its exit status")]
+    Traced {
+        /// The program.
+        program: String,
+        /// Its process id.
+        pid: u32,
+        /// Who traces it, as far as that can be seen.
+        tracer: String,
+    },
     /// Its end could not be waited for.
     #[error("cannot wait for {program}: {error}")]
     Wait {
@@ -80,6 +90,7 @@ impl RunError {
             | Self::Late { program, .. }
             | Self::TooMuch { program, .. }
             | Self::Unkillable { program, .. }
+            | Self::Traced { program, .. }
             | Self::Wait { program, .. } => *program = name.display().to_string(),
         }
         self
@@ -123,7 +134,17 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
             pid: child.id(),
         });
     }
-    let status = child.wait();
+    let status = match reap(&mut child) {
+        Ok(None) => {
+            return Err(RunError::Traced {
+                program,
+                pid: child.id(),
+                tracer: tracer_of(child.id()),
+            });
+        }
+        Ok(Some(status)) => Ok(status),
+        Err(error) => Err(error),
+    };
     match (talk, status) {
         (Ok(Talk::Ended { stdout, stderr }), Ok(status)) => Ok(Output {
             status,
@@ -165,6 +186,33 @@ fn kill(child: &mut Child) -> bool {
     let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
     let timeout = Timespec::try_from(KILL_LIMIT).ok();
     poll(&mut watched, timeout.as_ref()).is_ok_and(|ended| ended > 0)
+}
+
+/// How long the exit status of a process that has ended may take to come.
+const REAP_LIMIT: Duration = Duration::from_secs(1);
+
+/// Takes the exit status of a child that has ended; `None` if it does not come. A process that traces the child has it
+/// first and may keep it: a program that runs as a user can be traced by that user.
+fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + REAP_LIMIT;
+    loop {
+        match child.try_wait()? {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            status => return Ok(status),
+        }
+    }
+}
+
+/// The process that traces another one, in words.
+fn tracer_of(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let tracer = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"));
+    match tracer.map(str::trim) {
+        Some(tracer) if tracer != "0" => format!("pid {tracer}"),
+        _ => "another process".to_owned(),
+    }
 }
 
 /// What came of talking to a child.

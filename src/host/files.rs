@@ -42,7 +42,9 @@ impl Directory {
         };
         let parsed = serde_json::from_slice(&text);
         parsed.map(Some).map_err(|error| {
-            let error = io::Error::new(io::ErrorKind::InvalidData, error);
+            let (line, column) = (error.line(), error.column());
+            let why = format!("line {line}, column {column}: not what mig-mps writes there");
+            let error = io::Error::new(io::ErrorKind::InvalidData, why);
             in_path(&self.path().join(name), &error)
         })
     }

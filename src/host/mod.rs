@@ -34,7 +34,8 @@ pub use held::Held;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use limits::{
-    LAUNCH, Limits, LimitsError, TooLittleMemory, open_files, raise_memory, raise_stack,
+    FEWEST_FILES, LAUNCH, Limits, LimitsError, TooFewFiles, TooLittleMemory, open_files,
+    raise_memory, raise_open_files, raise_stack,
 };
 pub use lock::{Lock, LockError};
 pub use nvidia_smi::{NvidiaSmi, ResetError};

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,9 @@ const POLLS: &[i64] = &[7, 271, 23, 270, 232, 281];
 const POLLS: &[i64] = &[73, 72, 22];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const POLLS: &[i64] = &[];
+
+/// So much of a command line is read, in bytes.
+const LONGEST_COMMAND_LINE: u64 = 4096;
 
 /// `PF_EXITING` among them.
 const EXITING: u64 = 0x4;
@@ -100,9 +103,18 @@ impl Process {
             .map(|meta| Uid(meta.uid()))
     }
 
+    /// The beginning of its command line; nothing where that is hidden. Its owner may have made it megabytes long.
+    fn command_line(&self) -> Vec<u8> {
+        let mut line = Vec::new();
+        if let Ok(file) = fs::File::open(self.directory.join("cmdline")) {
+            let _ = file.take(LONGEST_COMMAND_LINE).read_to_end(&mut line);
+        }
+        line
+    }
+
     /// Its command line, as a person would type it; its name where that is hidden or empty.
     pub fn command(&self) -> String {
-        let line = fs::read(self.directory.join("cmdline")).unwrap_or_default();
+        let line = self.command_line();
         let words: Vec<_> = line
             .split(|byte| *byte == 0)
             .filter(|word| !word.is_empty())
@@ -161,7 +173,7 @@ impl Process {
     /// The file name of the program it runs: of its first argument, which a process may change, as
     /// `ps` shows it.
     pub fn program(&self) -> String {
-        let line = fs::read(self.directory.join("cmdline")).unwrap_or_default();
+        let line = self.command_line();
         let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
         let path = String::from_utf8_lossy(first).into_owned();
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -170,7 +182,7 @@ impl Process {
 
     /// The arguments it was started with.
     pub fn arguments(&self) -> Vec<String> {
-        let line = fs::read(self.directory.join("cmdline")).unwrap_or_default();
+        let line = self.command_line();
         let words = line.split(|byte| *byte == 0).skip(1);
         words
             .map(|word| printable(&String::from_utf8_lossy(word)))

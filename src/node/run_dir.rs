@@ -257,10 +257,14 @@ impl RunDir {
     pub fn remove_leftovers(&self) -> io::Result<()> {
         let directory = self.open()?;
         for name in directory.names()? {
-            if is_half_made(&name) {
+            // Whoever names a directory that others use as well loses nothing of theirs.
+            if [NODE, JOURNAL]
+                .map(half_made)
+                .iter()
+                .any(|ours| name == ours.as_str())
+            {
                 directory.remove_file(&name)?;
-            } else if name != BY_NAME
-                && name != LEFT
+            } else if is_of_a_device(&name)
                 && let Ok(Some(device)) = directory.child(&name)
             {
                 for file in device.names()?.iter().filter(|file| is_half_made(file)) {
@@ -363,6 +367,17 @@ fn mark(directory: &Directory, name: &str) -> Option<(PathBuf, u64, SystemTime)>
     let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
     let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
     Some((directory.path().join(name), meta.st_ino, written))
+}
+
+/// What a file is called while it is written.
+fn half_made(name: &str) -> String {
+    format!("{name}.{HALF_MADE}")
+}
+
+/// True for the name of a device's directory.
+fn is_of_a_device(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b"GPU-") || name.starts_with(b"MIG-")
 }
 
 fn is_half_made(name: &OsStr) -> bool {

@@ -57,7 +57,6 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
                 because: because.to_owned(),
             });
     }
-    plan.permit("wait for them with --drain SECONDS, or end them with --force")?;
     strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
     })?;

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::geometry::SliceMap;
 use crate::host::{Pid, bounded};
+use crate::node::NoSuchDevice;
 use crate::profile::ProfileError;
 
 /// Why there is no plan. Nothing has been touched.
@@ -12,6 +13,9 @@ pub enum Refusal {
     /// The profile does not suit this node. Exit status 2.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// The command names no device, or several. Exit status 2.
+    #[error(transparent)]
+    Device(#[from] NoSuchDevice),
     /// What is asked for does not fit. Exit status 5.
     #[error("{0}")]
     Infeasible(Box<Because>),
@@ -135,7 +139,7 @@ impl Refusal {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Profile(_) => None,
+            Self::Profile(_) | Self::Device(_) => None,
             Self::Infeasible(because) => (!because.nearest.is_empty())
                 .then(|| format!("{} would fit", because.nearest.join(", or "))),
             Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),

@@ -98,8 +98,30 @@ impl Source {
         {
             return self.error(span, format!("the key \"{key}\" is missing here"));
         }
-        self.error(span, message.replace('`', "\""))
+        self.error(span, in_plain_words(&message.replace('`', "\"")))
     }
+}
+
+/// A reader's message without the names of Rust's types.
+fn in_plain_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 4] = [
+        (": map,", ": table,"),
+        (": sequence,", ": list,"),
+        ("expected a map", "expected a table"),
+        ("expected a sequence", "expected a list"),
+    ];
+    let fold = |said: String, (from, to): &(&str, &str)| said.replace(from, to);
+    let message = WORDS.iter().fold(message.to_owned(), fold);
+    let Some((before, wanted)) = message.rsplit_once("expected ") else {
+        return message;
+    };
+    let wanted = match wanted {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "a whole number",
+        name if name.starts_with("struct ") => "a table",
+        other => other,
+    };
+    format!("{before}expected {wanted}")
 }
 
 /// Why a profile is refused. Exit status 2.

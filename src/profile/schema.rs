@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use regex::Regex;
+use regex::RegexBuilder;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -58,6 +58,11 @@ struct Device {
 /// Far more than any fleet needs, and planned in an instant.
 const MOST_BLOCKS: usize = 1000;
 const MOST_DEVICES: usize = 10_000;
+
+/// The longest regular expression for a product, and how large a compiled one may be, in bytes: matching takes memory
+/// for each of its groups in each of its states.
+const LONGEST_PRODUCT: usize = 256;
+const LARGEST_REGEX: usize = 1 << 20;
 
 /// Reads and checks a profile's text.
 pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
@@ -182,7 +187,12 @@ impl Check<'_> {
                     .error(product.span(), "an empty product name matches every GPU")
                     .with_hint("write all = true for that"));
             }
-            let regex = Regex::new(product.get_ref()).map_err(|error| {
+            if product.get_ref().len() > LONGEST_PRODUCT {
+                let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
+                return Err(self.error(product.span(), message));
+            }
+            let mut regex = RegexBuilder::new(product.get_ref());
+            let regex = regex.size_limit(LARGEST_REGEX).build().map_err(|error| {
                 let why = error
                     .to_string()
                     .lines()

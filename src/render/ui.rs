@@ -161,11 +161,11 @@ impl Ui {
         print(&json::pretty(&plan_json::of(plan))?)
     }
 
-    /// What `up` came to, for a program: what is there now, and last whether anything was changed.
+    /// The outcome of a change as JSON: the plan, what is there now, and last whether anything was changed.
     ///
     /// # Errors
     /// When standard output cannot be written.
-    pub fn up_json(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {
+    pub fn outcome_json(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {
         let outcome = plan_json::Outcome {
             plan: plan_json::of(plan),
             status: serde_json::to_value(status::json(node, &[]))?,

@@ -979,3 +979,109 @@ fn a_log_directory_is_removed_with_what_is_mounted_there() {
     );
     assert!(profile.exists(), "a link was followed");
 }
+
+/// Traces a process and never takes its exit status.
+const TRACE: &str = r"
+import ctypes, os, sys, time
+os.setsid()
+SEIZE = 0x4206
+ctypes.CDLL(None).ptrace(SEIZE, int(sys.argv[1]), None, None)
+time.sleep(120)
+";
+
+/// A user may trace what runs as her, and keep its exit status from whoever started it: root does not wait for that.
+#[test]
+fn a_user_who_traces_her_session_holds_nobody_up() {
+    if !is_root("a_user_who_traces_her_session_holds_nobody_up") {
+        return;
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if !matches!(scope.trim(), "" | "0") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let control = sim.node.dir().join("nvidia-cuda-mps-control");
+    let tracers = sim.node.dir().join("tracers");
+    File::create(&tracers).unwrap();
+    fs::set_permissions(&tracers, fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!(
+        "#!/bin/sh\npython3 -c '{TRACE}' $$ </dev/null >/dev/null 2>&1 &\necho $! >>{}\n\
+         while grep -q 'TracerPid:.0$' /proc/$$/status; do sleep 0.01; done\nexec {} \"$@\"\n",
+        tracers.display(),
+        sim.node.dir().join("bin/nvidia-cuda-mps-control").display(),
+    );
+    fs::write(&control, script).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let mut set = Command::new("timeout");
+    set.args(["-s", "KILL", "60", &program, "set", "0", "max-clients=3"]);
+    set.arg("active-thread-percentage=50");
+    set.env_clear().envs(sim.node.env());
+    let ran = Ran::of(set.env("MIG_MPS_CONTROL", &control));
+    for tracer in fs::read_to_string(&tracers).unwrap().lines() {
+        shell(format!("kill -9 {tracer}")).ended(0);
+    }
+    // Not killed by `timeout`.
+    assert_eq!(ran.status, 4, "{ran:?}");
+    sim.run(&["down"]).ended(0);
+}
+
+/// Directories that a user nests deeply are removed with her logs, and save nobody else's.
+#[test]
+fn purge_removes_logs_however_deeply_directories_are_nested() {
+    if !is_root("purge_removes_logs_however_deeply_directories_are_nested") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    sim.up(
+        "[mps]\nserve = \"user:nobody\"\n[[gpu]]\nselect = { all = true }\nmig = false\n",
+        &[],
+    )
+    .ended(0);
+    for name in ["0", "1"] {
+        let uuid = sim.device(name)["uuid"].as_str().unwrap().to_owned();
+        let nest = "import os, sys\nos.chdir(sys.argv[1])\nfor _ in range(1000):\n    os.mkdir('d'); os.mkdir('e'); os.chdir('d')\n";
+        let mut python = Command::new("python3");
+        python.args(["-c", nest]).arg(sim.node.log_dir().join(uuid));
+        Ran::of(python.uid(NOBODY).gid(NOBODY)).ended(0);
+    }
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 0);
+}
+
+/// A user's processes may call themselves what they like, at any length: little of that is read.
+#[test]
+fn long_command_lines_hold_nobody_up() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let program = sim.node.dir().join("nvidia-cuda-mps-control");
+    fs::copy("/bin/sh", &program).unwrap();
+    let long = vec!["\u{1b}".repeat(100_000); 15];
+    let mut posing: Vec<_> = (0..20)
+        .map(|_| {
+            let mut process = Command::new(&program);
+            process.args(["-c", "echo; read x", "-d"]).args(&long);
+            let process = process.stdin(std::process::Stdio::piped());
+            let process = process.stdout(std::process::Stdio::piped());
+            let mut process = process.spawn().unwrap();
+            let mut line = String::new();
+            let stdout = process.stdout.take().unwrap();
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+            let pid = process.id().to_string();
+            let shown = sim.node.dir().join("root/proc").join(&pid);
+            symlink(format!("/proc/{pid}"), shown).unwrap();
+            process
+        })
+        .collect();
+    let begun = std::time::Instant::now();
+    let status = sim.run(&["status", "--json"]).ended(0);
+    let elapsed = begun.elapsed();
+    for process in &mut posing {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert_eq!(status.stdout.matches("\"pipe_directory\"").count(), 21);
+    assert!(status.stdout.len() < 1 << 20, "{}", status.stdout.len());
+    assert!(elapsed.as_secs() < 10, "{elapsed:?}");
+}

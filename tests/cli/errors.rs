@@ -163,3 +163,41 @@ fn a_compute_instance_that_no_gpu_instance_of_that_size_offers() {
       |                                ^^^^
     "#);
 }
+
+/// A value or file of the wrong kind is described in the words of the file, not of the program's types.
+#[test]
+fn no_type_of_rusts_is_named() {
+    let sim = Sim::with("h200", 1);
+    for (text, wanted) in [
+        (
+            "select = { index = [\"x\"] }\nmig = false",
+            "expected a whole number",
+        ),
+        (
+            "select = { index = [{}] }\nmig = false",
+            "invalid type: table",
+        ),
+        ("select = 1\nmig = false", "invalid type"),
+        (
+            "select = { all = true }\nmps = { active-thread-percentage = [] }",
+            "invalid type: list, expected a number",
+        ),
+    ] {
+        let ran = sim.up(&format!("[[gpu]]\n{text}\n"), &[]).ended(2);
+        let is_rust = ["u32", "f64", "struct", "sequence", "map"];
+        assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+        assert!(
+            !is_rust.iter().any(|word| ran.stderr.contains(word)),
+            "{}",
+            ran.stderr
+        );
+    }
+    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
+        .ended(0);
+    std::fs::write(sim.node.run_dir().join("node.json"), "[]").unwrap();
+    let hidden = sim.status()["hidden"].to_string();
+    assert!(
+        hidden.contains("column 2: not what mig-mps writes there"),
+        "{hidden}"
+    );
+}

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::common::{Ran, SMALL, Sim, is_root};
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_root};
 
 /// The same command as another user, with so many processes and threads for that user.
 fn with_processes(command: &Command, user: u32, processes: usize) -> Command {
@@ -217,4 +217,84 @@ fn too_little_memory_is_refused_before_anything_is_changed() {
         assert!(!row.contains("65536 ") && !row.contains("00000 "), "{row}");
         limited(limit, &["down", "--destroy-mig", "--yes"]).ended(0);
     }
+}
+
+/// What cannot be opened would look as if it were not there: a living daemon as a dead one.
+#[test]
+fn few_open_files_make_no_daemon_dead() {
+    let sim = Sim::with("h200", 2);
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let profile = profile.to_str().unwrap();
+    sim.run(&["up", profile]).ended(0);
+    let limited = |limit: String, args: &[&str]| {
+        let command = sim.command(args);
+        let mut limited = Command::new("prlimit");
+        limited.arg(format!("--nofile={limit}"));
+        limited.arg(command.get_program()).args(command.get_args());
+        Ran::of(limited.env_clear().envs(sim.node.env()))
+    };
+    for files in 4..40 {
+        let ran = limited(format!("{files}:4096"), &["plan", profile]);
+        assert!(ran.stderr.starts_with("Nothing to do"), "{files}: {ran:?}");
+        let status = limited(format!("{files}:4096"), &["status", "--json"]).json();
+        assert_eq!(in_state(&status, "ready"), ["0", "1"], "{files}");
+    }
+    if !is_root("a hard limit of open files as a plain user") {
+        return;
+    }
+    // A limit that cannot be raised ends the program before it says anything untrue.
+    let runs = sim.node.run_dir();
+    let command = sim.by_nobody(&["status"]);
+    let mut status = Command::new("prlimit");
+    status.args(["--nofile=16:16"]).arg(command.get_program());
+    status.arg("status").uid(NOBODY).gid(NOBODY).env_clear();
+    status.envs(sim.node.env()).env("MIG_MPS_RUN_DIR", runs);
+    let ran = Ran::of(&mut status).ended(1);
+    assert_eq!(
+        ran.stderr,
+        "error: this process may have 16 files open, and needs 64: raise ulimit -n\n"
+    );
+}
+
+/// The directories of devices in the one would be taken for those in the other.
+#[test]
+fn one_directory_for_state_and_logs_is_refused() {
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let ran = Ran::of(up.env("MIG_MPS_LOG_DIR", sim.node.run_dir())).ended(1);
+    assert!(ran.stderr.contains("they must differ"), "{}", ran.stderr);
+    assert_eq!(sim.happened("daemon start"), 0);
+}
+
+/// Whoever names a directory that others use as well loses nothing of theirs.
+#[test]
+fn what_others_keep_in_the_run_directory_stays() {
+    let sim = Sim::with("h200", 1);
+    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
+        .ended(0);
+    let run_dir = sim.node.run_dir();
+    let record = std::fs::read_dir(run_dir).unwrap().flatten();
+    let record = record
+        .map(|entry| entry.path().join("device.json"))
+        .find(|file| file.exists());
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(record.unwrap()).unwrap()).unwrap();
+    let journal = serde_json::json!({
+        "command": "mig-mps up", "since": record["since"], "pid": 1, "start-time": 1, "boot-id": "",
+        "units": [], "taken": [],
+    });
+    std::fs::create_dir_all(run_dir.join("others/empty")).unwrap();
+    std::fs::create_dir(run_dir.join("theirs")).unwrap();
+    for theirs in ["settings.new", "others/half.new"] {
+        std::fs::write(run_dir.join(theirs), "").unwrap();
+    }
+    for ours in ["node.json.new", "journal.json.new"] {
+        std::fs::write(run_dir.join(ours), "").unwrap();
+    }
+    std::fs::create_dir(run_dir.join("GPU-1")).unwrap();
+    std::fs::write(run_dir.join("journal.json"), journal.to_string()).unwrap();
+    sim.run(&["down"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock", "others", "settings.new", "theirs"]);
+    assert!(run_dir.join("others/half.new").exists());
 }

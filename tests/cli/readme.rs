@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use mig_mps::environment::VARIABLES;
-use mig_mps::failure::Status;
+use mig_mps::error::ExitStatus;
 use mig_mps::profile::Profile;
 
 fn root() -> &'static Path {
@@ -21,7 +21,7 @@ fn every_variable_and_exit_status_is_explained() {
     for (variable, _) in VARIABLES {
         assert!(readme.contains(&format!("| `{variable}` |")), "{variable}");
     }
-    for (status, meaning) in Status::MEANINGS {
+    for (status, meaning) in ExitStatus::MEANINGS {
         assert!(
             readme.contains(&format!("| {} | {meaning} |", status as u8)),
             "{meaning}"

@@ -120,3 +120,43 @@ fn a_long_log_with_many_different_commands_is_shown_at_once() {
         begun.elapsed()
     );
 }
+
+#[test]
+fn a_regular_expression_takes_little_memory() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = |product: &str| {
+        sim.profile(&format!(
+            "[[gpu]]\nselect = {{ product = \"{product}\" }}\nmig = false\n"
+        ))
+    };
+    let path = profile(&"(a|b?)*".repeat(20_000));
+    let ran = sim.run(&["check", path.to_str().unwrap()]).ended(2);
+    let wanted = "a product is at most 256 bytes long";
+    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+    let path = profile("((a{1,100}){1,100}){1,100}");
+    let ran = sim.run(&["check", path.to_str().unwrap()]).ended(2);
+    assert!(
+        ran.stderr.contains("not a regular expression"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_configuration_with_too_many_entries_is_refused_at_once() {
+    let entry = "    - {devices: all, mig-enabled: true, mig-devices: {\"1g.10gb\": 1}}\n";
+    let text = format!("version: v1\nmig-configs:\n  c:\n{}", entry.repeat(14_000));
+    let begun = Instant::now();
+    let ran = without_gpu(&["import", "-"], &text).ended(2);
+    let wanted = "has 14000 entries: at most 1000 are read";
+    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    let text = format!("version: v1\nmig-configs:\n  \"a\\u202eb\":\n{entry}");
+    let ran = without_gpu(&["import", "-"], &text).ended(2);
+    let wanted = "has characters that cannot be seen";
+    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+}

@@ -1,0 +1,336 @@
+//! The one way in which commands change the node: observe, plan, show, get consent, wait for clients, lock, observe
+//! and plan again, apply, read back.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+
+use clap::Args;
+
+use super::drain::{AT_ONCE, Drain, seconds};
+use super::{locked, pick_up_interrupted};
+use crate::apply::{self, Allowed, ApplyError, OnFailure, Site};
+use crate::environment::{Environment, Home};
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::{Lock, raise_memory};
+use crate::node::{Look, Node, Observer, RunDir};
+use crate::plan::{Plan, Refusal};
+use crate::render::{Consent, Ui};
+
+/// What to do about clients in the way.
+pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
+
+/// The flags of every command that changes the node.
+#[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
+pub(super) struct ConsentArgs {
+    /// Show the plan and change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Do not ask before something that runs is disrupted
+    #[arg(long, short)]
+    pub(super) yes: bool,
+    /// Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) drain: Option<u32>,
+    /// End clients in the way; with --drain, refuse new ones and end the rest after SECONDS
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Print the plan and the outcome as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl ConsentArgs {
+    /// The time that clients get before they are ended; `None` without `--force`.
+    pub(super) fn force(&self) -> Option<u32> {
+        self.force.then(|| self.drain.unwrap_or(AT_ONCE))
+    }
+}
+
+/// A command's change of the node.
+pub(super) struct Change<'a> {
+    pub(super) environment: &'a Environment,
+    pub(super) ui: &'a Ui,
+    pub(super) consent: &'a ConsentArgs,
+    pub(super) allowed: Allowed,
+    pub(super) on_failure: OnFailure,
+    pub(super) look: Look,
+    pub(super) planner: &'a dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal>,
+    /// What else there is to say with a plan.
+    pub(super) remark: &'a dyn Fn(&Node, &Plan),
+    /// What a command does that its own name asks for needs no consent.
+    pub(super) needs_consent: &'a dyn Fn(&Plan) -> bool,
+    /// Plans again afterwards: a node that reads back as something else is an error.
+    pub(super) verify: bool,
+}
+
+/// What a change came to.
+pub(super) enum Outcome {
+    /// The plan was shown, and that was all.
+    Shown,
+    Unchanged(Box<Node>),
+    Changed(Box<Changed>),
+}
+
+pub(super) struct Changed {
+    /// Nobody else changes anything until this is dropped.
+    pub(super) lock: Lock,
+    /// What was carried out; empty where somebody else had done it meanwhile.
+    pub(super) plan: Plan,
+    pub(super) after: Node,
+    /// What failed of daemons that run as other users; everything else was done.
+    pub(super) failed: Option<ApplyError>,
+}
+
+impl Outcome {
+    /// Shows the devices as they are after the change.
+    pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs, ui: &Ui) -> Result<()> {
+        let nothing = Plan::default();
+        let (node, plan) = match self {
+            Self::Shown => return Ok(()),
+            Self::Unchanged(node) => (&**node, &nothing),
+            Self::Changed(changed) => (&changed.after, &changed.plan),
+        };
+        if consent.json {
+            return Ok(ui.outcome_json(node, plan, !plan.is_empty())?);
+        }
+        Ok(ui.status(node, &node.resolve(devices)?, &[])?)
+    }
+}
+
+impl Change<'_> {
+    pub(super) fn run(&self) -> Result<Outcome> {
+        // Too little memory is no error that could be handled: it aborts.
+        raise_memory()?;
+        let home = self.environment.home()?;
+        let run = Run {
+            change: self,
+            state: RunDir::at(&home.run),
+            home,
+            observer: RefCell::new(Observer::new(self.environment)),
+            drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
+        };
+        if !self.consent.dry_run {
+            pick_up_interrupted(self.environment, &run.home, self.ui)?;
+        }
+        let (node, plan) = run.first_plan()?;
+        if plan.is_empty() {
+            return Ok(Outcome::Unchanged(Box::new(node)));
+        }
+        if self.consent.dry_run {
+            run.show_only(&node, &plan)?;
+            return Ok(Outcome::Shown);
+        }
+        run.show(&node, &plan)?;
+        let (lock, node, plan) = run.reach(plan)?;
+        Ok(Outcome::Changed(Box::new(run.carry_out(lock, node, plan)?)))
+    }
+}
+
+struct Run<'a> {
+    change: &'a Change<'a>,
+    home: Home,
+    state: RunDir,
+    /// One for all snapshots: a daemon that hangs is waited for once.
+    observer: RefCell<Observer<'a>>,
+    drain: Drain,
+}
+
+impl Run<'_> {
+    /// Observes and plans. The outer error is that nothing could be observed.
+    fn plan(&self) -> Result<(Node, Result<Plan, Refusal>)> {
+        let node = self.observer.borrow_mut().look(self.change.look)?;
+        let plan = (self.change.planner)(&node, &self.state);
+        let plan = plan.map(|plan| match self.change.consent.force() {
+            Some(seconds) => plan.by_force(seconds),
+            None => plan,
+        });
+        Ok((node, plan))
+    }
+
+    /// The first plan there is: one that a client is in the way of making is waited for.
+    fn first_plan(&self) -> Result<(Node, Plan)> {
+        self.drain.wait(
+            || {
+                let (node, plan) = self.plan()?;
+                Ok(plan.map(|plan| (node, plan)))
+            },
+            self.change.ui,
+        )
+    }
+
+    fn show(&self, node: &Node, plan: &Plan) -> Result<()> {
+        (self.change.remark)(node, plan);
+        if self.change.consent.json {
+            return Ok(());
+        }
+        Ok(self.change.ui.plan(plan)?)
+    }
+
+    fn show_only(&self, node: &Node, plan: &Plan) -> Result<()> {
+        (self.change.remark)(node, plan);
+        if self.change.consent.json {
+            return Ok(self.change.ui.plan_json(plan)?);
+        }
+        self.change.ui.plan(plan)?;
+        Ok(self.change.ui.consequences(plan)?)
+    }
+
+    /// Gets consent for the plan that was shown, or for the one it becomes. Returns the node's lock, the node as it is
+    /// under that lock, and the plan for it. Nobody is asked under the lock, which would keep everybody else from
+    /// changing anything, nor after a wait for clients about something that was known before it.
+    fn reach(&self, shown: Plan) -> Result<(Lock, Node, Plan)> {
+        let ui = self.change.ui;
+        let mut plan = shown;
+        let mut agreed: Option<Plan> = None;
+        loop {
+            match plan.permit(HINT) {
+                Err(refusal) if !self.drain.allows(&refusal) => return Err(refusal.into()),
+                _ => {}
+            }
+            if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
+                if (self.change.needs_consent)(&plan) {
+                    ui.confirm(&plan, self.change.allowed, consent)?;
+                }
+                agreed = Some(plan.clone());
+            }
+            plan = self.drained(plan)?;
+            let lock = locked(self.change.environment, &self.home)?;
+            let (node, now) = self.plan()?;
+            let now = match now {
+                Ok(now) => match now.permit(HINT) {
+                    Ok(()) => now,
+                    // A client came in between: there may be time left for it.
+                    Err(refusal) if self.drain.allows(&refusal) => {
+                        plan = now;
+                        continue;
+                    }
+                    Err(refusal) => return Err(refusal.into()),
+                },
+                Err(refusal) if self.drain.allows(&refusal) => continue,
+                Err(refusal) => return Err(refusal.into()),
+            };
+            if now == plan {
+                return Ok((lock, node, now));
+            }
+            if now.is_empty() {
+                ui.note("Somebody else has done it meanwhile.");
+                return Ok((lock, node, now));
+            }
+            ui.note("The node has changed meanwhile. The plan is now:");
+            self.show(&node, &now)?;
+            if self.missing(&now, agreed.as_ref()).is_none() {
+                return Ok((lock, node, now));
+            }
+            plan = now;
+        }
+    }
+
+    /// The consent that a plan still wants, after another one was agreed to.
+    fn missing(&self, plan: &Plan, agreed: Option<&Plan>) -> Option<Consent> {
+        match agreed {
+            Some(agreed) => plan.disturbs_more_than(agreed).then_some(Consent::AskAgain),
+            None if self.change.consent.yes => Some(Consent::Given),
+            None => Some(Consent::Ask),
+        }
+    }
+
+    /// Waits for the clients in the way of a plan; returns the plan for the node without them.
+    fn drained(&self, plan: Plan) -> Result<Plan> {
+        if plan.permit(HINT).is_ok() {
+            return Ok(plan);
+        }
+        let permitted = || {
+            let (node, plan) = self.plan()?;
+            Ok(plan.and_then(|plan| plan.permit(HINT).map(|()| (node, plan))))
+        };
+        let (node, plan) = self.drain.wait(permitted, self.change.ui)?;
+        self.show(&node, &plan)?;
+        Ok(plan)
+    }
+
+    /// Applies the plan and reads the node back.
+    fn carry_out(&self, lock: Lock, node: Node, plan: Plan) -> Result<Changed> {
+        let (mut node, mut plan) = (node, plan);
+        let mut carried_out = plan.clone();
+        // Twice only where a driver lists profiles after MIG has been switched on.
+        loop {
+            let failed = self.apply(&node, &plan)?;
+            let read_back = |error: CommandError| {
+                if carried_out.is_empty() {
+                    error
+                } else {
+                    error.after_change()
+                }
+            };
+            if !self.change.verify {
+                let after = self.observer.borrow_mut().look(self.change.look);
+                return Ok(Changed {
+                    lock,
+                    after: after.map_err(|error| read_back(error.into()))?,
+                    plan: carried_out,
+                    failed,
+                });
+            }
+            let (after, rest) = self.plan().map_err(read_back)?;
+            let rest = rest.map_err(|refusal| read_back(refusal.into()))?;
+            // Where it goes on, the rest tries again what failed.
+            let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
+            if rest.is_empty() || (failed.is_some() && !goes_on) {
+                return Ok(Changed {
+                    lock,
+                    after,
+                    plan: carried_out,
+                    failed,
+                });
+            }
+            if !goes_on {
+                return Err(differs(&rest));
+            }
+            self.show(&after, &rest)?;
+            rest.permit(HINT)
+                .context("MIG mode is on now, and the rest of the profile is refused")?;
+            carried_out.go_on_with(&rest);
+            (node, plan) = (after, rest);
+        }
+    }
+
+    /// Applies the plan. Returns what failed of daemons that run as other users, if all else was done.
+    fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
+        if plan.is_empty() {
+            return Ok(None);
+        }
+        let site = Site {
+            environment: self.change.environment,
+            home: &self.home,
+            programs: &self.change.environment.mps_programs()?,
+            node,
+            allowed: self.change.allowed,
+        };
+        let progress = self.change.ui.progress(plan);
+        match apply::run(plan, &site, &progress, self.change.on_failure) {
+            Ok(()) => Ok(None),
+            Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The node differs from the profile after a run that reported no error.
+fn differs(rest: &Plan) -> CommandError {
+    let steps = rest
+        .gpus
+        .iter()
+        .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.index, step)))
+        .fold(String::new(), |mut text, (gpu, step)| {
+            let _ = write!(text, "\n  GPU {gpu}: {}: {}", step.action, step.because);
+            text
+        });
+    CommandError::new(
+        ExitStatus::Failed,
+        format_args!("the node was changed, and does not read back as the profile says: still to do:{steps}"),
+    )
+    .with_hint(
+        "nothing is undone: every step has reported success; run the same command again: it goes on from here",
+    )
+}
