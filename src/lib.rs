@@ -9,7 +9,7 @@
 //! NVML, host, run dir ─► Node ─┘
 //! ```
 //!
-//! Beside that way, [`check`] plans for GPUs of the [`catalog`] where there is none, and [`convert`] makes
+//! Beside that way, [`plan::check`] plans for GPUs of the [`catalog`] where there is none, and [`convert`] makes
 //! profiles out of what other tools wrote and of what a node has.
 //!
 //! [`commands`] stand on `apply`, `plan`, `node` and [`render`]; those on [`geometry`] and `profile`;
@@ -17,7 +17,6 @@
 
 pub mod apply;
 pub mod catalog;
-pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod convert;
@@ -32,3 +31,5 @@ pub mod nvml;
 pub mod plan;
 pub mod profile;
 pub mod render;
+pub mod settings;
+pub mod state;

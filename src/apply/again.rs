@@ -2,8 +2,8 @@
 
 use super::{Cause, Shared};
 use crate::mps::{Means, Patience};
-use crate::node::DeviceRecord;
 use crate::plan::{Action, GpuPlan, Step};
+use crate::state::DeviceRecord;
 
 /// Whether the plan has a daemon started as its record says.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {

@@ -1,8 +1,8 @@
 //! The compute mode of a whole GPU, which a daemon may need and its end gives back.
 
 use super::{Cause, Shared};
-use crate::node::DeviceRecord;
 use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::state::DeviceRecord;
 
 impl Shared<'_> {
     /// The compute mode that an earlier daemon of this boot found on a device, if it changed it.

@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use super::{Cause, Shared, lock};
 use crate::host::{Account, Pid, Reader, Uid, group_named};
 use crate::mps::{Daemon, Launch, Launched, Means, MpsProgram, Patience, WhoMay};
-use crate::node::{DaemonId, DeviceKey, DeviceRecord};
 use crate::plan::Start;
-use crate::profile::{Serve, Server};
+use crate::settings::{Serve, Server};
+use crate::state::{DaemonId, DeviceKey, DeviceRecord};
 
 impl Shared<'_> {
     /// Starts a daemon for a device, and its server if it shall be eager; returns once everything

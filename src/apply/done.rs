@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::error::Failure;
 use super::lock;
 use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};
-use crate::node::DeviceRecord;
+use crate::state::DeviceRecord;
 
 /// Something a run has done to a GPU, with what is needed to undo it.
 #[derive(Debug)]

@@ -8,9 +8,10 @@ use super::{Cause, Shared};
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
-use crate::node::{DeviceKey, Gpu, InstanceKey, Served};
+use crate::node::{Gpu, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Step, Stop};
+use crate::state::{DeviceKey, InstanceKey};
 
 /// The steps of one GPU, carried out in order. Daemons start in the background as soon as their
 /// device exists, while the next instance is made.

@@ -2,7 +2,7 @@ use super::Cause;
 use super::done::Done;
 use super::gpu::GpuRun;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId, ProfileName};
-use crate::node::{Created, Taken};
+use crate::state::{Created, Taken};
 
 impl GpuRun<'_> {
     pub(super) fn create_gpu_instance(

@@ -7,7 +7,8 @@ use super::error::Failure;
 use super::{ApplyError, Cause, lock};
 use crate::environment::Environment;
 use crate::host::{Host, Pid, Process, StartTime, Unit};
-use crate::node::{Journal, Node, NodeFile, RunDir, Taken};
+use crate::node::Node;
+use crate::state::{Journal, NodeFile, RunDir, Taken};
 
 /// The journal of a change under way: written before the first change, removed at the end.
 pub(super) struct OpenJournal {
@@ -128,7 +129,7 @@ pub fn pick_up(
         return Ok(None);
     };
     let mut said = format!("An earlier run was interrupted: {journal}.");
-    let missing = journal.missing(node);
+    let missing = node.missing_after(&journal);
     if !missing.is_empty() {
         said = format!("{said} It has taken away {}.", missing.join(", "));
     }

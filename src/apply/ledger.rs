@@ -2,7 +2,7 @@ use std::io;
 use std::sync::Mutex;
 
 use super::lock;
-use crate::node::{Created, NodeFile, RunDir};
+use crate::state::{Created, NodeFile, RunDir};
 
 /// The instances mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys those alone.
 ///

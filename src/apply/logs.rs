@@ -3,7 +3,8 @@ use std::path::PathBuf;
 
 use crate::environment::{Environment, Home};
 use crate::mps::LogDir;
-use crate::node::{Node, RunDir};
+use crate::node::Node;
+use crate::state::RunDir;
 
 /// Whether a daemon of this home has a log that [`put_logs_aside`] would have to look at.
 pub fn has_large_logs(node: &Node, home: &Home) -> bool {

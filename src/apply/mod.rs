@@ -31,9 +31,10 @@ use std::sync::{Arc, Mutex};
 
 use crate::environment::{Environment, Home, MpsPrograms};
 use crate::host::{Change, Pool};
-use crate::node::{Node, NodeFile, RunDir};
+use crate::node::Node;
 use crate::nvml::Nvml;
 use crate::plan::{Action, Plan, Step};
+use crate::state::{NodeFile, RunDir};
 
 use gpu::GpuRun;
 use journal::OpenJournal;

@@ -3,9 +3,9 @@
 use super::daemons::serve;
 use super::gpu::GpuRun;
 use super::{Cause, Shared};
-use crate::node::DeviceRecord;
 use crate::plan::{EndStray, StartServer};
-use crate::profile::Settings;
+use crate::settings::Settings;
+use crate::state::DeviceRecord;
 
 impl GpuRun<'_> {
     /// Starts the server that a daemon has lost. It stays when the run fails later: so the record says.

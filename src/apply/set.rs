@@ -3,9 +3,9 @@
 use super::done::Done;
 use super::gpu::GpuRun;
 use super::{Cause, Shared};
-use crate::node::DeviceRecord;
 use crate::plan::Set;
-use crate::profile::Settings;
+use crate::settings::Settings;
+use crate::state::DeviceRecord;
 
 impl GpuRun<'_> {
     /// Changes settings. What was begun is remembered: a change that fails half-way is undone too.

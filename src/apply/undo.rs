@@ -8,8 +8,8 @@ use super::{Cause, lock};
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::host::Pool;
 use crate::mps::{Means, Patience};
-use crate::node::{DeviceKey, DeviceRecord};
 use crate::nvml::NvmlError;
+use crate::state::{DeviceKey, DeviceRecord};
 
 /// What came of undoing a run on one GPU.
 #[derive(Debug, Default)]

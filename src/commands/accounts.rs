@@ -7,8 +7,9 @@ use std::path::Path;
 use crate::environment::Home;
 use crate::host::{Account, Reader, group_named, names_in};
 use crate::mps::MpsError;
-use crate::node::RunDir;
-use crate::profile::{Profile, ProfileError, Serve, nearest};
+use crate::profile::{Profile, ProfileError, nearest};
+use crate::settings::Serve;
+use crate::state::RunDir;
 
 /// Refuses a profile that serves a user or a group whom this machine does not know.
 ///

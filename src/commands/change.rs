@@ -12,9 +12,10 @@ use crate::apply::{self, Allowed, ApplyError, OnFailure, Site};
 use crate::environment::{Environment, Home};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Lock, raise_memory};
-use crate::node::{Look, Node, Observer, RunDir};
+use crate::node::{Look, Node, Observer};
 use crate::plan::{Plan, Refusal};
 use crate::render::{Consent, Ui};
+use crate::state::RunDir;
 
 /// What to do about clients in the way.
 pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::warn;
 use crate::catalog;
-use crate::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan::Refusal;
+use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::profile::Profile;
 use crate::render::Ui;
 

@@ -10,9 +10,10 @@ use crate::apply::{self, Allowed, OnFailure};
 use crate::environment::{Environment, Home};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::Directory;
-use crate::node::{Look, Node, RunDir};
+use crate::node::{Look, Node};
 use crate::plan::{self, Action, Down, Plan};
 use crate::render::Ui;
+use crate::state::RunDir;
 
 /// The flags of `down`.
 #[derive(Args, Debug)]

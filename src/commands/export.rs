@@ -7,8 +7,9 @@ use clap::{Args, ValueEnum};
 use crate::convert::{export, to_mig_parted};
 use crate::environment::Environment;
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::node::{Look, RunDir, observe};
+use crate::node::{Look, observe};
 use crate::render::Ui;
+use crate::state::RunDir;
 
 /// The flags of `export`.
 #[derive(Args, Debug)]

@@ -8,9 +8,10 @@ use crate::apply::{self, Ended};
 use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
 use crate::host::{Pid, raise_memory};
-use crate::node::{Look, Node, RunDir, observe};
+use crate::node::{Look, Node, observe};
 use crate::plan::{self, Kill, Victim};
 use crate::render::{Consent, Ui};
+use crate::state::RunDir;
 
 /// The flags of `kill`.
 #[derive(Args, Debug)]

@@ -29,9 +29,11 @@ use crate::environment::{Environment, Home};
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directory, Lock};
 use crate::mps::{ContextMemory, ControlProgram, Support};
-use crate::node::{Look, Node, RunDir, observe};
-use crate::profile::{MemoryLimit, Profile};
+use crate::node::{Look, Node, observe};
+use crate::profile::Profile;
 use crate::render::Ui;
+use crate::settings::MemoryLimit;
+use crate::state::RunDir;
 
 /// For how long another change is waited for.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);

@@ -7,10 +7,11 @@ use clap::Args;
 use super::{accounts, look_for, tell_of_interrupted, warn};
 use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
-use crate::node::{RunDir, observe};
+use crate::node::observe;
 use crate::plan;
 use crate::profile::Profile;
 use crate::render::Ui;
+use crate::state::RunDir;
 
 /// The flags of `plan`.
 #[derive(Args, Debug)]

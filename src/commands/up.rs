@@ -10,10 +10,12 @@ use crate::apply::{self, Allowed, OnFailure};
 use crate::environment::{Environment, Home};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Node, RunDir};
+use crate::node::Node;
 use crate::plan::{self, Action, Plan};
-use crate::profile::{Profile, Serve};
+use crate::profile::Profile;
 use crate::render::Ui;
+use crate::settings::Serve;
+use crate::state::RunDir;
 
 /// The flags of `up`.
 #[derive(Args, Debug)]

@@ -3,11 +3,12 @@ use std::collections::BTreeMap;
 use super::Draft;
 use super::group::Group;
 use super::present::{Present, PresentGpu, Standing};
-use crate::check::Shape;
 use crate::host::Uid;
-use crate::node::{Node, RunDir};
+use crate::node::Node;
+use crate::plan::check::Shape;
 use crate::plan::{self, Plan};
 use crate::profile::Profile;
+use crate::state::RunDir;
 
 /// A node as a profile.
 #[derive(Clone, Debug)]

@@ -7,8 +7,9 @@ use toml::Table;
 use super::settings::{shared, table};
 use super::templates::{Template, counted, with_gpu};
 use crate::geometry::ProfileName;
-use crate::node::{Device, Gpu, Life, Node, RunDir};
+use crate::node::{Device, Gpu, Life, Node};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
+use crate::state::RunDir;
 
 /// The GPUs of a node that a profile can say something about.
 pub(super) struct Present {

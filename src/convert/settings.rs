@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use crate::profile::Settings;
+use crate::settings::Settings;
 
 /// Settings as a profile writes them.
 pub(super) fn table(settings: &Settings) -> Table {

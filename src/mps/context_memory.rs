@@ -1,4 +1,4 @@
-use crate::profile::MemoryLimit;
+use crate::settings::MemoryLimit;
 
 /// How much of its memory limit a program's CUDA context takes, as measured: with less, no program starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

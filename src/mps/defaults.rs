@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::order::DEVICE;
 use super::settings::{ANSWER_LIMIT, PATIENCE};
 use super::{Daemon, MpsError};
-use crate::profile::{ClientPriority, LimitAnswer, Settings};
+use crate::settings::{ClientPriority, LimitAnswer, Settings};
 
 /// What a daemon gives to servers that it starts, as it says itself: its owner may have changed it.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError, WhoMay};
 use crate::host::{
     Host, Limits, Output, Pid, Process, Reader, RunError, Uid, caller, open_files, user_name,
 };
-use crate::profile::{Cpus, NOFILE};
+use crate::settings::{Cpus, NOFILE};
 
 /// How long `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle H200,
 /// seconds on a node whose driver is not persistent).

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 
 use crate::host::Pid;
-use crate::profile::{ClientPriority, LimitAnswer, MemoryLimit, Percentage, Settings};
+use crate::settings::{ClientPriority, LimitAnswer, MemoryLimit, Percentage, Settings};
 
 /// What the daemon sees as its only device. A limit by UUID is dropped without a word up to driver 555.
 pub(super) const DEVICE: u32 = 0;

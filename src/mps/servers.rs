@@ -4,7 +4,7 @@ use super::daemon::parse_pid;
 use super::order::{Order, compare};
 use super::{Daemon, MpsError, ServerState};
 use crate::host::{Pid, Uid};
-use crate::profile::Settings;
+use crate::settings::Settings;
 
 /// How long a server may take to become ready (0.15 to 0.3 s on an H200). The daemon is
 /// single-threaded and answers nothing meanwhile.

@@ -8,7 +8,7 @@ use super::log::logged_limit;
 use super::order::{Order, Unlike, compare};
 use super::{Daemon, LogFile, MpsError};
 use crate::host::Pid;
-use crate::profile::Settings;
+use crate::settings::Settings;
 
 /// For how long a daemon may be kept busy by somebody else's session.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

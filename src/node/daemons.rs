@@ -7,10 +7,11 @@ use super::answers::Answers;
 use super::log_growth;
 use super::natural::natural;
 use super::view::{Changing, View};
-use super::{Life, Look, Node, RunDir, Served};
+use super::{Life, Look, Node, Served};
 use crate::environment::Environment;
 use crate::host::{Pool, ProcessTable, printable};
 use crate::mps::LogDir;
+use crate::state::RunDir;
 
 /// Reads the records of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {

@@ -1,6 +1,5 @@
-use serde::{Deserialize, Serialize};
-
-use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement, ProfileId, ProfileName};
+use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement, ProfileName};
+use crate::state::DeviceKey;
 
 /// What one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,24 +34,4 @@ pub struct DevicePart {
     pub multiprocessors: u32,
     /// Memory of the GPU instance in MiB, shared by its compute instances.
     pub memory_mib: u64,
-}
-
-/// What a device is matched by from one boot to the next: a MIG UUID is opaque and may change.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct DeviceKey {
-    /// The GPU's UUID.
-    pub gpu: String,
-    /// The part of it; `None` for the whole.
-    pub instance: Option<InstanceKey>,
-}
-
-/// A compute instance's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct InstanceKey {
-    /// The GPU instance's profile.
-    pub profile: ProfileId,
-    /// Where the GPU instance lies.
-    pub placement: Placement,
-    /// Where the compute instance lies in it, in compute slices.
-    pub compute: Placement,
 }

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Node, RunDir, ServerProcess};
+use super::{Node, ServerProcess};
 use crate::environment::Environment;
 use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon};
+use crate::state::RunDir;
 
 /// An MPS daemon that mig-mps has no record of, or a server without a daemon.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
-use super::device::{Device, DeviceKey, DevicePart, InstanceKey};
+use super::device::{Device, DevicePart};
 use crate::geometry::{GpuInstanceProfile, ProfileId, Segment, SliceMap};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
+use crate::state::{DeviceKey, InstanceKey};
 
 /// One GPU and its geometry.
 #[derive(Clone, Debug)]

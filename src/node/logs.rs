@@ -3,9 +3,10 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{DeviceRecord, NoSuchDevice, Node, daemons};
+use super::{NoSuchDevice, Node, daemons};
 use crate::environment::Environment;
 use crate::host::{Uid, steers};
+use crate::state::DeviceRecord;
 
 /// The logs that there are.
 #[derive(Debug, Default)]

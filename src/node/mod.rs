@@ -7,7 +7,6 @@ mod daemons;
 mod device;
 mod foreign;
 mod gpu;
-mod journal;
 mod log_growth;
 mod logs;
 mod models;
@@ -15,8 +14,6 @@ mod natural;
 mod observe;
 mod outside;
 mod problem;
-mod record;
-mod run_dir;
 mod served;
 mod strays;
 mod view;
@@ -27,19 +24,17 @@ use thiserror::Error;
 
 use crate::mps::ControlProgram;
 use crate::nvml::Processes;
+use crate::state::{Created, DeviceKey, Journal, RunDir};
 
 pub use crate::mps::MpsProgram;
-pub use device::{Device, DeviceKey, DevicePart, InstanceKey};
+pub use device::{Device, DevicePart};
 pub use foreign::{Foreign, Variable};
 pub use gpu::Gpu;
-pub use journal::{Journal, Taken};
 pub use log_growth::LogGrowth;
 pub use logs::{DeviceLogs, Logs};
 pub use observe::{Look, ObserveError, Observer, observe};
 pub use outside::Outside;
 pub use problem::Problem;
-pub use record::{Created, DaemonId, DeviceRecord, NodeFile};
-pub use run_dir::RunDir;
 pub use served::{Client, Life, Served, ServerProcess};
 pub use strays::Stray;
 
@@ -109,6 +104,22 @@ fn there_are(known: &[String]) -> String {
 }
 
 impl Node {
+    /// The GPU instances that a change took away and that are not there, in words.
+    pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
+        journal
+            .taken
+            .iter()
+            .filter_map(|taken| {
+                let gpu = self.gpus.iter().find(|gpu| gpu.uuid == taken.gpu)?;
+                let is_there = gpu.instances.iter().any(|instance| {
+                    instance.placement == taken.placement && instance.profile == taken.profile
+                });
+                (!is_there)
+                    .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
+            })
+            .collect()
+    }
+
     /// What its driver's control program has and does.
     pub fn control_program(&self) -> ControlProgram {
         ControlProgram::of(&self.driver)

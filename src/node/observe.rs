@@ -3,9 +3,10 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::answers::Answers;
-use super::{Gpu, Node, RunDir, daemons, foreign, outside, strays};
+use super::{Gpu, Node, daemons, foreign, outside, strays};
 use crate::environment::Environment;
 use crate::nvml::{Code, Nvml, NvmlError, Opening, Processes, Session};
+use crate::state::RunDir;
 
 /// How often `status` looks again when records have changed while it looked: a change of one device writes
 /// them at most so often.

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::{Foreign, Life, LogGrowth, MpsProgram, Node, Served, Stray};
 use crate::host::{Pid, user_name};
-use crate::profile::LimitAnswer;
+use crate::settings::LimitAnswer;
 
 /// Something that is not as it should be, or worth a word, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ impl Node {
         let journals = self.interrupted.iter().map(|(_, journal)| journal);
         journals
             .map(|journal| {
-                let missing = journal.missing(self);
+                let missing = self.missing_after(journal);
                 if missing.is_empty() {
                     return format!("interrupted: {journal}");
                 }

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
-use super::{DeviceRecord, LogGrowth, RunDir};
+use super::LogGrowth;
 use crate::host::{Pid, StartTime, Uid};
 use crate::mps::Defaults;
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::profile::{Serve, Server};
+use crate::settings::{Serve, Server};
+use crate::state::{DeviceRecord, RunDir};
 
 /// A device that mig-mps serves, or served, with what was found of its daemon.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
-use super::{Node, RunDir, ServerProcess};
+use super::{Node, ServerProcess};
 use crate::host::{Host, Pid, Process, ProcessTable, StartTime, caller};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
+use crate::state::RunDir;
 
 /// A server in one of our pipe directories that outlived its daemon. It keeps its GPU memory until it is ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

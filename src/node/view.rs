@@ -10,7 +10,7 @@ use crate::mps::{
     is_daemon, pending, servers_of,
 };
 use crate::nvml::{Processes, Usage};
-use crate::profile::Serve;
+use crate::settings::Serve;
 
 /// For how long somebody else's control session is waited for before the daemon is called busy, and
 /// for how long a daemon may take to answer.

@@ -5,7 +5,7 @@ use super::{Beside, Change, ClientOf, ModeChange, Obstacle, Refusal, Set};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName, SliceMap};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
-use crate::profile::{MemoryLimit, Serve, Settings};
+use crate::settings::{MemoryLimit, Serve, Settings};
 
 /// What must happen, GPU by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,7 +1,8 @@
 //! Daemons of others on a device that is to be served. They are never touched, and in nobody's way.
 
 use crate::host::{Pid, user_name};
-use crate::node::{MpsProgram, Node, RunDir, Variable};
+use crate::node::{MpsProgram, Node, Variable};
+use crate::state::RunDir;
 
 /// A foreign daemon that serves a device already.
 #[derive(Clone, Debug, PartialEq, Eq)]

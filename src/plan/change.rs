@@ -2,7 +2,8 @@ use std::fmt;
 
 use super::ClientOf;
 use crate::node::Served;
-use crate::profile::{Assignment, LimitAnswer, Settings};
+use crate::profile::Assignment;
+use crate::settings::{LimitAnswer, Settings};
 
 const KEYS: [&str; 4] = Assignment::KEYS;
 

@@ -1,8 +1,9 @@
 //! What daemons' starts and ends make of the compute mode of a whole GPU.
 
 use super::{Action, Place, Plan, Start, Step};
-use crate::node::{Gpu, Node, RunDir};
+use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::state::RunDir;
 
 /// Another compute mode, by NVML's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

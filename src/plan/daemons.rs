@@ -6,8 +6,10 @@ use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
 };
 use crate::mps::{Means, Patience};
-use crate::node::{Gpu, Life, Node, RunDir, Served};
-use crate::profile::{NameTemplate, Server, Settings};
+use crate::node::{Gpu, Life, Node, Served};
+use crate::profile::NameTemplate;
+use crate::settings::{Server, Settings};
+use crate::state::RunDir;
 
 /// What must happen to the daemons of one GPU.
 #[derive(Default)]

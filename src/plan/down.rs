@@ -4,8 +4,9 @@ use super::{standing, strays};
 use crate::geometry::SliceMap;
 use crate::host::user_name;
 use crate::mps::{Means, Patience};
-use crate::node::{Client, Created, Gpu, Life, Node, RunDir, Served};
+use crate::node::{Client, Gpu, Life, Node, Served};
 use crate::nvml::GpuInstanceReading;
+use crate::state::{Created, RunDir};
 
 /// What shall be taken down, and how.
 #[derive(Clone, Debug)]

@@ -6,12 +6,10 @@ use jiff::Timestamp;
 
 use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
 use crate::host::{Pid, StartTime, Uid};
-use crate::node::{
-    Client, DaemonId, DeviceKey, DeviceRecord, Gpu, InstanceKey, Life, Node, RunDir, Served,
-    ServerProcess,
-};
+use crate::node::{Client, Gpu, Life, Node, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
-use crate::profile::{Serve, Settings};
+use crate::settings::{Serve, Settings};
+use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, RunDir};
 
 pub(super) const ALICE: Uid = Uid(1000);
 pub(super) const BOB: Uid = Uid(1001);

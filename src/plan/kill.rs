@@ -6,8 +6,9 @@ use super::standing::is_unknowable;
 use super::{ClientOf, Obstacle, Refusal};
 use crate::host::{Pid, StartTime, Uid, user_name};
 use crate::mps::ControlProgram;
-use crate::node::{Client, Life, Node, RunDir, Served};
-use crate::profile::Serve;
+use crate::node::{Client, Life, Node, Served};
+use crate::settings::Serve;
+use crate::state::RunDir;
 
 /// Clients of one device whose work on the GPU shall end.
 #[derive(Clone, Debug, PartialEq)]

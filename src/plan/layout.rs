@@ -8,8 +8,9 @@ use crate::geometry::{
     self, ComputeChoice, GpuInstanceProfile, Harm, Placement, Request, Segment, SliceMap,
 };
 use crate::host::Uid;
-use crate::node::{Created, Gpu, Node, RunDir};
+use crate::node::{Gpu, Node};
 use crate::profile::{Block, NameTemplate, Part, Profile};
+use crate::state::{Created, RunDir};
 
 /// How one GPU comes to what a block wants of it.
 pub(super) struct Layout<'a> {

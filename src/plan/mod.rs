@@ -3,6 +3,7 @@
 mod action;
 mod beside;
 mod change;
+pub mod check;
 mod compute;
 mod compute_mode;
 mod daemons;

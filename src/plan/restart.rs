@@ -5,7 +5,8 @@ use super::down::gpu_plan;
 use super::up::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
-use crate::node::{Gpu, Life, Node, RunDir, Served};
+use crate::node::{Gpu, Life, Node, Served};
+use crate::state::RunDir;
 
 /// What starts the daemons of the devices with these names again, with the settings they have now, those that were set
 /// by hand among them.

@@ -6,8 +6,9 @@ use super::down::gpu_plan;
 use super::standing::is_unknowable;
 use super::up::no_program_starts;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{Life, Node, RunDir};
+use crate::node::{Life, Node};
 use crate::profile::Assignment;
+use crate::state::RunDir;
 
 /// What gives the device of that name these settings while its daemon runs; nothing where it has them.
 ///

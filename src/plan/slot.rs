@@ -5,7 +5,8 @@ use super::change::{self, Change};
 use crate::geometry::Placement;
 use crate::host::Uid;
 use crate::node::{Gpu, Served};
-use crate::profile::{NameTemplate, Names, Profile, ProfileError, Serve, Settings, Span};
+use crate::profile::{NameTemplate, Names, Profile, ProfileError, Span};
+use crate::settings::{Serve, Settings};
 
 /// A device as the profile wants it.
 pub(super) struct Slot<'a> {

@@ -2,8 +2,9 @@
 
 use super::Obstacle;
 use crate::geometry::{Harm, Placement};
-use crate::node::{DeviceKey, Gpu, InstanceKey, Life, Node, RunDir, Served};
+use crate::node::{Gpu, Life, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
+use crate::state::{DeviceKey, InstanceKey, RunDir};
 
 /// A GPU instance that is there.
 pub(super) struct Standing<'a> {

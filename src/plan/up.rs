@@ -7,8 +7,10 @@ use super::{Action, GpuPlan, Obstacle, Place, Plan, Refusal, Step, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::mps::{ContextMemory, ControlProgram, Support};
-use crate::node::{Device, DeviceKey, Gpu, Node, RunDir};
-use crate::profile::{Block, MemoryLimit, Names, Part, Profile, Serve, Span, Want, WholeGpu};
+use crate::node::{Device, Gpu, Node};
+use crate::profile::{Block, Names, Part, Profile, Span, Want, WholeGpu};
+use crate::settings::{MemoryLimit, Serve};
+use crate::state::{DeviceKey, RunDir};
 
 /// What brings the node to what the profile asks for, with daemons in `home` run by `caller`.
 ///

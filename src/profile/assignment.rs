@@ -1,6 +1,7 @@
 use std::str::FromStr;
 
-use super::{ClientPriority, MemoryLimit, Percentage, Settings, nearest};
+use super::nearest;
+use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings};
 
 /// `KEY=VALUE`: a setting of a running daemon, said by hand.
 #[derive(Clone, Debug, PartialEq)]

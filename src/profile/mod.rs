@@ -4,15 +4,11 @@
 //! profile by itself is found on loading, and every error points at file, line and column.
 
 mod assignment;
-mod cpus;
 mod diagnostic;
-mod memory_limit;
 mod mps;
 mod name;
 mod schema;
 mod selector;
-mod serve;
-mod settings;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,15 +16,12 @@ use std::sync::Arc;
 
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::read_text;
+use crate::settings::{MemoryLimit, Serve, Settings};
 
 pub use assignment::Assignment;
-pub use cpus::Cpus;
 pub use diagnostic::{ProfileError, Source, Span, nearest};
-pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use name::{NameTemplate, Names, is_device_name};
 pub use selector::Selector;
-pub use serve::{NotServe, Serve};
-pub use settings::{ClientPriority, ComputeMode, NOFILE, Percentage, Server, Settings};
 
 /// A profile file, checked.
 #[derive(Clone, Debug)]

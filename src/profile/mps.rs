@@ -8,9 +8,8 @@ use toml::Spanned;
 
 use super::diagnostic::quoted;
 use super::schema::Check;
-use super::{
-    ClientPriority, ComputeMode, Percentage, ProfileError, Serve, Server, Settings, Span, nearest,
-};
+use super::{ProfileError, Span, nearest};
+use crate::settings::{ClientPriority, ComputeMode, Percentage, Serve, Server, Settings};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

@@ -10,10 +10,10 @@ use toml::Spanned;
 use super::mps::{Inherited, Mps};
 use super::selector::PciAddress;
 use super::{
-    Block, Part, Profile, ProfileError, Selector, Serve, Source, Span, Want, WholeGpu,
-    is_device_name,
+    Block, Part, Profile, ProfileError, Selector, Source, Span, Want, WholeGpu, is_device_name,
 };
 use crate::geometry::{ComputeName, ProfileName};
+use crate::settings::Serve;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

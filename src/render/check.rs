@@ -7,8 +7,8 @@ use super::json::VERSION;
 use super::plan::{ranges, some};
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
-use crate::check::{BlockOnModel, OnNode, Shape, ShapeDevice};
 use crate::plan::Refusal;
+use crate::plan::check::{BlockOnModel, OnNode, Shape, ShapeDevice};
 use crate::profile::{Profile, Selector};
 
 /// What a profile makes of a node that is not there; GPUs that become alike are shown together.

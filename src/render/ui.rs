@@ -11,9 +11,9 @@ use super::words::harmless_lines;
 use super::{beside, check, json, kill, list, logs_json, models, plan, plan_json, status};
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
-use crate::check::{BlockOnModel, OnNode};
 use crate::mps::{Entry, LogLine};
 use crate::node::Node;
+use crate::plan::check::{BlockOnModel, OnNode};
 use crate::plan::{Kill, Plan, Refusal};
 use crate::profile::Profile;
 

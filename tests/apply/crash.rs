@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use mig_mps::apply::pick_up;
-use mig_mps::node::RunDir;
+use mig_mps::state::RunDir;
 use simnode::node::Node;
 
 use crate::child;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mig_mps::apply::ApplyError;
-use mig_mps::profile::Server;
+use mig_mps::settings::Server;
 use simnode::node::{Effect, Fault, Node, When};
 
 use crate::scene::{Layout, Scene};

@@ -7,9 +7,11 @@ use std::path::Path;
 
 use mig_mps::apply::{self, Allowed, ApplyError, OnFailure, Progress, Site};
 use mig_mps::environment::{Environment, Home, MpsPrograms};
-use mig_mps::node::{Life, Look, Node, RunDir, observe};
+use mig_mps::node::{Life, Look, Node, observe};
 use mig_mps::plan::{self, Action, Plan};
-use mig_mps::profile::{Profile, Server};
+use mig_mps::profile::Profile;
+use mig_mps::settings::Server;
+use mig_mps::state::RunDir;
 
 use crate::common::Sim;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mig_mps::catalog;
-use mig_mps::check::{GpuArgument, against};
+use mig_mps::plan::check::{GpuArgument, against};
 use mig_mps::profile::Profile;
 use serde_json::json;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mig_mps::catalog::{self, Model};
-use mig_mps::check::{GpuArgument, against};
 use mig_mps::convert::{MigDevice, import, mig_parted, pack};
 use mig_mps::geometry::ComputeName;
+use mig_mps::plan::check::{GpuArgument, against};
 use mig_mps::profile::Profile;
 use proptest::prelude::*;
 

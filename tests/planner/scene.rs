@@ -7,12 +7,12 @@ use mig_mps::geometry::{
     ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
 };
 use mig_mps::host::{Pid, StartTime, Uid};
-use mig_mps::node::{
-    Client, DaemonId, Device, DeviceKey, DeviceRecord, Life, Node, RunDir, Served,
-};
+use mig_mps::node::{Client, Device, Life, Node, Served};
 use mig_mps::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use mig_mps::plan::{self, Action, Place, Plan, Refusal, Start};
-use mig_mps::profile::{Profile, Settings};
+use mig_mps::profile::Profile;
+use mig_mps::settings::Settings;
+use mig_mps::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
 use simnode::catalog::Model;
 
 use super::brute::Body;
@@ -84,7 +84,7 @@ impl Scene {
             device,
             &device.default_name,
             Settings {
-                serve: Some(mig_mps::profile::Serve::OneAtATime),
+                serve: Some(mig_mps::settings::Serve::OneAtATime),
                 ..Settings::default()
             },
         );

@@ -11,9 +11,11 @@ pub use virtual_node::{GpuArgument, GpuArgumentError, OnNode, against};
 use std::path::Path;
 
 use crate::host::Uid;
-use crate::node::{Node, RunDir};
+use crate::node::Node;
 use crate::plan::{self, Plan, Refusal};
-use crate::profile::{Profile, Serve};
+use crate::profile::Profile;
+use crate::settings::Serve;
+use crate::state::RunDir;
 
 /// A plain user, for profiles that only such a one can apply.
 const SOMEBODY: Uid = Uid(1000);

@@ -3,7 +3,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{DeviceRecord, Journal, NodeFile};
+use super::journal::Journal;
+use super::record::{DeviceRecord, NodeFile};
 use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
@@ -123,7 +124,7 @@ impl RunDir {
     }
 
     /// The record of one device; `None` if there is none.
-    pub(super) fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
+    pub fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
         match self.open_if_there()? {
             Some(directory) => record_in(&directory, uuid),
             None => Ok(None),
@@ -132,7 +133,7 @@ impl RunDir {
 
     /// When each file that says what was made, and what is being changed, was last written, with its inode: a file
     /// is replaced when what it says changes.
-    pub(super) fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+    pub fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
         let Ok(Some(directory)) = self.open_if_there() else {
             return Vec::new();
         };
@@ -188,7 +189,7 @@ impl RunDir {
     }
 
     /// When a device's record was last written.
-    pub(super) fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
+    pub fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
         let device = self.open().ok()?.child(uuid).ok()??;
         mark(&device, RECORD).map(|(_, _, time)| time)
     }

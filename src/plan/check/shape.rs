@@ -1,6 +1,6 @@
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::plan::{Action, GpuPlan, Place, Start};
-use crate::profile::Settings;
+use crate::settings::Settings;
 
 /// What a profile makes of one GPU that is not there.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,6 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Node;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{Host, Pid, StartTime, Unit, bounded};
 
@@ -46,21 +45,6 @@ impl Journal {
     pub fn is_of_the_dead(&self, host: &Host) -> bool {
         let writer = host.process(self.pid);
         writer.is_none_or(|writer| writer.started != self.start_time)
-    }
-
-    /// What it took away and is not there: in words, by GPU.
-    pub fn missing(&self, node: &Node) -> Vec<String> {
-        self.taken
-            .iter()
-            .filter_map(|taken| {
-                let gpu = node.gpus.iter().find(|gpu| gpu.uuid == taken.gpu)?;
-                let is_there = gpu.instances.iter().any(|instance| {
-                    instance.placement == taken.placement && instance.profile == taken.profile
-                });
-                (!is_there)
-                    .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
-            })
-            .collect()
     }
 }
 

@@ -1,10 +1,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::DeviceKey;
+use super::key::DeviceKey;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{Host, Pid, Process, StartTime, Uid};
-use crate::profile::Settings;
+use crate::settings::Settings;
 
 /// `device.json`: what mig-mps made for one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
