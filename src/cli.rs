@@ -10,8 +10,9 @@ use crate::commands::{
     check, completions, down, export, import, kill, launch, list, logs, man, plan, restart, set,
     status, up,
 };
-use crate::environment::{Environment, VARIABLES};
+use crate::config::VARIABLES;
 use crate::error::{CommandError, ExitStatus};
+use crate::host::Environment;
 use crate::host::{Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::render::{self, Ui};
 

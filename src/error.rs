@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 
 use crate::apply::ApplyError;
-use crate::environment::EnvironmentError;
+use crate::host::EnvironmentError;
 use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory};
 use crate::mps::MpsError;
 use crate::node::{NoSuchDevice, ObserveError};

@@ -19,8 +19,8 @@ pub mod apply;
 pub mod catalog;
 pub mod cli;
 pub mod commands;
+pub mod config;
 pub mod convert;
-pub mod environment;
 pub mod error;
 
 pub mod geometry;

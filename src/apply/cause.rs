@@ -1,7 +1,7 @@
 use thiserror::Error;
 
-use crate::environment::EnvironmentError;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
+use crate::host::EnvironmentError;
 use crate::host::{Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::error::Failure;
 use super::{ApplyError, Cause, lock};
-use crate::environment::Environment;
+use crate::host::Environment;
 use crate::host::{Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;
 use crate::state::{Journal, NodeFile, RunDir, Taken};

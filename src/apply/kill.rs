@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::error::Failure;
 use super::{ApplyError, Cause};
-use crate::environment::{Environment, MpsPrograms};
+use crate::host::{Environment, MpsPrograms};
 use crate::host::{Held, Interrupt};
 use crate::mps::Daemon;
 use crate::plan::{Kill, Victim};

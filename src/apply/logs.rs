@@ -1,7 +1,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use crate::environment::{Environment, Home};
+use crate::host::{Environment, Home};
 use crate::mps::LogDir;
 use crate::node::Node;
 use crate::state::RunDir;

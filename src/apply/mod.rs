@@ -29,8 +29,8 @@ mod undo;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::environment::{Environment, Home, MpsPrograms};
 use crate::host::{Change, Pool};
+use crate::host::{Environment, Home, MpsPrograms};
 use crate::node::Node;
 use crate::nvml::Nvml;
 use crate::plan::{Action, Plan, Step};

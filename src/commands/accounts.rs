@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::environment::Home;
+use crate::host::Home;
 use crate::host::{Account, Reader, group_named, names_in};
 use crate::mps::MpsError;
 use crate::profile::{Profile, ProfileError, nearest};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::convert::{export, to_mig_parted};
-use crate::environment::Environment;
 use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::{Look, observe};
 use crate::render::Ui;
 use crate::state::RunDir;

@@ -5,8 +5,8 @@ use rustix::process::Signal as Number;
 
 use super::locked;
 use crate::apply::{self, Ended};
-use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
+use crate::host::Environment;
 use crate::host::{Pid, raise_memory};
 use crate::node::{Look, Node, observe};
 use crate::plan::{self, Kill, Victim};

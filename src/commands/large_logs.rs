@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::locked_within;
 use crate::apply;
-use crate::environment::{Environment, Home};
+use crate::host::{Environment, Home};
 use crate::node::Node;
 use crate::render::Ui;
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::environment::Environment;
 use crate::error::{Context as _, Result};
+use crate::host::Environment;
 use crate::host::Limits;
 use crate::mps::{Invocation, Task};
 

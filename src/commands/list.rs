@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::{Look, observe};
 use crate::render::Ui;
 

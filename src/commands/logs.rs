@@ -5,8 +5,8 @@ use std::io;
 use clap::Args;
 
 use super::lines::Lines;
-use crate::environment::Environment;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::Environment;
 use crate::mps::{Entry, Folder, LogDir, LogFile, LogLine, Past, Woken, merge};
 use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};

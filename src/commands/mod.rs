@@ -25,9 +25,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::apply;
-use crate::environment::{Environment, Home};
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directory, Lock};
+use crate::host::{Environment, Home};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Look, Node, observe};
 use crate::profile::Profile;

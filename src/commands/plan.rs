@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{accounts, look_for, tell_of_interrupted, warn};
-use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::observe;
 use crate::plan;
 use crate::profile::Profile;

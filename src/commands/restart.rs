@@ -4,8 +4,8 @@ use clap::Args;
 
 use super::change::{Change, ConsentArgs};
 use crate::apply::{Allowed, OnFailure};
-use crate::environment::Environment;
 use crate::error::{ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::Look;
 use crate::plan;
 use crate::render::Ui;

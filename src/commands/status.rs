@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::environment::Environment;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::{Look, Node, Observer, observe};
 use crate::render::{Key, Screen, StatusColumn, Ui};
 

@@ -5,6 +5,7 @@
 
 mod child;
 mod directory;
+mod environment;
 mod files;
 mod held;
 mod holders;
@@ -29,6 +30,7 @@ use std::path::{Path, PathBuf};
 use child::plain_command;
 pub use child::{Output, RunError, run};
 pub use directory::{Directory, claimed};
+pub use environment::{Environment, EnvironmentError, Home, MpsPrograms};
 pub use files::{in_path, read_text};
 pub use held::Held;
 pub use holders::{Holder, Holders};

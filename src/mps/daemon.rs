@@ -8,7 +8,7 @@ use rustix::fs::FileType;
 use super::invocation::{Invocation, Task};
 use super::log::diagnose;
 use super::{ControlProgram, Kind, LogDir, LogFile, LogLine, MpsError};
-use crate::environment::MpsPrograms;
+use crate::host::MpsPrograms;
 use crate::host::{self, Account, Directory, Limits, Output, Pid, RunError, Uid};
 
 /// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work, and

@@ -2,8 +2,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::environment::{CONTROL, MpsPrograms};
+use crate::config::CONTROL;
 use crate::host::Limits;
+use crate::host::MpsPrograms;
 
 /// Lets one server of root's serve every user at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";

@@ -118,7 +118,7 @@ fn read(script: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
 mod tests {
     use super::super::ControlProgram;
     use super::*;
-    use crate::environment::MpsPrograms;
+    use crate::host::MpsPrograms;
 
     /// What a session with a shell comes to: that takes commands on its standard input too.
     fn session(driver: &str, command: &str, patience: Duration) -> Result<Answer, MpsError> {

@@ -8,7 +8,7 @@ use super::log_growth;
 use super::natural::natural;
 use super::view::{Changing, View};
 use super::{Life, Look, Node, Served};
-use crate::environment::Environment;
+use crate::host::Environment;
 use crate::host::{Pool, ProcessTable, printable};
 use crate::mps::LogDir;
 use crate::state::RunDir;

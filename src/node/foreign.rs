@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{Node, ServerProcess};
-use crate::environment::Environment;
+use crate::host::Environment;
 use crate::host::{Environ, Host, Pid, Process, ProcessTable, Uid, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon};
 use crate::state::RunDir;

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::{NoSuchDevice, Node, daemons};
-use crate::environment::Environment;
+use crate::host::Environment;
 use crate::host::{Uid, steers};
 use crate::state::DeviceRecord;
 

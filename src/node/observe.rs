@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::answers::Answers;
 use super::{Gpu, Node, daemons, foreign, outside, strays};
-use crate::environment::Environment;
+use crate::host::Environment;
 use crate::nvml::{Code, Nvml, NvmlError, Opening, Processes, Session};
 use crate::state::RunDir;
 

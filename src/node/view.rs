@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::answers::{Remembered, Seen, lasts};
 use super::{Client, Life, Served, ServerProcess};
-use crate::environment::MpsPrograms;
+use crate::host::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable, RunError, Uid, caller};
 use crate::mps::{
     ControlProgram, Daemon, Glance, LockHolder, LogDir, LogFile, MpsError, ServerSeen, ServerState,

@@ -17,6 +17,7 @@ mod processes;
 mod profiles;
 mod supervise;
 
+use crate::config::NVML_CALL_LIMIT;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
@@ -31,7 +32,7 @@ pub use gpu::{GpuReading, Memory};
 pub use gpu_instances::GpuInstanceReading;
 pub use mig_mode::MigMode;
 pub use processes::{Processes, Usage};
-pub use supervise::{CALL_LIMIT, Session};
+pub use supervise::Session;
 
 /// Held for reading while a task runs, for writing while the library is [put aside](Nvml::aside).
 static OPEN: RwLock<()> = RwLock::new(());
@@ -73,7 +74,7 @@ impl Nvml {
     /// [`NvmlError::NoThread`]
     pub fn begin_to_open(path: Option<&Path>) -> Result<Opening, NvmlError> {
         let path = path.map(Path::to_owned);
-        let opening = supervise::begin(CALL_LIMIT, move |watch| {
+        let opening = supervise::begin(NVML_CALL_LIMIT, move |watch| {
             watch.begin("nvmlInit_v2", "the driver");
             let name = path
                 .as_deref()
@@ -84,7 +85,7 @@ impl Nvml {
                 .map_err(|error| NvmlError::at_init(name, &error))?;
             Ok(Self {
                 library: Box::leak(Box::new(library)),
-                limit: CALL_LIMIT,
+                limit: NVML_CALL_LIMIT,
             })
         })?;
         Ok(Opening(opening))
@@ -98,7 +99,7 @@ impl Nvml {
         supervise::reserve(calls)
     }
 
-    /// The same library, with another limit for each call than [`CALL_LIMIT`].
+    /// The same library, with another limit for each call than [`NVML_CALL_LIMIT`].
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }

@@ -9,10 +9,6 @@ use nvml_wrapper_sys::bindings::NvmlLib;
 
 use super::{Code, NvmlError};
 
-/// How long one call may take. Destroying a GPU instance takes about 1 s and switching the MIG mode
-/// of an A100 resets it, which takes several.
-pub const CALL_LIMIT: Duration = Duration::from_secs(60);
-
 /// What a task's thread is doing, for whoever waits for it.
 #[derive(Clone, Default)]
 pub(super) struct Watch {

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Child, Command, Stdio};
 
 use mig_mps::apply::Allowed;
-use mig_mps::environment::Environment;
+use mig_mps::host::Environment;
 
 use crate::common::hearing;
 use crate::scene::{Hand, Layout, Scene};

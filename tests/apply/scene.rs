@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use mig_mps::apply::{self, Allowed, ApplyError, OnFailure, Progress, Site};
-use mig_mps::environment::{Environment, Home, MpsPrograms};
+use mig_mps::host::{Environment, Home, MpsPrograms};
 use mig_mps::node::{Life, Look, Node, observe};
 use mig_mps::plan::{self, Action, Plan};
 use mig_mps::profile::Profile;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use mig_mps::environment::VARIABLES;
+use mig_mps::config::VARIABLES;
 use mig_mps::error::ExitStatus;
 use mig_mps::profile::Profile;
 

@@ -1,4 +1,4 @@
-//! The environment variables the program reads: each is named and explained here and nowhere else.
+//! What the environment says: directories, programs, and who runs this one.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,65 +8,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::host::{Host, Interrupt, NvidiaSmi, Uid, Units, caller};
-use crate::nvml::CALL_LIMIT;
-
-/// Path of the NVML library.
-pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
-/// Path of NVIDIA's MPS control program.
-pub const CONTROL: &str = "MIG_MPS_CONTROL";
-/// Path of the program that resets GPUs.
-pub const NVIDIA_SMI: &str = "MIG_MPS_NVIDIA_SMI";
-/// Path of the program that stops and starts services.
-pub const SYSTEMCTL: &str = "MIG_MPS_SYSTEMCTL";
-/// The run directory.
-pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
-/// The log directory.
-pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
-/// Where the machine's own paths begin.
-pub const ROOT: &str = "MIG_MPS_ROOT";
-
-/// Every variable of ours, with its meaning, for help and README.
-pub const VARIABLES: [(&str, &str); 7] = [
-    (
-        NVML_LIBRARY,
-        "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
-    ),
-    (
-        CONTROL,
-        "path of nvidia-cuda-mps-control [default: found in PATH]",
-    ),
-    (
-        NVIDIA_SMI,
-        "path of nvidia-smi, which resets GPUs [default: found in PATH]",
-    ),
-    (
-        SYSTEMCTL,
-        "path of systemctl, which stops monitoring services [default: found in PATH]",
-    ),
-    (
-        RUN_DIR,
-        "directory of state and pipes [default: /run/mig-mps for root, $XDG_RUNTIME_DIR/mig-mps for others]",
-    ),
-    (
-        LOG_DIR,
-        "directory of daemon logs [default: /var/log/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
-    ),
-    (
-        ROOT,
-        "directory below which /proc and /dev are looked for [default: /]",
-    ),
-];
-
-/// The program NVIDIA ships for controlling MPS, and the one its daemon starts by name.
-const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
-const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
-const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
-const SYSTEMCTL_PROGRAM: &str = "systemctl";
-
-/// Where root's daemons have their state and logs.
-const SYSTEM_RUN_DIR: &str = "/run/mig-mps";
-const SYSTEM_LOG_DIR: &str = "/var/log/mig-mps";
+use super::{Host, Interrupt, NvidiaSmi, Uid, Units, caller};
+use crate::config::{
+    CONTROL, CONTROL_PROGRAM, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_CALL_LIMIT,
+    NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL,
+    SYSTEMCTL_PROGRAM,
+};
 
 /// What the environment says.
 #[derive(Clone, Debug)]
@@ -183,7 +130,7 @@ impl Environment {
             host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
             caller: caller(),
             interrupt: Interrupt::default(),
-            call_limit: CALL_LIMIT,
+            call_limit: NVML_CALL_LIMIT,
             // Also where the file has been replaced meanwhile.
             helper: PathBuf::from("/proc/self/exe"),
             control: path(CONTROL),

@@ -1,0 +1,65 @@
+//! The environment variables that the program reads, and the names and paths it goes by without them. Each is named
+//! here and nowhere else.
+
+use std::time::Duration;
+
+/// The time that one NVML call may take. Destroying a GPU instance takes about 1 s, and switching the MIG mode of an
+/// A100 resets it, which takes several.
+pub const NVML_CALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Path of the NVML library.
+pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
+/// Path of NVIDIA's MPS control program.
+pub const CONTROL: &str = "MIG_MPS_CONTROL";
+/// Path of the program that resets GPUs.
+pub const NVIDIA_SMI: &str = "MIG_MPS_NVIDIA_SMI";
+/// Path of the program that stops and starts services.
+pub const SYSTEMCTL: &str = "MIG_MPS_SYSTEMCTL";
+/// The run directory.
+pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
+/// The log directory.
+pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
+/// Where the machine's own paths begin.
+pub const ROOT: &str = "MIG_MPS_ROOT";
+
+/// Every variable of ours, with its meaning, for help and README.
+pub const VARIABLES: [(&str, &str); 7] = [
+    (
+        NVML_LIBRARY,
+        "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
+    ),
+    (
+        CONTROL,
+        "path of nvidia-cuda-mps-control [default: found in PATH]",
+    ),
+    (
+        NVIDIA_SMI,
+        "path of nvidia-smi, which resets GPUs [default: found in PATH]",
+    ),
+    (
+        SYSTEMCTL,
+        "path of systemctl, which stops monitoring services [default: found in PATH]",
+    ),
+    (
+        RUN_DIR,
+        "directory of state and pipes [default: /run/mig-mps for root, $XDG_RUNTIME_DIR/mig-mps for others]",
+    ),
+    (
+        LOG_DIR,
+        "directory of daemon logs [default: /var/log/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
+    ),
+    (
+        ROOT,
+        "directory below which /proc and /dev are looked for [default: /]",
+    ),
+];
+
+/// The program NVIDIA ships for controlling MPS, and the one its daemon starts by name.
+pub const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
+pub const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
+pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
+pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
+
+/// Where root's daemons have their state and logs.
+pub const SYSTEM_RUN_DIR: &str = "/run/mig-mps";
+pub const SYSTEM_LOG_DIR: &str = "/var/log/mig-mps";
