@@ -153,7 +153,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__down)
-            opts="-y -h --drain --force --destroy-mig --disable-mig --reset --stop-holders --purge --yes --help"
+            opts="-y -h --dry-run --yes --drain --force --json --destroy-mig --disable-mig --reset --stop-holders --purge --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -519,7 +519,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__restart)
-            opts="-y -h --dry-run --yes --drain --force --help"
+            opts="-y -h --dry-run --yes --drain --force --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -537,12 +537,16 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__set)
-            opts="-h --dry-run --help"
+            opts="-y -h --dry-run --yes --drain --force --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --drain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -573,7 +577,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__up)
-            opts="-y -h --dry-run --yes --drain --force --reset --stop-holders --json --help"
+            opts="-y -h --dry-run --yes --drain --force --json --reset --stop-holders --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -46,13 +46,13 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand list" -s h -l help -d 'P
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand plan" -l json -d 'Print JSON'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand plan" -l exit-code -d 'Exit with 3 when there is something to do'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l drain -d 'Wait for clients that are in the way to end, at most so long (30, 30s, 5m)' -r
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l drain -d 'Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted' -r
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l dry-run -d 'Show the plan and change nothing'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s y -l yes -d 'Do not ask before something that runs is disturbed or destroyed'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l force -d 'End clients that are in the way; with --drain, refuse new ones and end the rest after so many seconds'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l reset -d 'Reset a GPU whose MIG mode can only be switched so'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s y -l yes -d 'Do not ask before something that runs is disrupted'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l force -d 'End clients in the way; with --drain, refuse new ones and end the rest after SECONDS'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l json -d 'Print the plan and the outcome as JSON'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l reset -d 'Reset a GPU whose MIG mode cannot be switched without a reset'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l stop-holders -d 'Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -l json -d 'Print JSON: the plan, what is there then, and whether anything was changed'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand up" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l watch -d 'Show it live, and look again every S seconds [default: 2]; q leaves' -r
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand status" -l columns -d 'Show these columns of the devices, and in this order' -r -f -a "name\t'The device\'s name'
@@ -80,25 +80,32 @@ complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -l control -d 'Onl
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -l sessions -d 'Show control sessions line by line, with every answer'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -l json -d 'Print JSON, an object a line'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand logs" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -l dry-run -d 'Show what would be set and change nothing'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -l drain -d 'Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted' -r
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -l dry-run -d 'Show the plan and change nothing'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -s y -l yes -d 'Do not ask before something that runs is disrupted'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -l force -d 'End clients in the way; with --drain, refuse new ones and end the rest after SECONDS'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -l json -d 'Print the plan and the outcome as JSON'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand set" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -l signal -d 'Then also send each process a signal, TERM if none is named, and wait for its end' -r -f -a "TERM\t'A process may clean up, or take no notice'
 KILL\t'It ends at once'"
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -s y -l yes -d 'Do not ask before'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l drain -d 'Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted' -r
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l drain -d 'Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted' -r
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l dry-run -d 'Show the plan and change nothing'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -s y -l yes -d 'Do not ask before a daemon that lives is ended'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l force -d 'End clients, and a daemon that cannot be asked for them; with --drain, refuse new ones and end the rest after so many seconds'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -s y -l yes -d 'Do not ask before something that runs is disrupted'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l force -d 'End clients in the way; with --drain, refuse new ones and end the rest after SECONDS'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -l json -d 'Print the plan and the outcome as JSON'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand restart" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l drain -d 'Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted' -r
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l force -d 'End clients; with --drain, refuse new ones and end the rest after so many seconds'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l drain -d 'Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted' -r
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l dry-run -d 'Show the plan and change nothing'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s y -l yes -d 'Do not ask before something that runs is disrupted'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l force -d 'End clients in the way; with --drain, refuse new ones and end the rest after SECONDS'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l json -d 'Print the plan and the outcome as JSON'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l destroy-mig -d 'Also destroy the GPU instances that mig-mps made'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l disable-mig -d 'Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l reset -d 'Reset a GPU whose MIG mode can only be switched so'
+complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l reset -d 'Reset a GPU whose MIG mode cannot be switched without a reset'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l stop-holders -d 'Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -l purge -d 'Also remove the daemons\' logs, and what users have left in pipe directories'
-complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s y -l yes -d 'Do not ask before instances are destroyed'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand down" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand check" -l gpu -d 'Judge it on a node of these GPUs, in the order of their indices, such as a100-80gb:8; without this, on every model that its selectors can mean' -r
 complete -c mig-mps -n "__fish_mig_mps_using_subcommand check" -l models -d 'List the models instead, and how sure each entry is'

@@ -47,17 +47,17 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (up)
 _arguments "${_arguments_options[@]}" : \
-'--drain=[Wait for clients that are in the way to end, at most so long (30, 30s, 5m)]:SECONDS:_default' \
+'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
 '--dry-run[Show the plan and change nothing]' \
-'-y[Do not ask before something that runs is disturbed or destroyed]' \
-'--yes[Do not ask before something that runs is disturbed or destroyed]' \
-'--force[End clients that are in the way; with --drain, refuse new ones and end the rest after so many seconds]' \
-'--reset[Reset a GPU whose MIG mode can only be switched so]' \
+'-y[Do not ask before something that runs is disrupted]' \
+'--yes[Do not ask before something that runs is disrupted]' \
+'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
+'--json[Print the plan and the outcome as JSON]' \
+'--reset[Reset a GPU whose MIG mode cannot be switched without a reset]' \
 '--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
-'--json[Print JSON\: the plan, what is there then, and whether anything was changed]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':profile -- What is wanted (TOML):_files' \
+':profile -- Profile to apply (TOML):_files' \
 && ret=0
 ;;
 (status)
@@ -102,11 +102,16 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (set)
 _arguments "${_arguments_options[@]}" : \
-'--dry-run[Show what would be set and change nothing]' \
+'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
+'--dry-run[Show the plan and change nothing]' \
+'-y[Do not ask before something that runs is disrupted]' \
+'--yes[Do not ask before something that runs is disrupted]' \
+'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
+'--json[Print the plan and the outcome as JSON]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':device -- The device\: its name, its UUID, or the unique beginning of that:_default' \
-'*::settings -- What to set\: active-thread-percentage, pinned-memory-limit, client-priority or max-clients:_default' \
+':device -- Device\: its name, its UUID, or a unique prefix of one:_default' \
+'*::settings -- Settings\: active-thread-percentage, pinned-memory-limit, client-priority or max-clients:_default' \
 && ret=0
 ;;
 (kill)
@@ -123,30 +128,33 @@ KILL\:"It ends at once"))' \
 ;;
 (restart)
 _arguments "${_arguments_options[@]}" : \
-'--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
+'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
 '--dry-run[Show the plan and change nothing]' \
-'-y[Do not ask before a daemon that lives is ended]' \
-'--yes[Do not ask before a daemon that lives is ended]' \
-'--force[End clients, and a daemon that cannot be asked for them; with --drain, refuse new ones and end the rest after so many seconds]' \
+'-y[Do not ask before something that runs is disrupted]' \
+'--yes[Do not ask before something that runs is disrupted]' \
+'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
+'--json[Print the plan and the outcome as JSON]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-'*::devices -- The devices\: a name, a UUID, or the unique beginning of one:_default' \
+'*::devices -- Devices\: a name, a UUID, or a unique prefix of one:_default' \
 && ret=0
 ;;
 (down)
 _arguments "${_arguments_options[@]}" : \
-'--drain=[Wait for clients to end, at most so long (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
-'--force[End clients; with --drain, refuse new ones and end the rest after so many seconds]' \
+'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
+'--dry-run[Show the plan and change nothing]' \
+'-y[Do not ask before something that runs is disrupted]' \
+'--yes[Do not ask before something that runs is disrupted]' \
+'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
+'--json[Print the plan and the outcome as JSON]' \
 '--destroy-mig[Also destroy the GPU instances that mig-mps made]' \
 '--disable-mig[Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)]' \
-'--reset[Reset a GPU whose MIG mode can only be switched so]' \
+'--reset[Reset a GPU whose MIG mode cannot be switched without a reset]' \
 '--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
 '--purge[Also remove the daemons'\'' logs, and what users have left in pipe directories]' \
-'-y[Do not ask before instances are destroyed]' \
-'--yes[Do not ask before instances are destroyed]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-'*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
+'*::devices -- Only these devices\: a name, a UUID, or a unique prefix of one:_default' \
 && ret=0
 ;;
 (check)

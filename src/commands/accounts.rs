@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 
+use crate::error::Result;
 use crate::host::Home;
 use crate::host::{Account, Reader, group_named, names_in};
 use crate::mps::MpsError;
@@ -45,7 +46,7 @@ pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
 ///
 /// # Errors
 /// [`MpsError::KeptOut`] with the directory that is closed.
-pub(super) fn check_ways(profile: &Profile, home: &Home) -> anyhow::Result<()> {
+pub(super) fn check_ways(profile: &Profile, home: &Home) -> Result<()> {
     // What is not there yet is made so that everybody may enter.
     let pipe = RunDir::at(&home.run).pipe_dir("a-device");
     let log = home.log.join("a-device/control.log");

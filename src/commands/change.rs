@@ -151,13 +151,14 @@ impl Run<'_> {
 
     /// The first plan there is: one that a client is in the way of making is waited for.
     fn first_plan(&self) -> Result<(Node, Plan)> {
-        self.drain.wait(
-            || {
-                let (node, plan) = self.plan()?;
-                Ok(plan.map(|plan| (node, plan)))
-            },
-            self.change.ui,
-        )
+        let plan = || {
+            let (node, plan) = self.plan()?;
+            Ok(plan.map(|plan| (node, plan)))
+        };
+        match plan()? {
+            Err(refusal) if self.drain.allows(&refusal) => self.drain.wait(plan, self.change.ui),
+            plan => Ok(plan?),
+        }
     }
 
     fn show(&self, node: &Node, plan: &Plan) -> Result<()> {

@@ -942,7 +942,7 @@ fn force_with_drain_waits_for_a_users_clients() {
     while sim.device("0")["clients"] != 1 {
         std::thread::yield_now();
     }
-    sim.run(&["down", "--drain", "30", "--now"]).ended(0);
+    sim.run(&["down", "--drain", "30", "--force"]).ended(0);
     let output = app.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("done"), "{said}");

@@ -87,7 +87,7 @@ fn a_model_that_it_does_not_fit_is_an_error_that_names_it() {
     line 2: { product = 'A30|A100.*40GB' }
       a100-40gb  |2g.10gb    |2g.10gb    |2g.10gb    |.....|.....|
       a30-24gb   does not fit: 3 of 2g.12gb are asked for and 2 can exist
-    error: the profile does not suit 1 of 2 models: a30-24gb
+    error: the profile does not fit 1 of 2 models: a30-24gb
     a30-24gb: /dev/stdin:2:10: this does not fit on a GPU it selects
       |
     2 | select = { product = 'A30|A100.*40GB' }
@@ -110,7 +110,7 @@ fn a_profile_that_a_model_does_not_have_is_a_bad_one() {
     line 2: { product = 'A30|H200$' }
       a30-24gb        GPU 0 (NVIDIA A30) has no profile "3g"
       h200-141gb-sxm  |3g.71gb                |.....|.....|.....|.....|
-    error: the profile does not suit 1 of 2 models: a30-24gb
+    error: the profile does not fit 1 of 2 models: a30-24gb
     a30-24gb: /dev/stdin:3:25: GPU 0 (NVIDIA A30) has no profile "3g"
       |
     3 | devices = [ { profile = "3g" } ]

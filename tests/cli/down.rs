@@ -46,6 +46,8 @@ fn clients_are_never_ended_unasked() {
     let app = sim.client("0.2");
     let ran = sim.run(&["down"]).ended(4);
     assert_snapshot!(ran.tidy(), @"
+    GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
+      - stop 2 daemons (asked for): 0.0, 0.2
     error: 1 client is still running:
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     hint: wait for them with --drain SECONDS, or end them with --force
@@ -206,7 +208,7 @@ fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
         std::thread::yield_now();
     }
     sim.run(&["down", "0.2"]).ended(4);
-    sim.run(&["down", "0.2", "--now"]).ended(0);
+    sim.run(&["down", "0.2", "--force"]).ended(0);
     assert_eq!(sim.happened("terminate_client"), 0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
 }

@@ -276,8 +276,7 @@ fn too_few_files_are_refused() {
     }
     let ran = Ran::of(&mut limited).ended(1);
     assert!(
-        ran.stderr
-            .contains("may have 40 files open, and an MPS daemon needs 64"),
+        ran.stderr.contains("may have 40 files open, and needs 64"),
         "{}",
         ran.stderr
     );

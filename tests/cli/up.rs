@@ -62,6 +62,8 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
       + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at 0:2, 1g.10gb at 2:1
       + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
+
+    GPU 0-1: MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset does, and in a virtual machine a reboot
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
