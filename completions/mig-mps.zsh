@@ -196,75 +196,10 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (help)
 _arguments "${_arguments_options[@]}" : \
-":: :_mig-mps__subcmd__help_commands" \
-"*::: :->help" \
+'-h[Print help]' \
+'--help[Print help]' \
+'::subject -- Command, or topic of the manual:(list status logs plan up set restart kill down check import export help completions security profile changing states clients daemon-logs checking mig-parted hardware environment exit-status troubleshooting)' \
 && ret=0
-
-    case $state in
-    (help)
-        words=($line[1] "${words[@]}")
-        (( CURRENT += 1 ))
-        curcontext="${curcontext%:*:*}:mig-mps-help-command-$line[1]:"
-        case $line[1] in
-            (list)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(plan)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(up)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(status)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(logs)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(set)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(kill)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(restart)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(down)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(check)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(import)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(export)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(completions)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-(help)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
-        esac
-    ;;
-esac
 ;;
         esac
     ;;
@@ -287,7 +222,7 @@ _mig-mps_commands() {
 'import:Turn a configuration of mig-parted into a profile' \
 'export:Print what this node has as a profile' \
 'completions:Print a shell'\''s completion script' \
-'help:Print this message or the help of the given subcommand(s)' \
+'help:Show the manual, or the help of a command' \
     )
     _describe -t commands 'mig-mps commands' commands "$@"
 }
@@ -313,93 +248,8 @@ _mig-mps__subcmd__export_commands() {
 }
 (( $+functions[_mig-mps__subcmd__help_commands] )) ||
 _mig-mps__subcmd__help_commands() {
-    local commands; commands=(
-'list:Show GPUs and their MIG devices' \
-'plan:Show what \`up\` would do, and whom it would disturb' \
-'up:Bring this node to what a profile asks for' \
-'status:Show MPS servers and their clients' \
-'logs:Show the logs of a device'\''s daemon and server' \
-'set:Change settings of a running daemon by hand' \
-'kill:End a client'\''s work on a device' \
-'restart:End daemons and start them again as they are recorded' \
-'down:End the daemons that \`up\` started' \
-'check:Say whether a profile fits, without a GPU' \
-'import:Turn a configuration of mig-parted into a profile' \
-'export:Print what this node has as a profile' \
-'completions:Print a shell'\''s completion script' \
-'help:Print this message or the help of the given subcommand(s)' \
-    )
+    local commands; commands=()
     _describe -t commands 'mig-mps help commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__check_commands] )) ||
-_mig-mps__subcmd__help__subcmd__check_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help check commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__completions_commands] )) ||
-_mig-mps__subcmd__help__subcmd__completions_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help completions commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__down_commands] )) ||
-_mig-mps__subcmd__help__subcmd__down_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help down commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__export_commands] )) ||
-_mig-mps__subcmd__help__subcmd__export_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help export commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__help_commands] )) ||
-_mig-mps__subcmd__help__subcmd__help_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help help commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__import_commands] )) ||
-_mig-mps__subcmd__help__subcmd__import_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help import commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__kill_commands] )) ||
-_mig-mps__subcmd__help__subcmd__kill_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help kill commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__list_commands] )) ||
-_mig-mps__subcmd__help__subcmd__list_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help list commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__logs_commands] )) ||
-_mig-mps__subcmd__help__subcmd__logs_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help logs commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__plan_commands] )) ||
-_mig-mps__subcmd__help__subcmd__plan_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help plan commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__restart_commands] )) ||
-_mig-mps__subcmd__help__subcmd__restart_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help restart commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__set_commands] )) ||
-_mig-mps__subcmd__help__subcmd__set_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help set commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__status_commands] )) ||
-_mig-mps__subcmd__help__subcmd__status_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help status commands' commands "$@"
-}
-(( $+functions[_mig-mps__subcmd__help__subcmd__up_commands] )) ||
-_mig-mps__subcmd__help__subcmd__up_commands() {
-    local commands; commands=()
-    _describe -t commands 'mig-mps help up commands' commands "$@"
 }
 (( $+functions[_mig-mps__subcmd__import_commands] )) ||
 _mig-mps__subcmd__import_commands() {

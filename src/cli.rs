@@ -7,13 +7,14 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    check, completions, down, export, import, kill, launch, list, logs, man, plan, restart, set,
-    status, up,
+    check, completions, down, export, help, import, kill, launch, list, logs, man, plan, restart,
+    set, status, up,
 };
 use crate::config::VARIABLES;
 use crate::error::{CommandError, ExitStatus};
 use crate::host::Environment;
 use crate::host::{Host, LAUNCH, Phase, raise_open_files, raise_stack};
+use crate::manual::TOPICS;
 use crate::render::{self, Ui};
 
 const STYLES: Styles = Styles::styled()
@@ -23,7 +24,7 @@ const STYLES: Styles = Styles::styled()
 
 /// Partition NVIDIA GPUs with MIG and share every part with MPS, from one declarative file
 #[derive(Debug, Parser)]
-#[command(version, styles = STYLES, max_term_width = 100)]
+#[command(version, styles = STYLES, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -91,6 +92,8 @@ pub enum Command {
     Export(export::ExportArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
+    /// Show the manual, or the help of a command
+    Help(help::HelpArgs),
     /// Write manual pages, for packages
     #[command(hide = true)]
     Man(man::ManArgs),
@@ -114,11 +117,28 @@ pub fn command() -> clap::Command {
         .iter()
         .map(|(status, meaning)| ((*status as u8).to_string(), *meaning))
         .collect();
-    Cli::command().after_long_help(format!(
+    let mut program = Cli::command().after_long_help(format!(
         "{}\n\n{}",
         list("Environment", environment),
         list("Exit status", statuses)
-    ))
+    ));
+    for command in program.get_subcommands_mut() {
+        if let Some(topics) = topics_of(command.get_name()) {
+            *command = std::mem::take(command).after_help(topics);
+        }
+    }
+    program
+}
+
+/// The topics of the manual that a command's help refers to.
+fn topics_of(command: &str) -> Option<String> {
+    let topics = TOPICS
+        .iter()
+        .filter(|topic| topic.commands.contains(&command));
+    let topics: Vec<String> = topics
+        .map(|topic| format!("mig-mps help {}", topic.name))
+        .collect();
+    (!topics.is_empty()).then(|| format!("Manual: {}", topics.join(", ")))
 }
 
 /// Runs the program.
@@ -182,6 +202,7 @@ fn run() -> ExitCode {
         Command::Import(args) => import::run(args, &ui),
         Command::Export(args) => export::run(args, &environment, &ui),
         Command::Completions(args) => completions::run(args, &command(), &ui),
+        Command::Help(args) => help::run(args, command(), &ui),
         Command::Man(args) => man::run(args, command()),
     };
     match result {

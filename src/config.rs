@@ -22,7 +22,7 @@ pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
 /// Where the machine's own paths begin.
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
-/// Every variable of ours, with its meaning, for help and README.
+/// Every variable of ours, with its meaning, for the help and the manual.
 pub const VARIABLES: [(&str, &str); 7] = [
     (
         NVML_LIBRARY,

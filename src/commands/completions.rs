@@ -21,6 +21,7 @@ pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<ExitSta
     // Hidden subcommands would be completed too.
     let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
     let mut program = Command::new("mig-mps")
+        .disable_help_subcommand(true)
         .version(env!("CARGO_PKG_VERSION"))
         .after_long_help(program.get_after_long_help().cloned().unwrap_or_default())
         .args(program.get_arguments())

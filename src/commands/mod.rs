@@ -7,6 +7,7 @@ pub mod completions;
 pub mod down;
 mod drain;
 pub mod export;
+pub mod help;
 pub mod import;
 pub mod kill;
 mod large_logs;

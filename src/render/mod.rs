@@ -8,6 +8,7 @@ mod list;
 mod logs;
 mod logs_json;
 mod models;
+mod pager;
 mod plan;
 mod plan_json;
 mod progress;

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use console::{Term, style};
 
 use super::logs::LogView;
+use super::pager::page;
 use super::progress::Bar;
 use super::question::ask;
 use super::status::{StatusColumn, StatusView};
@@ -229,6 +230,14 @@ impl Ui {
     /// # Errors
     /// When standard output cannot be written.
     pub fn text(&self, text: &str) -> Result<()> {
+        print(text)
+    }
+
+    /// Prints text, in a pager on a terminal.
+    pub fn page(&self, text: &str) -> Result<()> {
+        if page(text)? {
+            return Ok(());
+        }
         print(text)
     }
 

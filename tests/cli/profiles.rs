@@ -71,12 +71,12 @@ fn every_profile_fits_the_models_it_claims_and_no_others() {
 }
 
 #[test]
-fn every_profile_says_whose_clients_it_serves_and_is_in_the_readme() {
-    let readme =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+fn every_profile_says_whose_clients_it_serves_and_is_in_the_manual() {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/manual/profile.md");
+    let manual = fs::read_to_string(manual).unwrap();
     for path in ready_made() {
         let file = path.file_name().unwrap().to_str().unwrap();
-        assert!(readme.contains(&format!("](profiles/{file})")), "{file}");
+        assert!(manual.contains(&format!("| `profiles/{file}` |")), "{file}");
         let text = fs::read_to_string(&path).unwrap();
         let profile = Profile::parse(&path, text.clone()).unwrap();
         assert_eq!(format!("{}.toml", profile.name.clone().unwrap()), file);

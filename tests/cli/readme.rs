@@ -1,46 +1,65 @@
-//! The README says what the program does.
+//! The README and the manual say what the program does.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mig_mps::config::VARIABLES;
 use mig_mps::error::ExitStatus;
+use mig_mps::manual::TOPICS;
 use mig_mps::profile::Profile;
+
+use crate::common::without_gpu;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).unwrap()
+/// The README and every chapter of the manual.
+fn documents() -> Vec<(PathBuf, String)> {
+    let chapters = TOPICS
+        .iter()
+        .map(|topic| root().join(format!("src/manual/{}.md", topic.name)));
+    let all = chapters.chain([root().join("README.md")]);
+    all.map(|path| {
+        let text = fs::read_to_string(&path).unwrap();
+        (path, text)
+    })
+    .collect()
+}
+
+fn chapter(name: &str) -> &'static str {
+    TOPICS.iter().find(|topic| topic.name == name).unwrap().text
 }
 
 #[test]
 fn every_variable_and_exit_status_is_explained() {
-    let readme = readme();
+    let environment = chapter("environment");
     for (variable, _) in VARIABLES {
-        assert!(readme.contains(&format!("| `{variable}` |")), "{variable}");
+        assert!(
+            environment.contains(&format!("| `{variable}` |")),
+            "{variable}"
+        );
     }
     for (status, meaning) in ExitStatus::MEANINGS {
         assert!(
-            readme.contains(&format!("| {} | {meaning} |", status as u8)),
+            chapter("exit-status").contains(&format!("| {} | {meaning} |", status as u8)),
             "{meaning}"
         );
     }
 }
 
 #[test]
-fn the_profile_shown_and_the_ready_made_ones_are_right() {
-    let readme = readme();
-    let shown = readme
-        .split("```toml\n")
-        .nth(1)
-        .unwrap()
-        .split("```")
-        .next()
-        .unwrap();
-    let profile = Profile::parse(Path::new("README.md"), shown.to_owned()).unwrap();
-    assert_eq!(profile.blocks.len(), 3);
+fn the_profiles_shown_and_the_ready_made_ones_are_right() {
+    let mut shown = 0;
+    for (path, text) in documents() {
+        for block in text.split("```toml\n").skip(1) {
+            let profile = block.split("```").next().unwrap();
+            Profile::parse(&path, profile.to_owned()).unwrap();
+            shown += 1;
+        }
+    }
+    assert!(shown > 0);
     let ready_made: Vec<_> = fs::read_dir(root().join("profiles"))
         .unwrap()
         .flatten()
@@ -54,13 +73,71 @@ fn the_profile_shown_and_the_ready_made_ones_are_right() {
 #[test]
 fn every_link_leads_somewhere() {
     let links = regex::Regex::new(r"\]\(([^):#]+)\)").unwrap();
-    let readme = readme();
-    let targets: Vec<&str> = links
-        .captures_iter(&readme)
-        .map(|link| link.get(1).unwrap().as_str())
-        .collect();
-    assert!(targets.len() > 5, "{targets:?}");
-    for target in targets {
-        assert!(root().join(target).exists(), "{target}");
+    let mut targets = 0;
+    for (path, text) in documents() {
+        for link in links.captures_iter(&text) {
+            let target = path.parent().unwrap().join(&link[1]);
+            assert!(target.exists(), "{}: {}", path.display(), &link[1]);
+            targets += 1;
+        }
     }
+    assert!(targets > 20, "{targets}");
+}
+
+#[test]
+fn the_readme_is_short_and_lists_every_topic() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.lines().count() <= 150);
+    for topic in &TOPICS {
+        let link = format!("[{0}](src/manual/{0}.md)", topic.name);
+        assert!(readme.contains(&link), "{link}");
+    }
+    let files = fs::read_dir(root().join("src/manual")).unwrap().flatten();
+    let files = files.map(|file| file.file_name().into_string().unwrap());
+    let files: BTreeSet<String> = files.filter(|file| file.ends_with(".md")).collect();
+    let topics = TOPICS.iter().map(|topic| format!("{}.md", topic.name));
+    assert_eq!(files, topics.collect());
+}
+
+#[test]
+fn help_lists_every_command_and_topic() {
+    let listed = without_gpu(&["--help"], "").ended(0).stdout;
+    let (_, commands) = listed.split_once("Commands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let commands = commands
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let commands: Vec<&str> = commands
+        .map(|line| line.split_whitespace().next().unwrap())
+        .collect();
+    assert!(commands.contains(&"up"), "{commands:?}");
+    let help = without_gpu(&["help"], "").ended(0).stdout;
+    for name in commands
+        .iter()
+        .copied()
+        .chain(TOPICS.iter().map(|topic| topic.name))
+    {
+        assert!(help.contains(&format!("\n  {name} ")), "{name}: {help}");
+    }
+    for topic in &TOPICS {
+        for command in topic.commands {
+            assert!(commands.contains(command), "{}: {command}", topic.name);
+        }
+    }
+}
+
+#[test]
+fn help_shows_chapters_and_commands() {
+    for topic in &TOPICS {
+        let shown = without_gpu(&["help", topic.name], "").ended(0).stdout;
+        assert_eq!(shown, topic.text);
+    }
+    let up = without_gpu(&["help", "up"], "").ended(0).stdout;
+    assert_eq!(up, without_gpu(&["up", "--help"], "").ended(0).stdout);
+    assert!(
+        up.contains("Manual: mig-mps help security, mig-mps help profile"),
+        "{up}"
+    );
+    let unknown = without_gpu(&["help", "nothing"], "").ended(2).stderr;
+    assert!(unknown.contains("[possible values: "), "{unknown}");
 }
