@@ -26,7 +26,6 @@ const STYLES: Styles = Styles::styled()
 #[derive(Debug, Parser)]
 #[command(version, styles = STYLES, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -36,59 +35,59 @@ pub struct Cli {
 pub enum Command {
     /// Show GPUs and their MIG devices
     List(list::ListArgs),
-    /// Show what `up` would do, and whom it would disturb
+    /// Show what `up` would do, and whom it would disrupt
     ///
-    /// Changes nothing: per GPU what lies on it now and then, every action with its reason, the
+    /// Changes nothing. Shows the layout of each GPU now and then, every action with its reason, the
     /// clients that would lose their device, and what is in the way.
     Plan(plan::PlanArgs),
-    /// Bring this node to what a profile asks for
+    /// Apply a profile to this node
     ///
-    /// Shows the plan first, asks before anything that runs is disturbed, and reads the hardware
-    /// back when done. Running it again does nothing.
+    /// Shows the plan, asks before anything running is disrupted, and reads the hardware back afterwards.
+    /// Applying the same profile again does nothing.
     Up(up::UpArgs),
     /// Show MPS servers and their clients
     ///
-    /// Also what computes outside MPS and why, MPS daemons that mig-mps has not started, and what is not as
-    /// it should be, with what to do about it. Changes nothing and takes no lock.
+    /// Also shows programs outside MPS with the likely cause, MPS daemons that mig-mps did not start, and
+    /// problems with their remedy. Changes nothing and takes no lock.
     Status(status::StatusArgs),
     /// Show the logs of a device's daemon and server
     ///
-    /// control.log and server.log by time. Lines that were faults (!!), refusals (!) or harmless although they do
-    /// not read so (~) are marked and explained. Changes nothing and takes no lock.
+    /// Shows control.log and server.log by time. Faults (!!), refusals (!) and lines that are harmless
+    /// although they do not read so (~) are marked and explained. Changes nothing and takes no lock.
     Logs(logs::LogsArgs),
-    /// Change settings of a running daemon by hand
+    /// Change settings of a running daemon
     ///
-    /// They are for programs that start afterwards: clients keep what they started with. It is
-    /// recorded, and `plan` shows what differs from the profile; `up` takes it back.
+    /// Programs that start afterwards get the new settings; clients keep what they started with. The
+    /// change is recorded: `plan` shows how it differs from the profile, and `up` reverts it.
     Set(set::SetArgs),
     /// End a client's work on a device
     ///
-    /// Its server drops the client's GPU work, and its CUDA calls fail with error 810. The process itself
-    /// goes on and is sent a signal only if that is asked for; the other clients go on in any case.
+    /// The server drops the client's GPU work, and its CUDA calls fail with error 810. The process goes on
+    /// and gets a signal only with --signal. Other clients are not affected.
     Kill(kill::KillArgs),
-    /// End daemons and start them again as they are recorded
+    /// Restart daemons with their current settings
     ///
-    /// For a daemon that has died, hangs, was orphaned, or whose fault does not clear. Its settings stay, those
-    /// set by hand too. Refuses while there are clients, unless it may wait for them or end them. If a
-    /// start fails, what was ended is brought back.
+    /// For a daemon that died, hangs or lost its pipe directory, and for a fault that does not clear.
+    /// Settings made with `set` stay. Refuses while there are clients, unless --drain or --force is given.
+    /// If a start fails, the old daemon is started again.
     Restart(restart::RestartArgs),
-    /// End the daemons that `up` started
+    /// Stop the daemons that `up` started
     ///
-    /// Refuses while they have clients, unless it may wait for them or end them.
+    /// Refuses while they have clients, unless --drain or --force is given.
     Down(down::DownArgs),
-    /// Say whether a profile fits, without a GPU
+    /// Check whether a profile fits, without a GPU
     ///
-    /// Judges it as `up` would, on GPUs of the catalog: for the tests of a configuration repository.
-    /// It needs no driver, no root and no run directory.
+    /// Plans it as `up` would, for GPUs of the catalog: for the tests of a repository of profiles. Needs
+    /// no driver, no root and no run directory.
     Check(check::CheckArgs),
-    /// Turn a configuration of mig-parted into a profile
+    /// Convert a configuration of mig-parted to a profile
     ///
-    /// The same GPU and compute instances on the same GPUs. What a profile cannot say is refused, with
-    /// its line.
+    /// Makes the same GPU and compute instances on the same GPUs. What a profile cannot express is refused,
+    /// with its line.
     Import(import::ImportArgs),
-    /// Print what this node has as a profile
+    /// Print this node as a profile
     ///
-    /// The geometry, the names and the MPS settings: up with that profile does nothing here.
+    /// Prints the geometry, the names and the MPS settings; `up` with that profile does nothing here.
     Export(export::ExportArgs),
     /// Print a shell's completion script
     Completions(completions::CompletionsArgs),
@@ -211,7 +210,7 @@ fn run() -> ExitCode {
     }
 }
 
-/// What Ctrl-C means, depending on what it interrupts.
+/// Handles Ctrl-C, depending on what it interrupts.
 fn interrupted(phase: Phase) {
     match phase {
         Phase::Free => {

@@ -57,11 +57,11 @@ pub struct CommandError {
     /// The exit status it ends the program with.
     pub kind: ExitStatus,
     pub error: anyhow::Error,
-    /// What to do about it.
+    /// Advice, shown after the error.
     pub hints: Vec<String>,
 }
 
-/// What a command and its parts return.
+/// The result of a command and of its parts.
 pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 impl CommandError {

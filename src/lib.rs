@@ -1,19 +1,30 @@
 //! mig-mps turns one declarative file into GPUs that are partitioned with MIG and shared with MPS.
 //!
-//! Data flows one way. A [`profile`] says what is wanted, a [`node`] what is there, a [`plan`] what
-//! must happen and why; only [`apply`] changes the node, and it runs exactly the plan that was shown.
+//! Data flows one way. A [`profile`] is what is wanted, a [`node`] is a snapshot, a [`plan`] is what must happen and why.
+//! Only [`apply`] changes the node, and it runs exactly the plan that was shown.
 //!
 //! ```text
 //! profile.toml ─► Profile ─┐
 //!                          ├─► Plan ─► apply ─► Node (read back) ─► render
-//! NVML, host, run dir ─► Node ─┘
+//! NVML, host, state ─► Node ─┘
 //! ```
 //!
-//! Beside that way, [`plan::check`] plans for GPUs of the [`catalog`] where there is none, and [`convert`] makes
-//! profiles out of what other tools wrote and of what a node has.
+//! The rooms, from the ground up:
 //!
-//! [`commands`] stand on `apply`, `plan`, `node` and [`render`]; those on [`geometry`] and `profile`;
-//! the three doors to the outside are [`nvml`], [`mps`] and [`host`]. Nothing below `commands` prints.
+//! - [`config`]: environment variables, default paths, names of programs
+//! - [`geometry`], [`settings`]: pure values
+//! - [`host`]: processes, users, files, limits; one root prefix
+//! - [`catalog`], [`profile`]: GPU models as data, the profile file
+//! - [`nvml`], [`mps`]: the doors to the driver and to one MPS daemon
+//! - [`logs`]: following, rotating and explaining MPS logs
+//! - [`state`]: the run directory
+//! - [`node`]: the snapshot
+//! - [`plan`]: pure planning, also for GPUs that are not there
+//! - [`convert`]: mig-parted and nodes to profiles
+//! - [`apply`]: runs a plan, with rollback
+//! - [`render`], [`manual`]: tables, JSON, questions; the manual
+//! - [`error`]: exit statuses and hints
+//! - [`commands`], [`cli`]: the subcommands
 
 pub mod apply;
 pub mod catalog;

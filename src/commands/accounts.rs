@@ -1,5 +1,5 @@
-//! Whom a profile names must be there before anything is touched. Not on loading: the file may be for
-//! another machine.
+//! The users and groups that a profile names, checked before anything is touched. Not on loading: the profile may be
+//! for another machine.
 
 use std::io;
 use std::path::Path;
@@ -12,10 +12,7 @@ use crate::profile::{Profile, ProfileError, nearest};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// Refuses a profile that serves a user or a group whom this machine does not know.
-///
-/// # Errors
-/// A [`ProfileError`] with the place where it is said.
+/// Refuses a profile that serves a user or a group that this machine does not know.
 pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
     for (serve, span) in &profile.serves {
         let (what, name, found, list) = match serve {
@@ -42,12 +39,9 @@ pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// Refuses run and log directories that whom the profile serves could not reach.
-///
-/// # Errors
-/// [`MpsError::KeptOut`] with the directory that is closed.
+/// Refuses run and log directories that a served user cannot reach.
 pub(super) fn check_ways(profile: &Profile, home: &Home) -> Result<()> {
-    // What is not there yet is made so that everybody may enter.
+    // A missing directory is made so that everybody can enter.
     let pipe = RunDir::at(&home.run).pipe_dir("a-device");
     let log = home.log.join("a-device/control.log");
     for (serve, _) in &profile.serves {

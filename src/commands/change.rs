@@ -17,7 +17,7 @@ use crate::plan::{Plan, Refusal};
 use crate::render::{Consent, Ui};
 use crate::state::RunDir;
 
-/// What to do about clients in the way.
+/// The hint about clients in the way.
 pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
 
 /// The flags of every command that changes the node.
@@ -57,15 +57,15 @@ pub(super) struct Change<'a> {
     pub(super) on_failure: OnFailure,
     pub(super) look: Look,
     pub(super) planner: &'a dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal>,
-    /// What else there is to say with a plan.
+    /// Notes shown with a plan.
     pub(super) remark: &'a dyn Fn(&Node, &Plan),
-    /// What a command does that its own name asks for needs no consent.
+    /// False if the plan does only what the command's own name asks for.
     pub(super) needs_consent: &'a dyn Fn(&Plan) -> bool,
     /// Plans again afterwards: a node that reads back as something else is an error.
     pub(super) verify: bool,
 }
 
-/// What a change came to.
+/// The outcome of a change.
 pub(super) enum Outcome {
     /// The plan was shown, and that was all.
     Shown,
@@ -76,10 +76,10 @@ pub(super) enum Outcome {
 pub(super) struct Changed {
     /// Nobody else changes anything until this is dropped.
     pub(super) lock: Lock,
-    /// What was carried out; empty where somebody else had done it meanwhile.
+    /// The actions that were carried out; none if somebody else had done them meanwhile.
     pub(super) plan: Plan,
     pub(super) after: Node,
-    /// What failed of daemons that run as other users; everything else was done.
+    /// Failures of daemons that run as other users; everything else was done.
     pub(super) failed: Option<ApplyError>,
 }
 

@@ -13,17 +13,16 @@ use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::profile::Profile;
 use crate::render::Ui;
 
-/// The flags of `check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// What is wanted (TOML)
+    /// Profile to check (TOML)
     #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
     profile: Option<PathBuf>,
-    /// Judge it on a node of these GPUs, in the order of their indices, such as a100-80gb:8;
-    /// without this, on every model that its selectors can mean
+    /// Check it on a node of these GPUs, in the order of their indices, such as a100-80gb:8
+    /// [default: every model that its selectors can match]
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]", conflicts_with = "models")]
     gpus: Vec<GpuArgument>,
-    /// List the models instead, and how sure each entry is
+    /// List the models, and how certain each entry is
     #[arg(long, conflicts_with = "profile")]
     models: bool,
     /// Print JSON
@@ -31,10 +30,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// Says whether a profile fits, without a GPU.
-///
-/// # Errors
-/// A bad profile, and one that does not fit.
+/// Checks whether a profile fits, without a GPU.
 pub fn run(args: &CheckArgs, ui: &Ui) -> Result<ExitStatus> {
     let Some(path) = &args.profile else {
         ui.models(catalog::models(), catalog::incomplete(), args.json)?;

@@ -6,7 +6,6 @@ use clap_complete::Shell;
 use crate::error::{ExitStatus, Result};
 use crate::render::Ui;
 
-/// The flags of `completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// Which shell's
@@ -14,9 +13,6 @@ pub struct CompletionsArgs {
 }
 
 /// Prints a shell's completion script.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<ExitStatus> {
     // Hidden subcommands would be completed too.
     let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());

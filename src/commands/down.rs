@@ -15,7 +15,6 @@ use crate::plan::{self, Action, Down, Plan};
 use crate::render::Ui;
 use crate::state::RunDir;
 
-/// The flags of `down`.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
@@ -45,7 +44,7 @@ pub struct DownArgs {
     purge: bool,
 }
 
-/// What `--disable-mig` may come to.
+/// A warning about `--disable-mig`.
 const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
                      may not allow: the GPU then cannot be used until the machine is rebooted.";
 
@@ -121,7 +120,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
     Ok(ExitStatus::Done)
 }
 
-/// Whether it switches MIG mode off on a GPU that wants a reset for it.
+/// True if it switches MIG mode off on a GPU that needs a reset for that.
 fn may_need_reset(plan: &Plan) -> bool {
     plan.gpus.iter().any(|gpu| gpu.due.is_some())
 }
@@ -150,7 +149,7 @@ fn remark_on_what_was_put_aside(run_dir: &RunDir, ui: &Ui) {
     }
 }
 
-/// `--destroy-mig` destroys what mig-mps made; whoever gave it wants to know what that was not.
+/// Names the instances that `--destroy-mig` leaves alone.
 fn remark_on_what_stays(node: &Node, ui: &Ui) {
     let staying: Vec<String> = node
         .gpus
@@ -186,7 +185,7 @@ fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
     }
 }
 
-/// How long the removal of what users may have written can take.
+/// The time limit for the removal of files that users may have written.
 const PURGE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Removes the logs and put-aside pipe directories of the devices taken down; where all were, those of earlier daemons

@@ -1,4 +1,4 @@
-//! Waiting for clients to end.
+//! Waiting for clients to exit.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use crate::error::Result;
 use crate::plan::Refusal;
 use crate::render::Ui;
 
-/// Between two looks at who is still there.
+/// The interval between two snapshots.
 const POLL: Duration = Duration::from_millis(500);
 
-/// How long clients get who shall end at once: `quit -t` takes whole seconds.
+/// The time that clients get before `--force` ends them: `quit -t` takes whole seconds.
 pub(super) const AT_ONCE: u32 = 1;
 
-/// For how long clients are waited for, from the first wait on: what a question takes does not count.
+/// The time to wait for clients, from the first wait on: the time at a question does not count.
 #[derive(Debug)]
 pub(super) struct Drain {
     limit: Duration,
@@ -21,7 +21,6 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// For so many seconds, or not at all.
     pub(super) fn of(seconds: Option<u32>) -> Self {
         Self {
             limit: Duration::from_secs(seconds.unwrap_or(0).into()),
@@ -29,7 +28,7 @@ impl Drain {
         }
     }
 
-    /// Whether there is time left for the clients that keep a plan from being carried out.
+    /// True if clients are in the way, and there is time left for them to exit.
     pub(super) fn allows(&self, refusal: &Refusal) -> bool {
         in_use(refusal).is_some() && self.left().is_some()
     }
@@ -57,7 +56,7 @@ impl Drain {
                 ));
                 said = waiting_for;
             }
-            // A client's end announces itself to nobody but its server.
+            // Only its server notices when a client exits.
             std::thread::sleep(POLL.min(left));
         }
     }
@@ -77,7 +76,7 @@ fn in_use(refusal: &Refusal) -> Option<usize> {
     }
 }
 
-/// Reads `30`, `30s`, `5m` or `1h`.
+/// Parses `30`, `30s`, `5m` or `1h`.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
     let (number, unit) = match text.char_indices().last() {
         Some((at, 's')) => (&text[..at], 1),

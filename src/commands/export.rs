@@ -11,15 +11,13 @@ use crate::node::{Look, observe};
 use crate::render::Ui;
 use crate::state::RunDir;
 
-/// The flags of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// In which form
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Toml)]
     format: Format,
 }
 
-/// A form to export in.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// A profile of mig-mps: geometry, names and MPS settings
@@ -28,10 +26,7 @@ enum Format {
     MigParted,
 }
 
-/// Prints what the node has as a profile.
-///
-/// # Errors
-/// Where NVML does not answer, or the node has nothing that a profile could say.
+/// Prints the node as a profile.
 pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let node = observe(environment, Look::Offers)?;
     match args.format {
@@ -43,7 +38,7 @@ pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<Exit
             }
         }
         Format::Toml => {
-            // A caller without a directory for daemons has none either.
+            // A caller without a run directory has no daemons either.
             let nowhere = || PathBuf::from("/run/mig-mps");
             let home = environment
                 .home()

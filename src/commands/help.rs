@@ -9,7 +9,6 @@ use crate::error::{CommandError, ExitStatus, Result};
 use crate::manual::TOPICS;
 use crate::render::Ui;
 
-/// The flags of `help`.
 #[derive(Args, Debug)]
 pub struct HelpArgs {
     /// Command, or topic of the manual

@@ -13,51 +13,33 @@ use crate::host::read_text;
 use crate::profile::Profile;
 use crate::render::Ui;
 
-/// The flags of `import`.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// A configuration file of mig-parted (YAML); - for standard input
+    /// Configuration file of mig-parted (YAML), or - for standard input
     #[arg(value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
-    /// Which of its configurations; not needed where it has one
+    /// Configuration to import, if the file has several
     #[arg(long, short, value_name = "NAME")]
     config: Option<String>,
-    /// Write the profile to this new file instead of standard output
+    /// Write the profile to this new file [default: standard output]
     #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// Take mig-enabled: false as mig = false, for which a daemon is started; without this, such GPUs
-    /// are left alone
+    /// Import mig-enabled: false as mig = false, which starts a daemon [default: leave such GPUs alone]
     #[arg(long)]
     serve_whole: bool,
 }
 
-/// Why it is not known what to import.
+/// The file cannot be read, or it is unclear what to import.
 #[derive(Debug, Error)]
 pub enum ImportError {
-    /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// There are several.
+    Unreadable { path: PathBuf, error: io::Error },
     #[error("{} has {} configurations: choose one with --config:\n  {}", path.display(), names.len(), names.join("\n  "))]
-    WhichOne {
-        /// The file.
-        path: PathBuf,
-        /// Their names.
-        names: Vec<String>,
-    },
-    /// There is none of that name.
+    WhichOne { path: PathBuf, names: Vec<String> },
     #[error("{} has no configuration \"{wanted}\"; it has:\n  {}", path.display(), names.join("\n  "))]
     NoSuchOne {
-        /// The file.
         path: PathBuf,
-        /// What was asked for.
         wanted: String,
-        /// The names there are.
         names: Vec<String>,
     },
 }
@@ -68,10 +50,7 @@ impl From<ImportError> for CommandError {
     }
 }
 
-/// Turns a configuration of mig-parted into a profile.
-///
-/// # Errors
-/// What cannot be read, or cannot be said in a profile.
+/// Converts a configuration of mig-parted to a profile.
 pub fn run(args: &ImportArgs, ui: &Ui) -> Result<ExitStatus> {
     let text = read(&args.file).map_err(|error| ImportError::Unreadable {
         path: shown(&args.file).to_owned(),
@@ -99,7 +78,7 @@ fn read(path: &Path) -> io::Result<String> {
     read_text(File::open(path)?)
 }
 
-/// What a file is called by in messages.
+/// The name of a file in messages.
 fn shown(path: &Path) -> &Path {
     if path == Path::new("-") {
         return Path::new("standard input");
@@ -128,7 +107,7 @@ fn choose<'a>(args: &ImportArgs, spec: &'a mig_parted::Spec) -> Result<&'a str, 
     }
 }
 
-/// A file that is there may have been edited since: it is not replaced.
+/// Writes a new file. An existing one may have been edited, and is not replaced.
 fn write_new(path: &Path, text: &str) -> Result<()> {
     let mut file = OpenOptions::new()
         .write(true)

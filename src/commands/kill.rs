@@ -13,15 +13,14 @@ use crate::plan::{self, Kill, Victim};
 use crate::render::{Consent, Ui};
 use crate::state::RunDir;
 
-/// The flags of `kill`.
 #[derive(Args, Debug)]
 pub struct KillArgs {
-    /// The device: its name, its UUID, or the unique beginning of that
+    /// Device: its name, its UUID, or a unique prefix of one
     device: String,
-    /// The clients: their process ids, as `status` shows them
+    /// Process ids of clients, as `status` shows them
     #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(u32).range(1..))]
     pids: Vec<u32>,
-    /// Then also send each process a signal, TERM if none is named, and wait for its end
+    /// Then send each process a signal [default: TERM], and wait until it exits
     ///
     /// Without it a process is sent none: its CUDA calls fail with error 810, and what it makes of that is its
     /// own business.
@@ -61,9 +60,6 @@ impl Signal {
 }
 
 /// Ends the work of clients on a device.
-///
-/// # Errors
-/// See [`ExitStatus`] for what each ends the program with.
 pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     raise_memory()?;
     let programs = environment.mps_programs()?;

@@ -1,4 +1,4 @@
-//! What `up` does about logs that have grown too large. It never fails for it.
+//! Rotation of large logs by `up`, which never fails because of them.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::host::{Environment, Home};
 use crate::node::Node;
 use crate::render::Ui;
 
-/// Puts large logs aside where there is nothing else to do: without any there is nothing to lock either.
+/// Rotates large logs if there are any, under a lock of its own.
 pub(super) fn put_aside(node: &Node, home: &Home, environment: &Environment, ui: &Ui) {
     if !apply::has_large_logs(node, home) {
         return;
     }
-    // Nobody need wait for that: the next `up` finds them as well.
+    // Not worth a wait: the next `up` finds them as well.
     match locked_within(environment, home, Duration::ZERO) {
         Ok(_lock) => put_aside_under_lock(node, home, environment, ui),
         Err(error) => ui.note(&format!("large logs could not be put aside: {error:#}")),
     }
 }
 
-/// Puts large logs aside; the lock is held.
+/// Rotates large logs. The caller holds the lock.
 pub(super) fn put_aside_under_lock(node: &Node, home: &Home, environment: &Environment, ui: &Ui) {
     for note in apply::put_logs_aside(environment, node, home) {
         ui.note(&note);

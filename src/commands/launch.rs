@@ -1,5 +1,5 @@
-//! `mig-mps launch`, the helper that runs the control program as another user or within limits. Nobody calls it by
-//! hand, and it runs no other program.
+//! `mig-mps launch`, the helper that runs the control program as another user or within limits. It is internal, and
+//! runs no other program.
 
 use std::convert::Infallible;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,6 @@ use crate::host::Environment;
 use crate::host::Limits;
 use crate::mps::{Invocation, Task};
 
-/// What to become, and what for.
 #[derive(Debug, Parser)]
 #[command(name = crate::host::LAUNCH)]
 pub struct LaunchArgs {

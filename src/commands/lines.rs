@@ -1,11 +1,9 @@
 use std::str::FromStr;
 
-/// How many lines of a log.
+/// A number of lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lines {
-    /// `all`
     All,
-    /// The last ones.
     Last(usize),
 }
 

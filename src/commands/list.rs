@@ -7,7 +7,6 @@ use crate::host::Environment;
 use crate::node::{Look, observe};
 use crate::render::Ui;
 
-/// The flags of `list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Also show what each GPU offers: profiles, placements, how many more fit
@@ -19,9 +18,6 @@ pub struct ListArgs {
 }
 
 /// Shows GPUs and their MIG devices.
-///
-/// # Errors
-/// Where NVML does not answer.
 pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let node = observe(environment, Look::Offers)?;
     if args.json {

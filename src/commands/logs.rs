@@ -11,45 +11,41 @@ use crate::mps::{Entry, Folder, LogDir, LogFile, LogLine, Past, Woken, merge};
 use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
 
-/// The flags of `logs`.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {
-    /// The device: its name, its UUID, or the unique beginning of that; also of one whose daemon has ended
+    /// Device: its name, its UUID, or a unique prefix of one; its daemon may have ended
     device: String,
-    /// Go on showing what is added, until Ctrl-C (exit status 130)
+    /// Show new lines until Ctrl-C (exit status 130)
     #[arg(long, short)]
     follow: bool,
-    /// How many lines to begin with, the last ones; all of them with "all" [default: 40 on a terminal, else all]
+    /// Number of last lines to show, or "all" [default: 40 on a terminal, else all]
     #[arg(long, short = 'n', value_name = "N")]
     lines: Option<Lines>,
-    /// Only server.log: what the MPS server and its clients write
+    /// Show only server.log, which the MPS server and its clients write
     #[arg(long, conflicts_with = "control")]
     server: bool,
-    /// Only control.log: what the control daemon writes
+    /// Show only control.log, which the control daemon writes
     #[arg(long)]
     control: bool,
     /// Show control sessions line by line, with every answer
     #[arg(long)]
     sessions: bool,
-    /// Print JSON, an object a line
+    /// Print JSON, one object per line
     ///
-    /// It has time, file, tag, pid, text, kind (session, benign, ordinary, refusal, fault, unknown) and meaning; what
-    /// a line does not have is null.
+    /// Each has time, file, tag, pid, text, kind (session, benign, ordinary, refusal, fault, unknown) and meaning;
+    /// what a line lacks is null.
     #[arg(long)]
     json: bool,
 }
 
-/// How many lines a person is shown.
+/// The number of lines on a terminal.
 const ENOUGH: usize = 40;
 
-/// How much is written at once.
+/// The number of entries that are written at once.
 const CHUNK: usize = 4096;
 
 /// Shows the logs of a device's daemon.
-///
-/// # Errors
-/// Where there is no such device, or its logs cannot be read.
 pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let device = find(&args.device, environment, ui)?;
     let title = device.title();
@@ -97,8 +93,8 @@ pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
     }
 }
 
-/// Finds a device's logs by what is recorded and by what lies there; only then the driver is asked, who may not
-/// answer where something is wrong.
+/// Finds a device's logs by its record and by the log directories. Only then asks the driver, which may not answer
+/// when something is wrong.
 fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
     let logs = Logs::read(environment);
     for hidden in &logs.hidden {
@@ -140,7 +136,7 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
     )))
 }
 
-/// The logs that are wanted and can be read; what cannot is said to be so.
+/// Returns the wanted logs that can be read, and names the others.
 fn readable(dir: &LogDir, args: &LogsArgs, ui: &Ui) -> Result<Vec<LogFile>> {
     let wanted: &[LogFile] = match (args.control, args.server) {
         (true, _) => &[LogFile::Control],
@@ -176,7 +172,7 @@ fn read(
     logs.iter().map(read).collect()
 }
 
-/// Where lines go.
+/// Shows lines of logs in the wanted form.
 struct Output<'a> {
     args: &'a LogsArgs,
     ui: &'a Ui,
@@ -189,7 +185,7 @@ impl Output<'_> {
         !self.args.sessions && !self.args.json
     }
 
-    /// How many lines of each log make so many on the screen.
+    /// Returns the number of lines of each log that make the wanted number on the screen.
     fn enough(
         &self,
         dir: &LogDir,
@@ -212,7 +208,7 @@ impl Output<'_> {
         }
     }
 
-    /// Shows what has been written, and says what is to be known about it.
+    /// Shows the lines that exist, and notes about them.
     fn begin(
         &mut self,
         pasts: Vec<Past>,
@@ -241,7 +237,7 @@ impl Output<'_> {
         self.print(&entries[skipped(entries.len(), lines)..])
     }
 
-    /// Shows lines that are new.
+    /// Shows new lines.
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
         if self.args.json {
             let mut chunks = lines.chunks(CHUNK);
@@ -269,17 +265,17 @@ impl Output<'_> {
     }
 }
 
-/// How many come before the last so many.
+/// The number of entries before the last `lines`.
 fn skipped(all: usize, lines: Option<usize>) -> usize {
     lines.map_or(0, |lines| all.saturating_sub(lines))
 }
 
-/// Whether so many lines asked for were more than there are.
+/// True if the log has no more lines than were asked for.
 fn is_whole(past: &Past, asked: Option<usize>) -> bool {
     asked.is_none_or(|asked| past.lines.len() < asked || past.cut.is_some())
 }
 
-/// The lines of the logs by time, from where on all of them are known.
+/// Merges the logs by time, from the moment since which all of them are known.
 fn joined(pasts: Vec<Past>, asked: Option<usize>) -> Vec<LogLine> {
     let begins = pasts.iter().filter(|past| !is_whole(past, asked));
     let from = begins

@@ -8,7 +8,6 @@ use clap_mangen::Man;
 
 use crate::error::{Context as _, ExitStatus, Result};
 
-/// The flags of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
     /// Directory for the pages; created if it does not exist

@@ -1,4 +1,4 @@
-//! A file per subcommand: its flags, then its story from top to bottom.
+//! A file per subcommand: its arguments with their help, then its story.
 
 mod accounts;
 mod change;
@@ -36,10 +36,10 @@ use crate::render::Ui;
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
-/// For how long another change is waited for.
+/// The time to wait for another change.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
-/// How closely a plan for that profile has to look: what GPUs offer counts only where some shall be partitioned.
+/// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
 fn look_for(profile: &Profile) -> Look {
     if profile.partitions() {
         Look::Plan
@@ -53,10 +53,10 @@ fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
     locked_within(environment, home, LOCK_LIMIT)
 }
 
-/// The same, waiting so long for another change.
+/// The same, with a limit of its own.
 fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Result<Lock> {
     let run_dir = RunDir::at(&home.run);
-    // Found out before anything is touched.
+    // Before anything is touched.
     let directory = run_dir.make().context("cannot use the run directory")?;
     let logs = Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
     let identity = |directory: &Directory| {
@@ -78,7 +78,7 @@ fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Res
     )?)
 }
 
-/// Says what may go wrong with MPS on this driver, and with these memory limits.
+/// Warns of what may go wrong with MPS on this driver, and with these memory limits.
 fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
     let program = node.map(Node::control_program);
     if let Some(node) = node
@@ -96,9 +96,9 @@ fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
     }
 }
 
-/// Tells of a change that was killed: until another one goes on, what it had stopped stays so.
+/// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
 fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
-    // Whoever has no run directory, or may not read the journal in it, can do nothing about it.
+    // Without a run directory, or access to its journal, the caller can do nothing about it.
     let Ok(home) = environment.home() else { return };
     if let Ok(Some(journal)) = RunDir::at(&home.run).journal()
         && journal.is_of_the_dead(&environment.host)
@@ -109,8 +109,7 @@ fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
     }
 }
 
-/// Tells of a change that was killed, and picks up what it has left; the command then goes on from
-/// what is there. Tells whether there was one.
+/// Picks up what a killed change has left, and reports it. Returns true if there was one.
 fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<bool> {
     let run_dir = RunDir::at(&home.run);
     let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;

@@ -13,10 +13,9 @@ use crate::profile::Profile;
 use crate::render::Ui;
 use crate::state::RunDir;
 
-/// The flags of `plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// What is wanted (TOML)
+    /// Profile to plan for (TOML)
     #[arg(value_hint = clap::ValueHint::FilePath)]
     profile: PathBuf,
     /// Print JSON
@@ -28,9 +27,6 @@ pub struct PlanArgs {
 }
 
 /// Shows what `up` would do, and whom it would disturb.
-///
-/// # Errors
-/// See [`ExitStatus`] for what each ends the program with.
 pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;

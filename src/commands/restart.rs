@@ -10,7 +10,6 @@ use crate::node::Look;
 use crate::plan;
 use crate::render::Ui;
 
-/// The flags of `restart`.
 #[derive(Args, Debug)]
 pub struct RestartArgs {
     /// Devices: a name, a UUID, or a unique prefix of one

@@ -12,7 +12,6 @@ use crate::plan;
 use crate::profile::Assignment;
 use crate::render::Ui;
 
-/// The flags of `set`.
 #[derive(Args, Debug)]
 pub struct SetArgs {
     /// Device: its name, its UUID, or a unique prefix of one

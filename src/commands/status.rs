@@ -10,22 +10,21 @@ use crate::host::Environment;
 use crate::node::{Look, Node, Observer, observe};
 use crate::render::{Key, Screen, StatusColumn, Ui};
 
-/// The flags of `status`.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Only these devices: a name, a UUID, or the unique beginning of one
+    /// Only these devices: a name, a UUID, or a unique prefix of one
     #[arg(value_name = "DEVICE")]
     devices: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print the schema of that JSON, and nothing else
+    /// Print the schema of that JSON
     #[arg(long, conflicts_with_all = ["json", "devices", "watch", "columns", "exit_code"])]
     json_schema: bool,
-    /// Show it live, and look again every S seconds [default: 2]; q leaves
+    /// Refresh every S seconds [default: 2] until q is pressed
     ///
-    /// Lines that have changed since the last look are marked with *. While nothing changes, nothing is
-    /// asked of the daemons, and nothing added to their logs.
+    /// Changed lines are marked with *. While nothing changes, no daemon is asked, and nothing is added to
+    /// its log.
     #[arg(
         long,
         value_name = "S",
@@ -36,7 +35,7 @@ pub struct StatusArgs {
         conflicts_with_all = ["json", "exit_code"],
     )]
     watch: Option<Duration>,
-    /// Show these columns of the devices, and in this order
+    /// Show these columns of devices, in this order
     #[arg(
         long,
         value_delimiter = ',',
@@ -44,20 +43,17 @@ pub struct StatusArgs {
         conflicts_with = "json"
     )]
     columns: Vec<StatusColumn>,
-    /// Exit with 3 when something is not as it should be
+    /// Exit with 3 if there is a problem
     ///
-    /// That is: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
-    /// server that outlived its daemon; a program that computes outside MPS on a device that is served; two daemons on one device; a foreign
-    /// daemon that sees all GPUs or uses the default pipe directory; an interrupted change; a GPU that cannot
-    /// be read.
+    /// Problems are: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
+    /// server that outlived its daemon; a program outside MPS on a device that has a daemon; two daemons on
+    /// one device; a foreign daemon that sees all GPUs or uses the default pipe directory; an interrupted
+    /// change; a GPU that cannot be read.
     #[arg(long)]
     exit_code: bool,
 }
 
 /// Shows MPS servers and their clients.
-///
-/// # Errors
-/// Where NVML does not answer, or a device is not there.
 pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     if args.json_schema {
         ui.status_schema()?;
@@ -79,7 +75,7 @@ pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<Exit
     Ok(ExitStatus::Done)
 }
 
-/// Shows them again and again until somebody has seen enough.
+/// Shows the status again and again until the user quits.
 fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(CommandError::failed(
@@ -141,7 +137,7 @@ fn head(every: Duration) -> String {
     )
 }
 
-/// `2`, `0.5`; at least a tenth of a second.
+/// Parses `2` or `0.5`; at least a tenth of a second.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()

@@ -17,7 +17,6 @@ use crate::render::Ui;
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// The flags of `up`.
 #[derive(Args, Debug)]
 pub struct UpArgs {
     /// Profile to apply (TOML)
@@ -34,7 +33,7 @@ pub struct UpArgs {
     stop_holders: bool,
 }
 
-/// Brings the node to what the profile asks for.
+/// Applies the profile to the node.
 pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
@@ -110,7 +109,7 @@ fn record(profile: &Profile, home: &Home, node: &Node) -> Result<()> {
     Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
 }
 
-/// What the MPS default surprises people with, said when daemons are started.
+/// Explains the MPS default that surprises people, when daemons were started with it.
 fn remark(node: &Node, plan: &Plan, ui: &Ui) {
     let one_at_a_time = plan.steps().any(
         |step| matches!(&step.action, Action::Start(start) if *start.serve() == Serve::OneAtATime),
