@@ -25,6 +25,7 @@ pub mod error;
 
 pub mod geometry;
 pub mod host;
+pub mod logs;
 pub mod mps;
 pub mod node;
 pub mod nvml;

@@ -133,7 +133,7 @@ fn end(
             }
         }
     }
-    let is_off = daemon.loses_client(victim.server, pid, interrupt)?;
+    let is_off = daemon.await_client_exit(victim.server, pid, interrupt)?;
     if !is_off && !interrupt.is_asked() {
         return Err(Cause::StillClient);
     }
