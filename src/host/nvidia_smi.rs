@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::child::in_its_words;
-use super::{RunError, plain_command, run};
+use super::system_command::{printed, system_command};
+use super::{RunError, run};
 
 /// How long a reset may take: seconds for a GPU alone, longer where a fabric manager takes part.
 const RESET_LIMIT: Duration = Duration::from_secs(180);
@@ -92,18 +92,18 @@ impl NvidiaSmi {
 
     /// Resets one GPU, named by its bus id as `/sys/bus/pci/devices` spells it. All its GPU
     /// instances are gone then, and a pending MIG mode is the current one. Nobody may have the GPU
-    /// open, this process included: see [`Nvml::aside`](crate::nvml::Nvml::aside).
+    /// open, this process included: see [`Nvml::while_shut_down`](crate::nvml::Nvml::while_shut_down).
     ///
     /// # Errors
     /// [`ResetError`]
     pub fn reset(&self, pci: &str) -> Result<(), ResetError> {
-        let mut command = plain_command(&self.program);
+        let mut command = system_command(&self.program);
         command.args(["--gpu-reset", "-i", pci]);
         let output = run(&mut command, "", RESET_LIMIT).map_err(|error| ResetError::Program {
             pci: pci.to_owned(),
             error,
         })?;
-        let (pci, said) = (pci.to_owned(), in_its_words(&output));
+        let (pci, said) = (pci.to_owned(), printed(&output));
         match output.status {
             status if !status.success() => Err(ResetError::Refused { pci, status, said }),
             _ if !said.contains("was successfully reset") => Err(ResetError::Strange { pci, said }),

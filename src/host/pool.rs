@@ -7,6 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
+/// What to do where the system starts no more threads or processes.
+pub const MORE_PROCESSES: &str =
+    "allow this user more processes (ulimit -u, pids.max of the cgroup), or end some";
+
 /// A piece of work, which may hand more work to the pool that carries it out.
 pub type Job<'a> = Box<dyn FnOnce(&Pool<'a>) + Send + 'a>;
 

@@ -15,7 +15,7 @@ impl Fake {
         let path = std::env::temp_dir().join(name);
         // Written by another process: one that this one had open for writing while another test
         // starts a program could not be executed (`ETXTBSY`).
-        let mut shell = super::plain_command("/bin/sh".as_ref());
+        let mut shell = super::system_command::system_command("/bin/sh".as_ref());
         shell
             .args(["-c", "cat >\"$0\"; chmod 755 \"$0\""])
             .arg(&path);

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::mps_program::{MpsProgram, is_daemon};
 use super::{Daemon, MpsError};
-use crate::host::{Held, Host, Pid, Process, Uid};
+use crate::host::{Host, Pid, Process, ProcessHandle, Uid};
 
 /// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
 const TERM_LIMIT: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl Daemon {
                 .filter(|found| found.program == program)
                 .filter_map(|found| {
                     let pid = found.process.pid;
-                    Some((pid, host.hold(pid, found.process.started)?))
+                    Some((pid, host.open_process(pid, found.process.started)?))
                 });
             left.extend(end_all(&held.collect::<Vec<_>>()));
         }
@@ -83,7 +83,7 @@ pub fn serves_in(process: &Process, pipe: &Path) -> bool {
 }
 
 /// Ends processes by SIGTERM, and by SIGKILL if they do not exit. Returns those that the kernel does not end.
-pub(super) fn end_all(processes: &[(Pid, Held)]) -> Vec<Pid> {
+pub(super) fn end_all(processes: &[(Pid, ProcessHandle)]) -> Vec<Pid> {
     for (_, held) in processes {
         let _ = held.signal(Signal::TERM);
         // A stopped process receives SIGTERM only after SIGCONT.
@@ -93,7 +93,7 @@ pub(super) fn end_all(processes: &[(Pid, Held)]) -> Vec<Pid> {
 }
 
 /// Kills the processes that have not exited after the limit. Returns those that the kernel does not end.
-pub(super) fn kill_all_after(processes: &[(Pid, Held)], limit: Duration) -> Vec<Pid> {
+pub(super) fn kill_all_after(processes: &[(Pid, ProcessHandle)], limit: Duration) -> Vec<Pid> {
     let until = std::time::Instant::now() + limit;
     for (_, held) in processes {
         if !held.ends_within(until.saturating_duration_since(std::time::Instant::now())) {
@@ -101,8 +101,9 @@ pub(super) fn kill_all_after(processes: &[(Pid, Held)], limit: Duration) -> Vec<
         }
     }
     let until = std::time::Instant::now() + KILL_LIMIT;
-    let is_left =
-        |held: &Held| !held.ends_within(until.saturating_duration_since(std::time::Instant::now()));
+    let is_left = |held: &ProcessHandle| {
+        !held.ends_within(until.saturating_duration_since(std::time::Instant::now()))
+    };
     let left = processes.iter().filter(|(_, held)| is_left(held));
     left.map(|(pid, _)| *pid).collect()
 }

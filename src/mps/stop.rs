@@ -4,7 +4,7 @@ use super::mps_program::MpsProgram;
 use super::processes::{end_all, kill_all_after, list_pids, serves_in};
 use super::session::NO_DAEMON;
 use super::{Daemon, MpsError, ServerState, ServerStatus};
-use crate::host::{Held, Host, Pid, RunError, StartTime};
+use crate::host::{Host, Pid, ProcessHandle, RunError, StartTime};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Daemon {
     ) -> Result<(), MpsError> {
         // Includes servers that outlived an earlier daemon.
         let servers = self.servers(host, daemon.0);
-        let Some(held) = host.hold(daemon.0, daemon.1) else {
+        let Some(held) = host.open_process(daemon.0, daemon.1) else {
             return self.ended(&kill_all_after(&servers, Duration::ZERO));
         };
         match means {
@@ -113,19 +113,19 @@ impl Daemon {
     pub fn kill_servers(&self, host: &Host, servers: &[(Pid, StartTime)]) -> Result<(), MpsError> {
         let held = servers
             .iter()
-            .filter_map(|&(pid, started)| Some((pid, host.hold(pid, started)?)));
+            .filter_map(|&(pid, started)| Some((pid, host.open_process(pid, started)?)));
         self.ended(&kill_all_after(&held.collect::<Vec<_>>(), Duration::ZERO))
     }
 
     /// Returns the servers of a daemon, and those in its directory without a daemon.
-    fn servers(&self, host: &Host, daemon: Pid) -> Vec<(Pid, Held)> {
+    fn servers(&self, host: &Host, daemon: Pid) -> Vec<(Pid, ProcessHandle)> {
         let table = host.processes().unwrap_or_default();
         let servers = table.iter().filter(|process| {
             MpsProgram::of(process) == Some(MpsProgram::Server)
                 && (process.parent == daemon || serves_in(process, &self.pipe))
         });
         servers
-            .filter_map(|server| Some((server.pid, host.hold(server.pid, server.started)?)))
+            .filter_map(|server| Some((server.pid, host.open_process(server.pid, server.started)?)))
             .collect()
     }
 
@@ -134,8 +134,8 @@ impl Daemon {
     fn end_by_signals(
         &self,
         daemon: Pid,
-        held: Held,
-        servers: &[(Pid, Held)],
+        held: ProcessHandle,
+        servers: &[(Pid, ProcessHandle)],
     ) -> Result<(), MpsError> {
         let mut left = end_all(&[(daemon, held)]);
         left.extend(kill_all_after(servers, EXIT_LIMIT));
@@ -154,7 +154,7 @@ impl Daemon {
     }
 
     /// Asks the daemon to quit, and retries while that is refused.
-    fn quit(&self, held: &Held, patience: Patience) -> Quit {
+    fn quit(&self, held: &ProcessHandle, patience: Patience) -> Quit {
         let (quit, limit) = match patience {
             Patience::Idle => ("quit\n".to_owned(), QUIT_LIMIT),
             Patience::Force(seconds) => (
@@ -189,7 +189,7 @@ impl Daemon {
     }
 
     /// Terminates the clients that answer in time. The following quit ends the others.
-    fn terminate_clients(&self, servers: &[(Pid, Held)]) {
+    fn terminate_clients(&self, servers: &[(Pid, ProcessHandle)]) {
         let until = Instant::now() + TERMINATE_LIMIT;
         let left = || until.saturating_duration_since(Instant::now());
         let servers: Vec<Pid> = servers.iter().map(|(pid, _)| *pid).collect();

@@ -45,7 +45,7 @@ impl Daemon {
             self.refuse_clients(host, one)?;
         }
         let held = daemons.iter().filter_map(|daemon| {
-            let held = host.hold(daemon.pid, daemon.started)?;
+            let held = host.open_process(daemon.pid, daemon.started)?;
             Some((daemon.pid, held))
         });
         let left = end_all(&held.collect::<Vec<_>>());

@@ -94,7 +94,7 @@ impl<'a> View<'a> {
         }
         id.running(self.host)?;
         if self.is_unreachable(served) {
-            let held = self.host.hold(id.pid, id.start_time);
+            let held = self.host.open_process(id.pid, id.start_time);
             // A process that ends lets go of its files first.
             if held.is_some_and(|held| !held.ends_within(DYING)) {
                 served.life = Life::Orphan;
@@ -441,7 +441,7 @@ impl<'a> View<'a> {
     /// Whether a daemon that nobody can reach has ended, or does.
     fn is_gone(self, daemon: Pid, limit: Duration) -> bool {
         let process = self.host.process(daemon);
-        let held = process.and_then(|process| self.host.hold(daemon, process.started));
+        let held = process.and_then(|process| self.host.open_process(daemon, process.started));
         held.is_none_or(|held| held.ends_within(limit))
     }
 

@@ -10,18 +10,18 @@ use super::{Host, Pid, StartTime};
 
 /// One certain process: whatever is done to it is never done to another one that is given its pid later.
 #[derive(Debug)]
-pub struct Held {
+pub struct ProcessHandle {
     pidfd: OwnedFd,
 }
 
 impl Host {
     /// Takes hold of the process with that id that started then; `None` where it is gone.
-    pub fn hold(&self, pid: Pid, started: StartTime) -> Option<Held> {
+    pub fn open_process(&self, pid: Pid, started: StartTime) -> Option<ProcessHandle> {
         let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw)?;
         // Opened first and checked then: no other process can come in between.
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         let process = self.process(pid)?;
-        (process.started == started).then_some(Held { pidfd })
+        (process.started == started).then_some(ProcessHandle { pidfd })
     }
 
     /// The inode of this process's pid namespace: pids of another one mean nothing here. `None` where that is hidden.
@@ -37,14 +37,14 @@ impl Host {
         match pidfd {
             // A zombie that may still have threads has ended as well.
             _ if self.shows(pid) => self.process(pid).is_none(),
-            Some(Ok(pidfd)) => Held { pidfd }.has_ended(),
+            Some(Ok(pidfd)) => ProcessHandle { pidfd }.has_ended(),
             Some(Err(error)) => error == Errno::SRCH,
             None => true,
         }
     }
 }
 
-impl Held {
+impl ProcessHandle {
     /// Sends it a signal.
     ///
     /// # Errors
@@ -91,10 +91,10 @@ mod tests {
         let pid = Pid(child.id());
         let started = host.process(pid).unwrap().started;
         assert!(
-            host.hold(pid, StartTime(started.0 + 1)).is_none(),
+            host.open_process(pid, StartTime(started.0 + 1)).is_none(),
             "another process"
         );
-        let held = host.hold(pid, started).unwrap();
+        let held = host.open_process(pid, started).unwrap();
         assert!(!held.has_ended());
         held.signal(Signal::TERM).unwrap();
         assert!(held.ends_within(Duration::from_secs(20)));
@@ -103,6 +103,6 @@ mod tests {
         assert!(!host.has_ended(Pid(std::process::id())));
         child.wait().unwrap();
         assert!(host.has_ended(pid));
-        assert!(host.hold(pid, started).is_none(), "it is gone");
+        assert!(host.open_process(pid, started).is_none(), "it is gone");
     }
 }
