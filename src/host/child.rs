@@ -4,25 +4,21 @@ use std::time::{Duration, Instant};
 
 use super::RunError;
 use super::child_end::{kill, reap, tracer_of};
-use super::child_io::{Talk, converse};
+use super::child_io::{Exchange, exchange};
 use super::spawn::isolate;
 
-/// What a child program left behind.
+/// The result of a child program.
 #[derive(Debug)]
 pub struct Output {
-    /// How it ended.
     pub status: ExitStatus,
-    /// What it wrote to its standard output.
     pub stdout: String,
-    /// What it wrote to its standard error.
     pub stderr: String,
 }
 
-/// Runs a program to its end with `input` on its standard input. A program that outlasts `limit` or writes more
-/// than 1 MiB is ended, with every process it started and that stayed in its group.
+/// Runs a program to its end with `input` on its standard input. A program that exceeds `limit` or writes more than
+/// 1 MiB is killed, with all processes in its group.
 ///
-/// The program has a session of its own: Ctrl-C in the terminal is for this program to handle and must not
-/// kill, say, a GPU reset half-way.
+/// The program has a session of its own: Ctrl-C in the terminal must not kill, for example, a GPU reset half-way.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
     isolate(command);
@@ -34,9 +30,9 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         program: program.clone(),
         error,
     })?;
-    let talk = converse(&mut child, input, limit);
-    if !matches!(talk, Ok(Talk::Ended { .. })) && !kill(&mut child) {
-        // Never waited for: that could take for ever.
+    let exchanged = exchange(&mut child, input, limit);
+    if !matches!(exchanged, Ok(Exchange::Ended { .. })) && !kill(&mut child) {
+        // Not waited for: that could take for ever.
         return Err(RunError::Unkillable {
             program,
             pid: child.id(),
@@ -53,27 +49,27 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
         Ok(Some(status)) => Ok(status),
         Err(error) => Err(error),
     };
-    match (talk, status) {
-        (Ok(Talk::Ended { stdout, stderr }), Ok(status)) => Ok(Output {
+    match (exchanged, status) {
+        (Ok(Exchange::Ended { stdout, stderr }), Ok(status)) => Ok(Output {
             status,
             stdout,
             stderr,
         }),
-        (Ok(Talk::Late), _) => Err(RunError::Late { program, limit }),
-        (Ok(Talk::TooMuch { begun }), _) => Err(RunError::TooMuch { program, begun }),
+        (Ok(Exchange::Late), _) => Err(RunError::Late { program, limit }),
+        (Ok(Exchange::TooMuch { begun }), _) => Err(RunError::TooMuch { program, begun }),
         (Err(error), _) | (_, Err(error)) => Err(RunError::Wait { program, error }),
     }
 }
 
-/// How long a process that the system refuses to start is tried again: other children of ours end soon.
+/// The time to retry a start that the system refuses: other child processes exit soon.
 const CROWDED: Duration = Duration::from_millis(500);
 
 fn spawn(command: &mut Command) -> io::Result<Child> {
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         match command.spawn() {
             Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CROWDED =>
+                if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < CROWDED =>
             {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -109,10 +105,10 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_end_is_ended() {
-        let begun = Instant::now();
+        let start = Instant::now();
         let late = run(&mut shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, RunError::Late { .. }), "{late}");
-        assert!(begun.elapsed() < LONG);
+        assert!(start.elapsed() < LONG);
     }
 
     #[test]
@@ -125,7 +121,7 @@ mod tests {
         assert_eq!(read.stdout.trim(), MOST_OUTPUT.to_string());
     }
 
-    /// Whether a process is there and no zombie.
+    /// True if a process exists and is no zombie.
     fn is_alive(pid: &str) -> bool {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
             !stat
@@ -136,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_late_program_started_is_ended_with_it() {
+    fn the_processes_of_a_late_program_are_ended_with_it() {
         let directory = std::env::temp_dir().join(format!("mig-mps-group-{}", std::process::id()));
         let grandchild = directory.with_extension("pid");
         let script = format!("sleep 60 & echo $! >{}; wait", grandchild.display());
         run(&mut shell(&script), "", Duration::from_millis(500)).unwrap_err();
         let pid = std::fs::read_to_string(&grandchild).unwrap();
         std::fs::remove_file(&grandchild).unwrap();
-        // SIGKILL has been sent; the kernel needs a moment to carry it out.
-        let begun = Instant::now();
-        while is_alive(pid.trim()) && begun.elapsed() < LONG {
+        // The kernel needs a moment to carry out the SIGKILL.
+        let start = Instant::now();
+        while is_alive(pid.trim()) && start.elapsed() < LONG {
             std::thread::yield_now();
         }
         assert!(!is_alive(pid.trim()), "pid {pid} outlived its caller");
@@ -172,9 +168,9 @@ mod tests {
 
     #[test]
     fn a_program_that_writes_without_end_is_ended_and_quoted() {
-        let begun = Instant::now();
+        let start = Instant::now();
         let error = run(&mut shell("yes abc"), "", LONG).unwrap_err();
-        assert!(begun.elapsed() < LONG);
+        assert!(start.elapsed() < LONG);
         let said = error.to_string();
         assert!(
             said.starts_with(
@@ -194,9 +190,9 @@ mod tests {
 
     #[test]
     fn a_daemon_that_keeps_the_output_open_does_not_hold_us() {
-        let begun = Instant::now();
+        let start = Instant::now();
         let output = run(&mut shell("sleep 60 & echo $!"), "", LONG).unwrap();
-        assert!(begun.elapsed() < LONG);
+        assert!(start.elapsed() < LONG);
         let left = output.stdout.trim().to_owned();
         run(&mut shell(&format!("kill {left}")), "", LONG).unwrap();
     }

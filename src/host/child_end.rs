@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// How long the kernel may take to end a process that was sent SIGKILL.
+/// The time that the kernel may take to end a process after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 
-/// Ends a child and its group; false if the kernel does not end it in time.
+/// Kills a child and its group. Returns false if the kernel does not end it in time.
 pub(super) fn kill(child: &mut Child) -> bool {
-    // It may have ended by itself meanwhile. It has not been waited for, so its pid, which is its group's id,
-    // is nobody else's.
+    // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
+    // reused.
     let _ = id_of(child).map(|group| kill_process_group(group, Signal::KILL));
     let _ = child.kill();
     let Ok(pidfd) = id_of(child).and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?)) else {
@@ -24,11 +24,11 @@ pub(super) fn kill(child: &mut Child) -> bool {
     poll(&mut watched, timeout.as_ref()).is_ok_and(|ended| ended > 0)
 }
 
-/// How long the exit status of a process that has ended may take to come.
+/// The time that the exit status of a process may take to arrive after its exit.
 const REAP_LIMIT: Duration = Duration::from_secs(1);
 
-/// Takes the exit status of a child that has ended; `None` if it does not come. A process that traces the child has it
-/// first and may keep it: a program that runs as a user can be traced by that user.
+/// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
+/// and may keep it, and a user can trace a program that runs as that user.
 pub(super) fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + REAP_LIMIT;
     loop {
@@ -39,7 +39,7 @@ pub(super) fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// The process that traces another one, in words.
+/// Describes the process that traces another one.
 pub(super) fn tracer_of(pid: u32) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let tracer = status

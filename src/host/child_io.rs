@@ -13,28 +13,27 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::child_end::id_of;
 
-/// How long output is still read after a program has ended: a daemon it left behind may hold the
-/// other end open for ever.
+/// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// How much a program may write to each of its outputs, in bytes: it may be a user's.
+/// The most that a program may write to each of its outputs, in bytes. The program may be a user's.
 pub(super) const MOST_OUTPUT: usize = 1 << 20;
 
-/// How much of that an error quotes, in characters.
+/// The most of an output that an error quotes, in characters.
 const MOST_QUOTED: usize = 200;
 
-/// What came of talking to a child.
-pub(super) enum Talk {
-    /// It has ended.
+/// The result of exchanging input and output with a child.
+pub(super) enum Exchange {
+    /// The child has exited.
     Ended { stdout: String, stderr: String },
-    /// Time is up.
+    /// The limit has passed.
     Late,
-    /// It writes without end.
+    /// The child has written more than [`MOST_OUTPUT`].
     TooMuch { begun: String },
 }
 
-/// Writes the input and reads both outputs until the child has ended.
-pub(super) fn converse(child: &mut Child, input: &str, limit: Duration) -> io::Result<Talk> {
+/// Writes the input and reads both outputs until the child has exited.
+pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::Result<Exchange> {
     let mut input = Input::new(child.stdin.take().map(OwnedFd::from), input)?;
     let ended = pidfd_open(id_of(child)?, PidfdFlags::empty())?;
     let mut out = Stream::new(child.stdout.take().map(OwnedFd::from))?;
@@ -66,7 +65,7 @@ pub(super) fn converse(child: &mut Child, input: &str, limit: Duration) -> io::R
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
         match poll(&mut watched, Some(&timeout)) {
-            Ok(0) if alive => return Ok(Talk::Late),
+            Ok(0) if alive => return Ok(Exchange::Late),
             Ok(0) => break,
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -80,7 +79,7 @@ pub(super) fn converse(child: &mut Child, input: &str, limit: Duration) -> io::R
             if stream.bytes.len() > MOST_OUTPUT {
                 let text = String::from_utf8_lossy(&stream.bytes[..4 * MOST_QUOTED]);
                 let begun = text.chars().take(MOST_QUOTED).collect();
-                return Ok(Talk::TooMuch { begun });
+                return Ok(Exchange::TooMuch { begun });
             }
         }
         if just_ended {
@@ -89,13 +88,13 @@ pub(super) fn converse(child: &mut Child, input: &str, limit: Duration) -> io::R
             deadline = Instant::now() + GRACE;
         }
     }
-    Ok(Talk::Ended {
+    Ok(Exchange::Ended {
         stdout: out.text(),
         stderr: err.text(),
     })
 }
 
-/// What the child is still to read. It may be stopped, and a pipe holds 64 KiB.
+/// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
 struct Input<'a> {
     pipe: Option<OwnedFd>,
     left: &'a [u8],
@@ -112,14 +111,14 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// Writes what the pipe takes, and closes it after the last of it.
+    /// Writes as much as the pipe takes, and closes it at the end.
     fn write(&mut self) -> io::Result<()> {
         while let Some(pipe) = &self.pipe {
             match rustix::io::write(pipe, self.left) {
                 Ok(written) => self.left = &self.left[written..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                // A program that does not read its input may still have something to say.
+                // A program that does not read its input may still have output.
                 Err(Errno::PIPE) => self.left = &[],
                 Err(error) => return Err(error.into()),
             }
@@ -131,7 +130,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// One output of the child, read without blocking until its end.
+/// An output of the child, read without blocking.
 struct Stream {
     file: Option<File>,
     bytes: Vec<u8>,
@@ -152,7 +151,7 @@ impl Stream {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        // One byte more than it may be: that tells too much from just enough.
+        // One byte more than allowed, to detect too much output.
         let room = (MOST_OUTPUT + 1).saturating_sub(self.bytes.len());
         match file.take(room as u64).read_to_end(&mut self.bytes) {
             Ok(_) if self.bytes.len() > MOST_OUTPUT => {}

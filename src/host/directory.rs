@@ -1,8 +1,8 @@
-//! Directories that are worked in by their descriptors, so that nobody can swap one for a link on the way.
+//! Directories by their descriptors, so that no part of a path can be replaced by a link meanwhile.
 //!
-//! [`Directory::open`] walks from the root and accepts only what root or the caller controls. What lies in such
-//! a directory may belong to a user: [`Directory::child`] and the rest follow no link and enter no mount, since a
-//! user's file system may hang every process that touches it.
+//! [`Directory::open`] walks from the root and accepts only directories that root or the caller controls. Their entries
+//! may belong to a user: [`Directory::child`] and the other methods follow no link and enter no mount, because a user's
+//! file system may hang every process that uses it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,7 +25,7 @@ use super::path_error::{belongs_to, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};
 
-/// How many mounts may lie on top of each other where ours are expected to be none.
+/// The most mounts that are detached from one entry.
 const MOST_MOUNTS: usize = 64;
 
 /// An open directory.
@@ -36,14 +36,13 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens a directory that only root and the caller control, and everything above it.
-    ///
-    /// Fails with `PermissionDenied` where somebody else could replace a part of the path.
+    /// Opens a directory that only root and the caller control, like all directories above it. Fails with
+    /// `PermissionDenied` if another user could replace a part of the path.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::at(path, Walk::Ours)
     }
 
-    /// Opens such a directory, or makes it with this mode, and missing parents with 0755.
+    /// Opens such a directory, or creates it with this mode, and missing parents with 0755.
     pub fn make(path: &Path, mode: u32) -> io::Result<Self> {
         Self::at(path, Walk::Make(mode))
     }
@@ -56,17 +55,17 @@ impl Directory {
         })
     }
 
-    /// The path it was opened by.
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its owner, group and mode.
+    /// Returns owner, group and mode of the directory.
     pub fn stat_self(&self) -> io::Result<Stat> {
         Ok(fstat(&self.fd)?)
     }
 
-    /// A directory in it; `None` if there is none.
+    /// Opens a subdirectory. Returns `None` if there is none.
     pub fn child(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Self>> {
         let name = name.as_ref();
         let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -77,14 +76,14 @@ impl Directory {
         }))
     }
 
-    /// A directory in it that is the caller's, made with this mode if it is not there.
+    /// Opens or creates a subdirectory of the caller, and gives it this mode.
     pub fn make_child(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Self> {
         self.make_child_of(name, mode, caller(), None)
     }
 
-    /// A directory in it that is `owner`'s and, where one is given, `group`'s. Made or not, it has this mode
-    /// afterwards. One of another owner is refused, and one of the caller's that others can write to: another
-    /// owner may have let them, and must not be able to have a start refused. Only root makes directories for others.
+    /// Opens or creates a subdirectory of `owner` and `group`, and gives it this mode. Refuses an existing one of another
+    /// owner, and one of the caller that others can write to. (Another owner may have opened theirs to others, which
+    /// must not block a start.) Only root creates directories for others.
     pub fn make_child_of(
         &self,
         name: impl AsRef<OsStr>,
@@ -93,7 +92,7 @@ impl Directory {
         group: Option<u32>,
     ) -> io::Result<Self> {
         let name = name.as_ref();
-        // Nobody else may enter before the directory is its owner's; the caller's own never refuses a reader.
+        // No other user may enter before the owner is set. A directory of the caller is never closed to readers.
         let is_callers = owner == caller() && group.is_none();
         let first_mode = if is_callers { mode } else { 0o700 };
         let make = || {
@@ -119,7 +118,7 @@ impl Directory {
             if let Some(group) = group.filter(|group| *group != meta.st_gid) {
                 rustix::fs::fchown(&fd, None, Some(Gid::from_raw(group)))?;
             }
-            // The umask may have taken bits away, and who may enter may have changed.
+            // The umask may have removed bits, and the mode of an existing directory may differ.
             fchmod(&fd, Mode::from_raw_mode(mode))?;
             Ok(fd)
         };
@@ -128,12 +127,12 @@ impl Directory {
         Ok(Self { fd, path })
     }
 
-    /// Owner, kind and size of what lies there under a name; `None` if nothing does. Links are not followed.
+    /// Returns owner, type and size of an entry, or `None` if there is none. Links are not followed.
     pub fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Stat>> {
         let name = name.as_ref();
         let meta = || match open_beneath(self.fd.as_fd(), name, OFlags::PATH) {
             Ok(fd) => Ok(fstat(fd)?),
-            // A link is no entry into anything: its own data is safe to read.
+            // Reading the data of the link itself is safe.
             Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
                 Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
             }
@@ -142,12 +141,12 @@ impl Directory {
         self.named(name, meta())
     }
 
-    /// True if something lies there under a name, whatever it is.
+    /// True if there is an entry of any type.
     pub fn has(&self, name: impl AsRef<OsStr>) -> bool {
         !matches!(self.stat(name), Ok(None))
     }
 
-    /// Opens a regular file for reading; `None` if nothing lies there. Anything else is refused.
+    /// Opens a regular file for reading. Returns `None` if there is no entry, and refuses other types.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<File>> {
         self.open_file_with(name, OFlags::RDONLY)
     }
@@ -160,7 +159,7 @@ impl Directory {
     ) -> io::Result<Option<File>> {
         let name = name.as_ref();
         let open = || {
-            // A FIFO without a reader and a file with a lease must not hold us up.
+            // A FIFO without a reader or a file with a lease must not block us.
             let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
             let fd = open_beneath(self.fd.as_fd(), name, flags).map_err(|error| {
                 let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
@@ -180,7 +179,7 @@ impl Directory {
         self.named(name, open())
     }
 
-    /// Reads a whole regular file of at most 1 MiB; `None` if there is none.
+    /// Reads a regular file of at most 1 MiB. Returns `None` if there is none.
     pub fn read_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
         let name = name.as_ref();
         match self.open_file(name)? {
@@ -189,10 +188,10 @@ impl Directory {
         }
     }
 
-    /// Makes a new regular file; one that is there already is an error.
+    /// Creates a regular file. Fails if the entry exists.
     pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let name = name.as_ref();
-        // A new file lies in the directory itself: there is nothing to follow.
+        // A new file is always in the directory itself: there is nothing to follow.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
@@ -200,7 +199,7 @@ impl Directory {
             .map_err(|error| in_path(&self.path.join(name), &error.into()))
     }
 
-    /// The names in it, in no order.
+    /// Returns the names of the entries, unsorted.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let read = || {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -218,25 +217,25 @@ impl Directory {
         read().map_err(|error: Errno| in_path(&self.path, &error.into()))
     }
 
-    /// Where a link leads; `None` if no link lies there.
+    /// Returns the target of a link, or `None` if the entry is no link.
     pub fn link(&self, name: impl AsRef<OsStr>) -> Option<PathBuf> {
         let to = readlinkat(&self.fd, name.as_ref(), Vec::new()).ok()?;
         Some(PathBuf::from(OsStr::from_bytes(to.to_bytes())))
     }
 
-    /// Makes a link.
+    /// Creates a link.
     pub fn make_link(&self, to: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         let made = rustix::fs::symlinkat(to, &self.fd, name);
         made.map_err(|error| in_path(&self.path.join(name), &error.into()))
     }
 
-    /// Removes a file or link. One that is gone is as good as removed.
+    /// Removes a file or link. Succeeds if it is already gone.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         self.remove(name.as_ref(), AtFlags::empty())
     }
 
-    /// Removes an empty directory. One that is gone is as good as removed.
+    /// Removes an empty directory. Succeeds if it is already gone.
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         self.remove(name.as_ref(), AtFlags::REMOVEDIR)
     }
@@ -256,7 +255,7 @@ impl Directory {
         }
     }
 
-    /// Gives an entry another name, here or in another directory.
+    /// Renames an entry, within this directory or into another.
     pub fn rename(
         &self,
         name: impl AsRef<OsStr>,
@@ -276,8 +275,7 @@ impl Directory {
         })
     }
 
-    /// Detaches every file system that somebody has mounted on an entry. Fails where the caller may not, or where
-    /// they do not come to an end.
+    /// Detaches all file systems that are mounted on an entry. Fails without the permission, or if there are too many.
     pub fn detach_mounts(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         let on_top = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
@@ -294,12 +292,11 @@ impl Directory {
         Err(in_path(&self.path.join(name), &foreign_mount()))
     }
 
-    /// The descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// `None` for what is not there, and a path for what cannot be opened.
+    /// Turns `NotFound` into `None`, and adds the path to other errors.
     fn named<T>(&self, name: &OsStr, result: io::Result<T>) -> io::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),

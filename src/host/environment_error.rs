@@ -7,31 +7,29 @@ use crate::config::{
     SYSTEMCTL_PROGRAM,
 };
 
-/// Why the environment does not do.
+/// A directory or program that the environment lacks.
 #[derive(Debug, Error)]
 pub enum EnvironmentError {
-    /// A plain user without a runtime directory.
+    /// A plain user has no runtime directory.
     #[error("XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons")]
     NoRuntimeDir,
-    /// A plain user without a home.
+    /// A plain user has no directory for logs.
     #[error("neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs")]
     NoStateHome,
-    /// No control program.
     #[error("{CONTROL_PROGRAM} is not in PATH")]
     NoControlProgram,
     /// `MIG_MPS_CONTROL` names no file.
     #[error("{CONTROL} is {}, where there is no program", .0.display())]
     WrongControlProgram(PathBuf),
-    /// The control daemon could not start servers.
+    /// The control daemon would not find the server program.
     #[error("{SERVER_PROGRAM} is not in PATH, where {CONTROL_PROGRAM} looks for it")]
     NoServerProgram,
-    /// No GPU can be reset.
     #[error("{NVIDIA_SMI_PROGRAM}, which resets GPUs, is not in PATH")]
     NoNvidiaSmi,
     /// `MIG_MPS_NVIDIA_SMI` names no file.
     #[error("{NVIDIA_SMI} is {}, where there is no program", .0.display())]
     WrongNvidiaSmi(PathBuf),
-    /// systemd does not run this machine, as in most containers.
+    /// The system has no systemd, like most containers.
     #[error("{SYSTEMCTL_PROGRAM} is not in PATH: no service can be stopped from here")]
     NoSystemctl,
     /// `MIG_MPS_SYSTEMCTL` names no file.
@@ -40,7 +38,7 @@ pub enum EnvironmentError {
 }
 
 impl EnvironmentError {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoRuntimeDir => {

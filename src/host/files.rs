@@ -1,9 +1,9 @@
 use std::io::{self, Read};
 
-/// The most that is read of a file at once, in bytes: nothing that a person writes, and no state, is larger.
+/// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
 
-/// Reads a text of at most 1 MiB. Fails with `FileTooLarge`, or with `InvalidData` if it is not UTF-8.
+/// Reads text of at most 1 MiB. Fails with `FileTooLarge`, or with `InvalidData` if it is not UTF-8.
 pub fn read_text(file: impl Read) -> io::Result<String> {
     String::from_utf8(read_limited(file)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))

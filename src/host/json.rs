@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::{Directory, in_path};
 
 impl Directory {
-    /// Reads a JSON file; `None` if there is none. `InvalidData` if it is not what is expected.
+    /// Reads a JSON file. Returns `None` if there is none. Fails with `InvalidData` if its content is unexpected.
     pub fn read_json<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         let Some(text) = self.read_file(name)? else {
             return Ok(None);
@@ -22,7 +22,7 @@ impl Directory {
         })
     }
 
-    /// Replaces a JSON file atomically: a reader sees the old one or the new one.
+    /// Replaces a JSON file atomically.
     pub fn write_json(&self, name: &str, value: &impl Serialize, mode: u32) -> io::Result<()> {
         let new = format!("{name}.new");
         let write = || {
@@ -34,7 +34,7 @@ impl Directory {
         let written = write().map_err(|error| in_path(&self.path().join(name), &error));
         let replaced = written.and_then(|()| self.rename(&new, self, name));
         if replaced.is_err() {
-            // The disk may be full: half a file is of no use.
+            // The disk may be full, and an incomplete file is of no use.
             let _ = self.remove_file(&new);
         }
         replaced

@@ -1,7 +1,7 @@
-//! What this process becomes before it turns into another program: another user, with other limits.
+//! The user and limits of a program that the helper starts.
 //!
-//! `CommandExt::uid` alone leaves root's groups, its `groups` is unstable, and what runs between fork and exec
-//! may not be safe code. So it is done in a program of its own, which then calls `exec`.
+//! `CommandExt::uid` keeps root's groups, `CommandExt::groups` is unstable, and code between fork and exec has to be
+//! async-signal-safe. So a helper program changes user and limits, and then calls `exec`.
 
 use std::ffi::CString;
 use std::io;
@@ -11,76 +11,59 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
-/// The hidden subcommand of `mig-mps` that takes limits and becomes the control program.
+/// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
 
-/// As whom and within which limits a program shall run.
+/// The user and the limits of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The user and the user's own group; `None` for the caller's.
+    /// The uid and gid; `None` for the caller's.
     pub user: Option<(u32, u32)>,
-    /// Whose groups it gets; none but its own without.
+    /// The user whose supplementary groups it gets; `None` for none.
     pub groups_of: Option<String>,
-    /// The CPUs it may run on; `None` for the caller's.
+    /// `None` for the caller's CPUs.
     pub cpus: Option<Vec<usize>>,
-    /// How many files it may have open; `None` for as many as the caller.
+    /// The limit of open files; `None` for the caller's.
     pub files: Option<u64>,
-    /// Whether fewer files will do where the system does not allow so many.
+    /// Accept a lower limit of open files if the system does not allow this one.
     pub or_fewer: bool,
 }
 
-/// What could not be had.
+/// A limit that cannot be applied.
 #[derive(Debug, Error)]
 pub enum LimitsError {
-    /// So many files.
     #[error("the system does not allow {files} open files: {error}")]
-    Files {
-        /// How many.
-        files: u64,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// Those CPUs.
+    Files { files: u64, error: io::Error },
     #[error("the system does not allow these CPUs: {0}")]
     Cpus(io::Error),
-    /// That user.
     #[error("cannot become user {uid}: {error}")]
-    User {
-        /// The user's number.
-        uid: u32,
-        /// What the system said.
-        error: io::Error,
-    },
+    User { uid: u32, error: io::Error },
 }
 
 impl Limits {
-    /// The arguments that tell the helper of them; what it runs comes after these.
+    /// Returns the arguments of the helper for these limits. The program's arguments come after them.
     pub fn words(&self) -> Vec<String> {
         let mut words = vec![LAUNCH.to_owned()];
-        let mut say = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
+        let mut add = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
         if let Some((uid, gid)) = self.user {
-            say("--uid", uid.to_string());
-            say("--gid", gid.to_string());
+            add("--uid", uid.to_string());
+            add("--gid", gid.to_string());
         }
         if let Some(name) = &self.groups_of {
-            say("--groups-of", name.clone());
+            add("--groups-of", name.clone());
         }
         if let Some(cpus) = &self.cpus {
             let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
-            say("--cpus", cpus.join(","));
+            add("--cpus", cpus.join(","));
         }
         if let Some(files) = self.files {
-            say("--files", files.to_string());
+            add("--files", files.to_string());
         }
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
         words
     }
 
-    /// Gives them to this very process, for the program that it is about to turn into. What takes
-    /// privileges comes before they go.
-    ///
-    /// # Errors
-    /// [`LimitsError`]; the process must end then.
+    /// Applies the limits to this process, privileged ones first. After an error the process must exit.
     pub fn take(&self) -> Result<(), LimitsError> {
         self.take_files()?;
         if let Some(cpus) = &self.cpus {
@@ -135,7 +118,7 @@ impl Limits {
         }
         setgid(gid)?;
         setuid(uid)?;
-        // Root is gone for good, or nothing of this may go on.
+        // The process must not be able to become root again.
         if !uid.is_root() && setuid(Uid::from_raw(0)).is_ok() {
             return Err(io::Error::other("the way back to root is open"));
         }

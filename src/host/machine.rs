@@ -3,21 +3,21 @@ use std::path::{Path, PathBuf};
 
 use super::{Pid, Process, ProcessTable};
 
-/// The machine below one root directory.
+/// The system below one root directory.
 #[derive(Clone, Debug)]
 pub struct Host {
     pub(super) root: PathBuf,
 }
 
 impl Host {
-    /// The machine whose `/proc` lies under `root`.
+    /// Returns the system whose `/proc` is below `root`.
     pub fn at(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
         }
     }
 
-    /// This boot's id: it tells state of an earlier boot from state of this one.
+    /// Returns the id of this boot, which identifies state of an earlier boot.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -26,7 +26,7 @@ impl Host {
         Ok(id.trim().to_owned())
     }
 
-    /// Every process that can be seen now.
+    /// Returns all visible processes.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -34,12 +34,12 @@ impl Host {
         ProcessTable::read(&self.root.join("proc"))
     }
 
-    /// Whether `/proc` shows something of a process, be it a zombie.
+    /// True if `/proc` has an entry for a process, even for a zombie.
     pub(super) fn shows(&self, pid: Pid) -> bool {
         std::fs::read(self.root.join(format!("proc/{pid}/stat"))).is_ok()
     }
 
-    /// One process, if it can be seen.
+    /// Returns a process if it is visible.
     pub fn process(&self, pid: Pid) -> Option<Process> {
         Process::read(&self.root.join("proc"), pid)
     }

@@ -1,10 +1,10 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
-/// A limit of memory under which this program aborts, wherever it is by then.
+/// A memory limit at which this program would abort at any point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryResource {
-    /// Addresses, also those that are only reserved.
+    /// The address space, including reserved memory.
     Addresses,
     /// MemoryResource of its own that it may write to.
     Data,
@@ -12,7 +12,7 @@ enum MemoryResource {
     Stack,
 }
 
-/// Too little memory for a change: it would end half-way.
+/// A memory limit is too low for a change, which would abort half-way.
 #[derive(Debug, Error)]
 #[error(
     "{what} is limited to {} KiB, and this needs {} KiB: it would end half-way", allowed >> 10, needed >> 10
@@ -25,7 +25,7 @@ pub struct TooLittleMemory {
 }
 
 impl TooLittleMemory {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> String {
         format!(
             "ulimit -{} {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in \
@@ -47,8 +47,9 @@ impl MemoryResource {
         }
     }
 
-    /// How much a change may need, in bytes. Measured with `up` of 56 devices on a simulated node: 1.3 GB of addresses
-    /// on 2 CPUs, and 21 GB where every thread has a heap of its own, as on many CPUs; 332 MB of data; 176 KiB of stack.
+    /// Returns how much a change may need, in bytes. Measured with `up` of 56 devices on a simulated node: 1.3 GB of
+    /// addresses on 2 CPUs, and 21 GB if every thread has a heap of its own, as on many CPUs; 332 MB of data; 176 KiB of
+    /// stack.
     fn needed(self) -> u64 {
         match self {
             Self::Addresses => 32 << 30,
@@ -57,8 +58,7 @@ impl MemoryResource {
         }
     }
 
-    /// Raises the limit as far as the system allows, if it is too low. Daemons inherit that, and need more than this
-    /// program.
+    /// Raises the limit to the system's maximum if it is too low. Daemons inherit it, and need more than this program.
     fn raise(self) -> Result<(), TooLittleMemory> {
         let needed = self.needed();
         let limit = getrlimit(self.resource());
@@ -66,7 +66,7 @@ impl MemoryResource {
             return Ok(());
         }
         let wanted = match self {
-            // The kernel's default: without any limit, programs have another layout in memory.
+            // The kernel's default: without a limit, programs have another memory layout.
             Self::Stack => Some(limit.maximum.map_or(8 << 20, |most| most.min(8 << 20))),
             _ => limit.maximum,
         };
@@ -97,14 +97,14 @@ impl MemoryResource {
     }
 }
 
-/// Raises the limits of memory that are too low for a change. Fails where the system does not allow enough.
+/// Raises the memory limits that are too low for a change. Fails if the system does not allow it.
 pub fn raise_memory() -> Result<(), TooLittleMemory> {
     MemoryResource::ALL
         .into_iter()
         .try_for_each(MemoryResource::raise)
 }
 
-/// Raises the limit of the stack alone, without which this program cannot even read its arguments.
+/// Raises the limit of the stack, without which this program cannot even read its arguments.
 pub fn raise_stack() -> Result<(), TooLittleMemory> {
     MemoryResource::Stack.raise()
 }

@@ -8,13 +8,13 @@ pub(super) fn foreign_mount() -> io::Error {
     )
 }
 
-/// The file systems that need nobody else to answer.
+/// The types of local file systems.
 const LOCAL: [&str; 12] = [
     "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs",
     "xfs", "zfs",
 ];
 
-/// Refuses to go on in a mount that is not on a local file system. The descriptors have opened nothing yet.
+/// Refuses to enter a mount that is not a local file system. Both descriptors are `O_PATH`.
 pub(super) fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     let mount = mount_of(to)?;
     if mount == mount_of(from)? {
@@ -32,7 +32,7 @@ pub(super) fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result
     Err(foreign_mount())
 }
 
-/// The mount that a descriptor is on.
+/// Returns the id of the mount that a descriptor is on.
 pub(super) fn mount_of(fd: BorrowedFd<'_>) -> io::Result<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));

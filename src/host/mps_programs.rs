@@ -1,13 +1,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The programs that run MPS, and the search path under which they find each other.
+/// The programs of MPS, and the search path by which they find each other.
 #[derive(Clone, Debug, Default)]
 pub struct MpsPrograms {
-    /// The control program.
     pub control: PathBuf,
-    /// The daemon's `PATH`: it finds the server program there by name.
+    /// The daemon's `PATH`, in which it finds the server program.
     pub path: OsString,
-    /// `mig-mps` itself, as the helper that becomes another user and then the control program.
+    /// `mig-mps` as the helper that becomes another user and then the control program.
     pub helper: PathBuf,
 }

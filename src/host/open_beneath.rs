@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::mounts::{foreign_mount, mount_of};
 
-/// Opens an entry of a directory without following a link or entering a mount.
+/// Opens an entry of a directory. Follows no link and enters no mount.
 pub(super) fn open_beneath(
     dir: BorrowedFd<'_>,
     name: &OsStr,
@@ -19,13 +19,13 @@ pub(super) fn open_beneath(
     match openat2(dir, name, flags, Mode::empty(), how) {
         Ok(fd) => Ok(fd),
         Err(Errno::XDEV) => Err(foreign_mount()),
-        // Before Linux 5.6, and where a container's filter forbids it.
+        // Before Linux 5.6, and in containers whose filter forbids it.
         Err(Errno::NOSYS | Errno::PERM) => open_by_steps(dir, name, flags),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The same in two steps: a descriptor that opens nothing yet shows what lies there, and on which mount.
+/// The same in two steps: an `O_PATH` descriptor shows the type of the entry and its mount.
 fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
     if Path::new(name).components().count() != 1 || name == ".." {
         return Err(Errno::XDEV.into());

@@ -1,18 +1,18 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
-/// How many files this process asks for: every daemon that is asked at the same time takes some.
+/// The limit of open files that this process requests: each daemon that is queried in parallel needs some.
 const FILES: u64 = 4096;
 
-/// The fewest that it works with. With fewer it cannot open what is there, which would look as if it were not.
+/// The lowest limit at which it works. With fewer, existing files could not be opened and would seem to be missing.
 pub const FEWEST_FILES: u64 = 64;
 
-/// This process may have too few files open.
+/// The limit of open files of this process is too low.
 #[derive(Debug, Error)]
 #[error("this process may have {0} files open, and needs {FEWEST_FILES}: raise ulimit -n")]
 pub struct TooFewFiles(u64);
 
-/// Lets this process have more files open than it was started with.
+/// Raises the limit of open files of this process.
 pub fn raise_open_files() -> Result<(), TooFewFiles> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= FILES) {
@@ -23,7 +23,7 @@ pub fn raise_open_files() -> Result<(), TooFewFiles> {
         maximum,
     };
     let hard = limit.maximum.map(|hard| hard.max(FILES));
-    // Root may raise the hard limit too.
+    // Root can raise the hard limit too.
     let _ = setrlimit(Resource::Nofile, raised(hard))
         .or_else(|_| setrlimit(Resource::Nofile, raised(limit.maximum)));
     match getrlimit(Resource::Nofile).current {
@@ -32,7 +32,7 @@ pub fn raise_open_files() -> Result<(), TooFewFiles> {
     }
 }
 
-/// How many files this process may have open: now, and if it asks for more.
+/// Returns the soft and the hard limit of open files of this process.
 pub fn open_files() -> (Option<u64>, Option<u64>) {
     let limit = getrlimit(Resource::Nofile);
     (limit.current, limit.maximum)

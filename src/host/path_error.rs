@@ -5,12 +5,12 @@ use std::path::Path;
 
 use super::{Uid, user_name};
 
-/// An error that says which file it is about.
+/// Adds the path to an error.
 pub fn in_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Names the part of a path that an error is about, unless that is all of it.
+/// Adds the part of a path to an error, unless it is the whole path.
 pub(super) fn of_part(part: &Path, whole: &Path, error: io::Error) -> io::Error {
     if part == whole {
         error

@@ -8,12 +8,12 @@ use rustix::fs::FileType;
 
 use super::{Directory, in_path};
 
-/// How deep directories are removed where they lie. Each level keeps a descriptor open.
+/// The deepest level at which directories are removed in place. Each level keeps a descriptor open.
 const DEEPEST: u32 = 64;
 
 impl Directory {
-    /// Removes a directory with all that is in it, by `until`. File systems that are mounted there are detached. Its
-    /// owner may add to it meanwhile, and may have nested directories to any depth.
+    /// Removes a directory with everything in it, until a deadline. Detaches file systems that are mounted there. The
+    /// owner may add entries meanwhile, and may have nested directories to any depth.
     pub fn remove_all(&self, name: impl AsRef<OsStr>, until: Instant) -> io::Result<()> {
         let name = name.as_ref();
         let mut removal = Removal {
@@ -35,14 +35,14 @@ impl Directory {
     }
 }
 
-/// The removal of one entry of a directory with all that is in it.
+/// The removal of one entry of a directory with everything in it.
 struct Removal<'a> {
     top: &'a Directory,
     until: Instant,
     name: &'a OsStr,
-    /// How many directories were moved up because they lay too deep.
+    /// The number of directories that were moved up from below [`DEEPEST`].
     moved: u64,
-    /// The entries of `top` that are still to be removed.
+    /// The remaining entries of `top` to remove.
     left: Vec<OsString>,
 }
 
@@ -76,7 +76,7 @@ impl Removal<'_> {
         parent.remove_dir(name)
     }
 
-    /// Moves a directory to the top, to be removed from there: each level takes a descriptor.
+    /// Moves a directory to the top, to be removed there.
     fn move_up(&mut self, parent: &Directory, name: &OsStr) -> io::Result<()> {
         loop {
             self.moved += 1;
@@ -97,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_removal_ends_in_time() {
+    fn a_removal_stops_at_its_deadline() {
         let path = std::env::temp_dir().join(format!("mig-mps-removal-{}", std::process::id()));
         std::fs::create_dir_all(path.join("hers/a/b")).unwrap();
         let directory = Directory::open(&path).unwrap();

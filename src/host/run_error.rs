@@ -6,65 +6,42 @@ use thiserror::Error;
 
 use super::child_io::MOST_OUTPUT;
 
-/// Why a child program has no output.
+/// A failed run of a child program.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("cannot start {program}: {error}")]
-    Start {
-        /// The program.
-        program: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// It did not end within its limit and was killed.
+    Start { program: String, error: io::Error },
+    /// The program did not exit within its limit and was killed.
     #[error("{program} did not answer within {limit:?} and was ended")]
-    Late {
-        /// The program.
-        program: String,
-        /// The limit.
-        limit: Duration,
-    },
-    /// It wrote without end and was killed.
+    Late { program: String, limit: Duration },
+    /// The program wrote too much and was killed.
     #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MOST_OUTPUT >> 10)]
     TooMuch {
-        /// The program.
         program: String,
-        /// The beginning of what it wrote.
+        /// The start of its output.
         begun: String,
     },
-    /// The kernel does not end it, as a process that waits for hardware or a file system that hangs.
+    /// The kernel does not end the process, which waits for hanging hardware or a hanging file system.
     #[error(
         "{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now"
     )]
-    Unkillable {
-        /// The program.
-        program: String,
-        /// Its process id.
-        pid: u32,
-    },
-    /// It has ended, and the process that traces it keeps its exit status.
+    Unkillable { program: String, pid: u32 },
+    /// The program has exited, and the process that traces it keeps the exit status.
     #[error("{program} (pid {pid}) has ended, but {tracer} traces it and keeps its exit status")]
     Traced {
-        /// The program.
         program: String,
-        /// Its process id.
         pid: u32,
-        /// Who traces it, as far as that can be seen.
+        /// The tracing process, in words.
         tracer: String,
     },
-    /// Its end could not be waited for.
+    /// Waiting for the program failed.
     #[error("cannot wait for {program}: {error}")]
-    Wait {
-        /// The program.
-        program: String,
-        /// What the system said.
-        error: io::Error,
-    },
+    Wait { program: String, error: io::Error },
 }
 
 impl RunError {
-    /// The same about another program, which the one that was started has become.
+    /// Returns this error with another program name, for a program that was started through the helper.
     #[must_use]
     pub fn about(mut self, name: &Path) -> Self {
         match &mut self {

@@ -5,8 +5,7 @@ use std::process::Command;
 
 use super::Output;
 
-/// A program of the machine in a clean environment: what it says is read, so it speaks no other
-/// language, and nothing of the caller's steers it.
+/// Returns a command for a program of the system in a clean environment. Its output is parsed, so the locale is C.
 pub(super) fn system_command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("LC_ALL", "C").current_dir("/");
@@ -18,7 +17,7 @@ pub(super) fn system_command(program: &Path) -> Command {
     command
 }
 
-/// All a program said, on one line, for an error.
+/// Returns the whole output of a program on one line, for an error.
 pub(super) fn printed(output: &Output) -> String {
     let said = format!("{}\n{}", output.stdout, output.stderr);
     let lines: Vec<_> = said

@@ -14,22 +14,22 @@ use super::mounts::stay_local;
 use super::path_error::{belongs_to, of_part, refused};
 use super::{Uid, caller, group_name, in_path};
 
-/// How many links a path may lead through, as in the kernel.
+/// The most links that are followed in a path, as in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Groups below this number are the system's (login.defs, `SYS_GID_MAX`).
+/// The first group id for users. Lower ones are for the system (login.defs, `SYS_GID_MAX`).
 const FIRST_USERS_GROUP: u32 = 1000;
 
-/// Others may write.
+/// The mode bit for writing by others.
 pub(super) const OTHERS_WRITE: u32 = 0o002;
-/// The group may write.
+/// The mode bit for writing by the group.
 const GROUP_WRITES: u32 = 0o020;
-/// Users may rename and remove only their own entries.
+/// The mode bit that lets users rename and remove only their own entries.
 const STICKY: u32 = 0o1000;
 
-/// Device and inode of what lies at a path that somebody else chose; `None` if nothing does.
+/// Returns device and inode of the entry at a path that another user chose, or `None` if there is none.
 ///
-/// Follows no link of a user's, and enters no file system that may hang: a user's FUSE, a server that is gone.
+/// Follows no link of a user, and enters no file system that may hang, such as FUSE or NFS.
 pub fn claimed(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let found = walk(path, Walk::Claimed).and_then(|found| Ok(fstat(found)?));
     match found {
@@ -44,14 +44,14 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// What is expected of a path.
+/// The requirements for a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// Only root and the caller control it.
+    /// Only root and the caller control the path.
     Ours,
-    /// The same, and missing directories are made, the last one with this mode.
+    /// The same, and missing directories are created, the last one with this mode.
     Make(u32),
-    /// It is anybody's, and may lead anywhere.
+    /// Any user may control the path, and it may lead anywhere.
     Claimed,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
     let mut links = 0;
     while let Some(name) = left.pop_front() {
         if name == ".." {
-            // The parent has been checked on the way here.
+            // The parent was already checked.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             at = openat(&at, "..", flags, Mode::empty())?;
             walked.pop();
@@ -111,13 +111,13 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
     Ok(at)
 }
 
-/// Makes a directory with exactly this mode; another process may have made it first.
+/// Creates a directory with exactly this mode, unless another process has created it.
 fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     match mkdirat(at, name, Mode::from_raw_mode(mode)) {
         Ok(()) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = openat(at, name, flags, Mode::empty())?;
-            // The umask may have taken bits away.
+            // The umask may have removed bits.
             Ok(fchmod(&directory, Mode::from_raw_mode(mode))?)
         }
         Err(Errno::EXIST) => Ok(()),
@@ -138,7 +138,7 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-/// Refuses a directory in which somebody else could replace the next part of a path.
+/// Refuses a directory in which another user could replace the next part of the path.
 fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
     if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
         return Err(refused("it is not a directory"));
@@ -146,14 +146,14 @@ fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
         return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
     }
-    // In a sticky directory nobody can replace what is not theirs: the next part counts.
+    // In a sticky directory users can replace only their own entries, so the next part decides.
     if meta.st_mode & STICKY != 0 && !is_last {
         return Ok(());
     }
     if meta.st_mode & OTHERS_WRITE != 0 {
         return Err(refused("others can write to it"));
     }
-    // Ubuntu's /var/log is writable by the system group syslog, and many a home by its user's own group.
+    // On Ubuntu the system group syslog can write to /var/log, and often a user's own group to the user's directory.
     let is_trusted =
         |group: u32| group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw();
     if meta.st_mode & GROUP_WRITES != 0 && !is_trusted(meta.st_gid) {

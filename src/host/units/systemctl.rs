@@ -5,17 +5,17 @@ use super::{Unit, UnitsError};
 use crate::host::system_command::{printed, system_command};
 use crate::host::{Holders, Output, Pid, run};
 
-/// systemd gives a unit 90 s to stop before it kills it, and as long to start.
+/// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.
 const CHANGE_LIMIT: Duration = Duration::from_secs(100);
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
-/// The machine's systemd, asked and told through `systemctl`.
+/// systemd, through `systemctl`.
 #[derive(Clone, Debug)]
 pub struct Units {
     program: PathBuf,
 }
 
-/// What `systemctl show` tells of one unit.
+/// The state of a unit in `systemctl show`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shown {
     unit: Unit,
@@ -37,13 +37,12 @@ impl Shown {
 }
 
 impl Units {
-    /// The systemd that this `systemctl` talks to.
     pub fn at(program: PathBuf) -> Self {
         Self { program }
     }
 
-    /// Those of the known monitoring units that are up and to which one of the holders belongs, in
-    /// the order in which to stop them; they are started again in the reverse order.
+    /// Returns the known monitoring units that are up and contain a holder, in the order in which to stop them. They are
+    /// started again in reverse order.
     ///
     /// # Errors
     /// [`UnitsError`]
@@ -58,7 +57,7 @@ impl Units {
             .filter(|shown| shown.holds(holders))
             .map(|shown| shown.unit)
             .collect();
-        // A path unit has no process: it goes with the service that it starts again.
+        // A path unit has no process: it is stopped with the service that it restarts.
         for shown in up {
             let service = shown
                 .unit
@@ -76,7 +75,7 @@ impl Units {
         Ok(units)
     }
 
-    /// Whether a unit is up, or on its way to be.
+    /// True if a unit is active or starting.
     ///
     /// # Errors
     /// [`UnitsError`]
@@ -84,7 +83,7 @@ impl Units {
         Ok(self.show(&[unit])?.iter().any(Shown::is_up))
     }
 
-    /// Stops a unit, and sees to it that it is stopped. One that is stopped is left so.
+    /// Stops a unit and checks the result. Succeeds if it is already stopped.
     ///
     /// # Errors
     /// [`UnitsError`]
@@ -94,7 +93,7 @@ impl Units {
         })
     }
 
-    /// Starts a unit, and sees to it that it is up. One that is up is left so.
+    /// Starts a unit and checks the result. Succeeds if it is already up.
     ///
     /// # Errors
     /// [`UnitsError`]
@@ -124,7 +123,7 @@ impl Units {
         }
     }
 
-    /// What systemd says of units; one that an alias names comes once, by its own name.
+    /// Returns the state of units. A unit that is also named by an alias is listed once, by its own name.
     fn show(&self, units: &[Unit]) -> Result<Vec<Shown>, UnitsError> {
         let mut arguments = vec!["show", "--property=Id,ActiveState,MainPID", "--"];
         arguments.extend(units.iter().map(|unit| unit.0));
@@ -166,8 +165,8 @@ impl Units {
     }
 }
 
-/// Reads a block of `Name=value` lines per unit, in the order in which they were asked for. `Id` is
-/// the unit's own name also where an alias was asked for.
+/// Parses one block of `Name=value` lines per unit, in the order of the arguments. `Id` is the unit's own name even for an
+/// alias.
 fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
     let blocks: Vec<&str> = text.trim().split("\n\n").collect();
     if blocks.len() != units.len() {
@@ -181,7 +180,7 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
                 .find_map(|line| line.split_once('=').filter(|(key, _)| *key == name))
                 .map(|(_, value)| value)
         };
-        // Known under a name that is not: then the name that is known will do for it.
+        // An alias may be known while the own name is not.
         let unit = Unit::named(value("Id")?).unwrap_or(*asked);
         let main = value("MainPID").unwrap_or("0").parse().ok()?;
         let shown = Shown {
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_the_unit_it_stands_for() {
+    fn an_alias_is_its_unit() {
         let text = "MainPID=12\nId=nvidia-dcgm.service\nActiveState=active\n\nMainPID=12\nId=nvidia-dcgm.service\nActiveState=active\n";
         let units = [unit("nvidia-dcgm.service"), unit("dcgm.service")];
         let shown = read(text, &units).unwrap();
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(read("Id=nvsm.service\n", &[unit("nvsm.service")]), None);
     }
 
-    /// A `systemctl` that shows these units as active with these main processes.
+    /// Creates a `systemctl` that shows these units as active with these main processes.
     fn showing(name: &str, active: &[(&str, u32)]) -> Fake {
         let mut script = String::from(
             "while [ \"$1\" != -- ]; do shift; done; shift\nfor unit; do case $unit in\n",
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn those_units_are_found_that_are_up_and_hold_the_gpu() {
+    fn units_that_are_up_and_hold_the_gpu_are_found() {
         let fake = showing(
             "units-holding",
             &[
@@ -263,7 +262,7 @@ mod tests {
             units.into_iter().map(Unit::name).collect()
         };
         assert!(by(vec![holder(60, Some("session-3.scope"))]).is_empty());
-        // By a process of its own, or by its main one where cgroups do not tell.
+        // By a process in its cgroup, or by its main process.
         let two = vec![holder(61, Some("nvidia-dcgm.service")), holder(53, None)];
         assert_eq!(by(two), ["nvsm.service", "nvidia-dcgm.service"]);
         assert_eq!(
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_systemd_is_told_from_one_that_refuses() {
+    fn a_system_without_systemd_differs_from_a_refusal() {
         let ask = |name: &str, script: &str| {
             let fake = Fake::new(name, script);
             Units::at(fake.path.clone())
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn done_is_what_reads_back_as_done() {
+    fn success_is_checked_by_reading_the_state_back() {
         let fake = Fake::new(
             "units-undone",
             "case $* in *show*) echo Id=nvsm.service; echo ActiveState=active; echo MainPID=7;; \
