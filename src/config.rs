@@ -1,5 +1,4 @@
-//! The environment variables that the program reads, and the names and paths it goes by without them. Each is named
-//! here and nowhere else.
+//! The environment variables that the program reads, and the default names and paths.
 
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ pub const SYSTEMCTL: &str = "MIG_MPS_SYSTEMCTL";
 pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
 /// The log directory.
 pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
-/// Where the machine's own paths begin.
+/// The root of the system's paths.
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
-/// Every variable of ours, with its meaning, for the help and the manual.
+/// Every variable with its meaning, for the help and the manual.
 pub const VARIABLES: [(&str, &str); 7] = [
     (
         NVML_LIBRARY,
@@ -54,12 +53,12 @@ pub const VARIABLES: [(&str, &str); 7] = [
     ),
 ];
 
-/// The program NVIDIA ships for controlling MPS, and the one its daemon starts by name.
+/// The MPS programs. The daemon starts the server by name.
 pub const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
 pub const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
 pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
 
-/// Where root's daemons have their state and logs.
+/// The state and logs of root's daemons.
 pub const SYSTEM_RUN_DIR: &str = "/run/mig-mps";
 pub const SYSTEM_LOG_DIR: &str = "/var/log/mig-mps";

@@ -36,6 +36,7 @@ pub mod error;
 
 pub mod geometry;
 pub mod host;
+pub mod logs;
 pub mod manual;
 pub mod mps;
 pub mod node;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{Cause, Shared, lock};
 use crate::host::{Account, Pid, Reader, Uid, group_named};
-use crate::mps::{Daemon, Launch, Launched, Means, MpsProgram, Patience, WhoMay};
+use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
 use crate::plan::Start;
 use crate::settings::{Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
@@ -86,27 +86,27 @@ impl Shared<'_> {
     }
 
     /// How a record's daemon is started.
-    fn shall(&self, record: &DeviceRecord) -> Result<Launch, Cause> {
+    fn shall(&self, record: &DeviceRecord) -> Result<LaunchOptions, Cause> {
         let serve = serve(record);
-        let (who, reader) = match &serve {
-            Serve::OneAtATime => (WhoMay::Everybody, self.first_reader()),
-            Serve::All => (WhoMay::Everybody, None),
-            Serve::Own => (WhoMay::Owner, None),
+        let (access, reader) = match &serve {
+            Serve::OneAtATime => (Access::Everybody, self.first_reader()),
+            Serve::All => (Access::Everybody, None),
+            Serve::Own => (Access::Owner, None),
             Serve::Group(name) => {
                 let group = group_named(name)?.ok_or_else(|| Cause::nobody("group", name))?;
                 let who = format!("the group {name}");
-                (WhoMay::Group(group), Some((who, Reader::Group(group))))
+                (Access::Group(group), Some((who, Reader::Group(group))))
             }
             Serve::User(name) => {
                 let account = user(name)?;
                 let reader = Reader::User(account.uid, account.groups()?);
-                (WhoMay::User(account), Some((name.clone(), reader)))
+                (Access::User(account), Some((name.clone(), reader)))
             }
         };
-        Ok(Launch {
+        Ok(LaunchOptions {
             device: record.uuid.clone(),
             multiuser: serve.is_shared(),
-            who,
+            access,
             readers: reader.into_iter().collect(),
             cpus: record.settings.cpus.clone(),
             nofile: record.settings.nofile,
@@ -125,7 +125,7 @@ impl Shared<'_> {
     fn configure(
         &self,
         daemon: &Daemon,
-        shall: &Launch,
+        shall: &LaunchOptions,
         record: &mut DeviceRecord,
         launched: &Launched,
     ) -> Result<(), Cause> {

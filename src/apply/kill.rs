@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::error::Failure;
 use super::{ApplyError, Cause};
 use crate::host::{Environment, MpsPrograms};
-use crate::host::{Held, Interrupt};
+use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::Daemon;
 use crate::plan::{Kill, Victim};
 
@@ -102,7 +102,7 @@ fn end(
     // Taken hold of now: once it has ended another process may be given its pid.
     let held = victim
         .started
-        .and_then(|started| environment.host.hold(pid, started));
+        .and_then(|started| environment.host.open_process(pid, started));
     // In a fault its work has ended, and a server that waits for its clients to leave answers nothing.
     if !has_fault && let Err(error) = daemon.terminate_client(victim.server, pid) {
         return match daemon.has_client(victim.server, pid) {
@@ -133,7 +133,7 @@ fn end(
             }
         }
     }
-    let is_off = daemon.loses_client(victim.server, pid, interrupt)?;
+    let is_off = daemon.await_client_exit(victim.server, pid, interrupt)?;
     if !is_off && !interrupt.is_asked() {
         return Err(Cause::StillClient);
     }
@@ -148,7 +148,7 @@ fn end(
 }
 
 /// Waits for the end of a process that was sent a signal; tells whether it has come. The user may interrupt that.
-fn ends(held: &Held, interrupt: &Interrupt) -> bool {
+fn ends(held: &ProcessHandle, interrupt: &Interrupt) -> bool {
     let begun = Instant::now();
     // In parts: the end of a process wakes who waits for it, and a signal to another thread does not.
     while !interrupt.is_asked() && begun.elapsed() < SIGNAL_LIMIT {

@@ -2,6 +2,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use crate::host::{Environment, Home};
+use crate::logs::{needs_rotation, rotate};
 use crate::mps::LogDir;
 use crate::node::Node;
 use crate::state::RunDir;
@@ -10,7 +11,7 @@ use crate::state::RunDir;
 pub fn has_large_logs(node: &Node, home: &Home) -> bool {
     let logs = logs(node, home);
     logs.iter()
-        .any(|path| LogDir::open(path).is_ok_and(|dir| dir.is_due()))
+        .any(|path| LogDir::open(path).is_ok_and(|dir| needs_rotation(&dir)))
 }
 
 /// Puts aside what the logs of this home's daemons hold over the limit; returns, in words, what could not be, and what
@@ -20,16 +21,16 @@ pub fn put_logs_aside(environment: &Environment, node: &Node, home: &Home) -> Ve
     let _change = environment.interrupt.begin();
     let logs = logs(node, home).into_iter();
     logs.flat_map(|path| match LogDir::open(&path) {
-        Ok(dir) => dir.rotate(),
+        Ok(dir) => rotate(&dir),
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         Err(error) => vec![Err(error)],
     })
     .filter_map(|put| match put {
-        Ok(put) if put.kept == put.held => None,
+        Ok(put) if put.kept == put.length => None,
         Ok(put) => Some(format!(
             "{} held {} MiB: only its last {} MiB were kept, in {}",
             put.log.display(),
-            mebibytes(put.held),
+            mebibytes(put.length),
             mebibytes(put.kept),
             put.older
         )),

@@ -94,7 +94,7 @@ impl GpuRun<'_> {
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
         let smi = self.shared.site.environment.nvidia_smi()?;
-        if let Err(error) = self.shared.nvml.aside(|| smi.reset(&pci))? {
+        if let Err(error) = self.shared.nvml.while_shut_down(|| smi.reset(&pci))? {
             if error.is_in_use() {
                 return Err(Cause::Reset {
                     error,

@@ -7,7 +7,8 @@ use clap::Args;
 use super::lines::Lines;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
-use crate::mps::{Entry, Folder, LogDir, LogFile, LogLine, Past, Woken, merge};
+use crate::logs::{Entry, FollowEvent, Follower, SessionGrouper, merge};
+use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
 
@@ -68,7 +69,7 @@ pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         args,
         ui,
         view: ui.log_view(),
-        folder: Folder::default(),
+        grouper: SessionGrouper::default(),
     };
     // Lines of the files: what is shown of them is fewer where sessions are put together.
     let raw = output.enough(&dir, &logs, lines)?;
@@ -77,13 +78,13 @@ pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         output.begin(pasts, raw, lines, &dir)?;
         return Ok(ExitStatus::Done);
     }
-    let (pasts, mut follower) = dir.follow(&logs, raw)?;
+    let (pasts, mut follower) = Follower::start(dir, &logs, raw)?;
     output.begin(pasts, raw, lines, &open()?)?;
     loop {
         match follower.wait(io::stdout())? {
-            Woken::Lines(new) => output.show(new)?,
-            Woken::ReaderGone => return Ok(ExitStatus::Done),
-            Woken::DirectoryGone => {
+            FollowEvent::Lines(new) => output.show(new)?,
+            FollowEvent::ReaderGone => return Ok(ExitStatus::Done),
+            FollowEvent::DirectoryGone => {
                 return Err(CommandError::failed(format_args!(
                     "{} was removed or moved away: a daemon that is started there again has new logs",
                     path.display()
@@ -167,7 +168,7 @@ fn read(
     logs: &[LogFile],
     lines: Option<usize>,
     followed: bool,
-) -> io::Result<Vec<Past>> {
+) -> io::Result<Vec<LogTail>> {
     let read = |&log: &LogFile| dir.last(log, lines, followed);
     logs.iter().map(read).collect()
 }
@@ -177,7 +178,7 @@ struct Output<'a> {
     args: &'a LogsArgs,
     ui: &'a Ui,
     view: LogView,
-    folder: Folder,
+    grouper: SessionGrouper,
 }
 
 impl Output<'_> {
@@ -199,7 +200,7 @@ impl Output<'_> {
         loop {
             let pasts = read(dir, logs, Some(raw), self.args.follow)?;
             let is_all = pasts.iter().all(|past| is_whole(past, Some(raw)));
-            let entries = self.folder.clone().take(joined(pasts, Some(raw)));
+            let entries = self.grouper.clone().take(joined(pasts, Some(raw)));
             // One more than wanted: the first may have more sessions than were read.
             if is_all || entries.len() > lines {
                 return Ok(Some(raw));
@@ -211,7 +212,7 @@ impl Output<'_> {
     /// Shows the lines that exist, and notes about them.
     fn begin(
         &mut self,
-        pasts: Vec<Past>,
+        pasts: Vec<LogTail>,
         raw: Option<usize>,
         lines: Option<usize>,
         dir: &LogDir,
@@ -219,7 +220,7 @@ impl Output<'_> {
         for cut in pasts.iter().filter_map(|past| past.cut.as_ref()) {
             self.ui.note(&format!("older lines are left out: {cut}"));
         }
-        let is_empty = |past: &Past| past.lines.is_empty() && past.cut.is_none();
+        let is_empty = |past: &LogTail| past.lines.is_empty() && past.cut.is_none();
         let is_empty = pasts.iter().all(is_empty);
         if is_empty && lines != Some(0) {
             self.ui
@@ -232,7 +233,7 @@ impl Output<'_> {
         }
         let mut entries = self.entries(new);
         if !self.args.follow {
-            entries.extend(self.folder.rest());
+            entries.extend(self.grouper.rest());
         }
         self.print(&entries[skipped(entries.len(), lines)..])
     }
@@ -251,8 +252,8 @@ impl Output<'_> {
         if !self.folds() {
             return lines.into_iter().map(Entry::Line).collect();
         }
-        let mut entries = self.folder.take(lines);
-        entries.extend(self.folder.rest_if_closed());
+        let mut entries = self.grouper.take(lines);
+        entries.extend(self.grouper.rest_if_closed());
         entries
     }
 
@@ -271,12 +272,12 @@ fn skipped(all: usize, lines: Option<usize>) -> usize {
 }
 
 /// True if the log has no more lines than were asked for.
-fn is_whole(past: &Past, asked: Option<usize>) -> bool {
+fn is_whole(past: &LogTail, asked: Option<usize>) -> bool {
     asked.is_none_or(|asked| past.lines.len() < asked || past.cut.is_some())
 }
 
 /// Merges the logs by time, from the moment since which all of them are known.
-fn joined(pasts: Vec<Past>, asked: Option<usize>) -> Vec<LogLine> {
+fn joined(pasts: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
     let begins = pasts.iter().filter(|past| !is_whole(past, asked));
     let from = begins
         .filter_map(|past| past.lines.first().and_then(|line| line.at))

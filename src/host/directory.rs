@@ -1,46 +1,32 @@
-//! Directories that are worked in by their descriptors, so that nobody can swap one for a link on the way.
+//! Directories by their descriptors, so that no part of a path can be replaced by a link meanwhile.
 //!
-//! [`Directory::open`] walks from the root and accepts only what root or the caller controls. What lies in such
-//! a directory may belong to a user: [`Directory::child`] and the rest follow no link and enter no mount, since a
-//! user's file system may hang every process that touches it.
+//! [`Directory::open`] walks from the root and accepts only directories that root or the caller controls. Their entries
+//! may belong to a user: [`Directory::child`] and the other methods follow no link and enter no mount, because a user's
+//! file system may hang every process that uses it.
 
-use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid as RawUid, fchmod,
-    fstat, mkdirat, openat, openat2, readlinkat, renameat, statat, unlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid as RawUid, fchmod, fstat, mkdirat, openat,
+    readlinkat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::files::read_limited;
-use super::{Uid, caller, group_name, in_path, user_name};
+use super::mounts::foreign_mount;
+use super::open_beneath::open_beneath;
+use super::path_error::{belongs_to, refused};
+use super::walk::{OTHERS_WRITE, Walk, walk};
+use super::{Uid, caller, in_path};
 
-/// How many links a path may lead through, as in the kernel.
-const MOST_LINKS: usize = 40;
-
-/// How many mounts may lie on top of each other where ours are expected to be none.
+/// The most mounts that are detached from one entry.
 const MOST_MOUNTS: usize = 64;
-
-/// How deep directories are removed where they lie. Each level keeps a descriptor open.
-const DEEPEST: u32 = 64;
-
-/// Groups below this number are the system's (login.defs, `SYS_GID_MAX`).
-const FIRST_USERS_GROUP: u32 = 1000;
-
-/// Others may write.
-const OTHERS_WRITE: u32 = 0o002;
-/// The group may write.
-const GROUP_WRITES: u32 = 0o020;
-/// Users may rename and remove only their own entries.
-const STICKY: u32 = 0o1000;
 
 /// An open directory.
 #[derive(Debug)]
@@ -50,47 +36,54 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens a directory that only root and the caller control, and everything above it.
-    ///
-    /// Fails with `PermissionDenied` where somebody else could replace a part of the path.
+    /// Opens a directory that only root and the caller control, like all directories above it. Fails with
+    /// `PermissionDenied` if another user could replace a part of the path.
     pub fn open(path: &Path) -> io::Result<Self> {
-        walk(path, Walk::Ours).map_err(|error| in_path(path, &error))
+        Self::at(path, Walk::Ours)
     }
 
-    /// Opens such a directory, or makes it with this mode, and missing parents with 0755.
+    /// Opens such a directory, or creates it with this mode, and missing parents with 0755.
     pub fn make(path: &Path, mode: u32) -> io::Result<Self> {
-        walk(path, Walk::Make(mode)).map_err(|error| in_path(path, &error))
+        Self::at(path, Walk::Make(mode))
     }
 
-    /// The path it was opened by.
+    fn at(path: &Path, how: Walk) -> io::Result<Self> {
+        let fd = walk(path, how).map_err(|error| in_path(path, &error))?;
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Returns the path that was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its owner, group and mode.
+    /// Returns owner, group and mode of the directory.
     pub fn stat_self(&self) -> io::Result<Stat> {
         Ok(fstat(&self.fd)?)
     }
 
-    /// A directory in it; `None` if there is none.
+    /// Opens a subdirectory. Returns `None` if there is none.
     pub fn child(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Self>> {
         let name = name.as_ref();
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let fd = self.named(name, open_here(self.fd.as_fd(), name, flags))?;
+        let fd = self.named(name, open_beneath(self.fd.as_fd(), name, flags))?;
         Ok(fd.map(|fd| Self {
             fd,
             path: self.path.join(name),
         }))
     }
 
-    /// A directory in it that is the caller's, made with this mode if it is not there.
+    /// Opens or creates a subdirectory of the caller, and gives it this mode.
     pub fn make_child(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Self> {
         self.make_child_of(name, mode, caller(), None)
     }
 
-    /// A directory in it that is `owner`'s and, where one is given, `group`'s. Made or not, it has this mode
-    /// afterwards. One of another owner is refused, and one of the caller's that others can write to: another
-    /// owner may have let them, and must not be able to have a start refused. Only root makes directories for others.
+    /// Opens or creates a subdirectory of `owner` and `group`, and gives it this mode. Refuses an existing one of another
+    /// owner, and one of the caller that others can write to. (Another owner may have opened theirs to others, which
+    /// must not block a start.) Only root creates directories for others.
     pub fn make_child_of(
         &self,
         name: impl AsRef<OsStr>,
@@ -99,7 +92,7 @@ impl Directory {
         group: Option<u32>,
     ) -> io::Result<Self> {
         let name = name.as_ref();
-        // Nobody else may enter before the directory is its owner's; the caller's own never refuses a reader.
+        // No other user may enter before the owner is set. A directory of the caller is never closed to readers.
         let is_callers = owner == caller() && group.is_none();
         let first_mode = if is_callers { mode } else { 0o700 };
         let make = || {
@@ -108,7 +101,7 @@ impl Directory {
                 Err(Errno::EXIST) => false,
                 Err(error) => return Err(error.into()),
             };
-            let fd = open_here(
+            let fd = open_beneath(
                 self.fd.as_fd(),
                 name,
                 OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK,
@@ -125,7 +118,7 @@ impl Directory {
             if let Some(group) = group.filter(|group| *group != meta.st_gid) {
                 rustix::fs::fchown(&fd, None, Some(Gid::from_raw(group)))?;
             }
-            // The umask may have taken bits away, and who may enter may have changed.
+            // The umask may have removed bits, and the mode of an existing directory may differ.
             fchmod(&fd, Mode::from_raw_mode(mode))?;
             Ok(fd)
         };
@@ -134,12 +127,12 @@ impl Directory {
         Ok(Self { fd, path })
     }
 
-    /// Owner, kind and size of what lies there under a name; `None` if nothing does. Links are not followed.
+    /// Returns owner, type and size of an entry, or `None` if there is none. Links are not followed.
     pub fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Stat>> {
         let name = name.as_ref();
-        let meta = || match open_here(self.fd.as_fd(), name, OFlags::PATH) {
+        let meta = || match open_beneath(self.fd.as_fd(), name, OFlags::PATH) {
             Ok(fd) => Ok(fstat(fd)?),
-            // A link is no entry into anything: its own data is safe to read.
+            // Reading the data of the link itself is safe.
             Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
                 Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
             }
@@ -148,12 +141,12 @@ impl Directory {
         self.named(name, meta())
     }
 
-    /// True if something lies there under a name, whatever it is.
+    /// True if there is an entry of any type.
     pub fn has(&self, name: impl AsRef<OsStr>) -> bool {
         !matches!(self.stat(name), Ok(None))
     }
 
-    /// Opens a regular file for reading; `None` if nothing lies there. Anything else is refused.
+    /// Opens a regular file for reading. Returns `None` if there is no entry, and refuses other types.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<File>> {
         self.open_file_with(name, OFlags::RDONLY)
     }
@@ -166,9 +159,9 @@ impl Directory {
     ) -> io::Result<Option<File>> {
         let name = name.as_ref();
         let open = || {
-            // A FIFO without a reader and a file with a lease must not hold us up.
+            // A FIFO without a reader or a file with a lease must not block us.
             let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let fd = open_here(self.fd.as_fd(), name, flags).map_err(|error| {
+            let fd = open_beneath(self.fd.as_fd(), name, flags).map_err(|error| {
                 let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
                 if is(Errno::LOOP) {
                     refused("it is a link: not followed")
@@ -186,7 +179,7 @@ impl Directory {
         self.named(name, open())
     }
 
-    /// Reads a whole regular file of at most 1 MiB; `None` if there is none.
+    /// Reads a regular file of at most 1 MiB. Returns `None` if there is none.
     pub fn read_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
         let name = name.as_ref();
         match self.open_file(name)? {
@@ -195,10 +188,10 @@ impl Directory {
         }
     }
 
-    /// Makes a new regular file; one that is there already is an error.
+    /// Creates a regular file. Fails if the entry exists.
     pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let name = name.as_ref();
-        // A new file lies in the directory itself: there is nothing to follow.
+        // A new file is always in the directory itself: there is nothing to follow.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
@@ -206,7 +199,7 @@ impl Directory {
             .map_err(|error| in_path(&self.path.join(name), &error.into()))
     }
 
-    /// The names in it, in no order.
+    /// Returns the names of the entries, unsorted.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let read = || {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -224,25 +217,25 @@ impl Directory {
         read().map_err(|error: Errno| in_path(&self.path, &error.into()))
     }
 
-    /// Where a link leads; `None` if no link lies there.
+    /// Returns the target of a link, or `None` if the entry is no link.
     pub fn link(&self, name: impl AsRef<OsStr>) -> Option<PathBuf> {
         let to = readlinkat(&self.fd, name.as_ref(), Vec::new()).ok()?;
         Some(PathBuf::from(OsStr::from_bytes(to.to_bytes())))
     }
 
-    /// Makes a link.
+    /// Creates a link.
     pub fn make_link(&self, to: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         let made = rustix::fs::symlinkat(to, &self.fd, name);
         made.map_err(|error| in_path(&self.path.join(name), &error.into()))
     }
 
-    /// Removes a file or link. One that is gone is as good as removed.
+    /// Removes a file or link. Succeeds if it is already gone.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         self.remove(name.as_ref(), AtFlags::empty())
     }
 
-    /// Removes an empty directory. One that is gone is as good as removed.
+    /// Removes an empty directory. Succeeds if it is already gone.
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         self.remove(name.as_ref(), AtFlags::REMOVEDIR)
     }
@@ -262,29 +255,7 @@ impl Directory {
         }
     }
 
-    /// Removes a directory with all that is in it, by `until`. File systems that are mounted there are detached. Its
-    /// owner may add to it meanwhile, and may have nested directories to any depth.
-    pub fn remove_all(&self, name: impl AsRef<OsStr>, until: Instant) -> io::Result<()> {
-        let name = name.as_ref();
-        let mut removal = Removal {
-            top: self,
-            until,
-            name,
-            moved: 0,
-            left: vec![name.to_owned()],
-        };
-        while let Some(next) = removal.left.pop() {
-            match removal.remove(self, &next, DEEPEST) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                    removal.left.push(next);
-                }
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives an entry another name, here or in another directory.
+    /// Renames an entry, within this directory or into another.
     pub fn rename(
         &self,
         name: impl AsRef<OsStr>,
@@ -304,8 +275,7 @@ impl Directory {
         })
     }
 
-    /// Detaches every file system that somebody has mounted on an entry. Fails where the caller may not, or where
-    /// they do not come to an end.
+    /// Detaches all file systems that are mounted on an entry. Fails without the permission, or if there are too many.
     pub fn detach_mounts(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         let on_top = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
@@ -322,333 +292,16 @@ impl Directory {
         Err(in_path(&self.path.join(name), &foreign_mount()))
     }
 
-    /// The descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// `None` for what is not there, and a path for what cannot be opened.
+    /// Turns `NotFound` into `None`, and adds the path to other errors.
     fn named<T>(&self, name: &OsStr, result: io::Result<T>) -> io::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(in_path(&self.path.join(name), &error)),
         }
-    }
-}
-
-/// The removal of one entry of a directory with all that is in it.
-struct Removal<'a> {
-    top: &'a Directory,
-    until: Instant,
-    name: &'a OsStr,
-    /// How many directories were moved up because they lay too deep.
-    moved: u64,
-    /// The entries of `top` that are still to be removed.
-    left: Vec<OsString>,
-}
-
-impl Removal<'_> {
-    fn remove(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> io::Result<()> {
-        if Instant::now() > self.until {
-            let path = self.top.path.join(self.name);
-            let why = "there is more in it than can be removed in time; what was removed is gone, and the same \
-                       command again goes on";
-            return Err(in_path(
-                &path,
-                &io::Error::new(io::ErrorKind::TimedOut, why),
-            ));
-        }
-        parent.detach_mounts(name)?;
-        let is_directory = match parent.stat(name)? {
-            Some(meta) => FileType::from_raw_mode(meta.st_mode) == FileType::Directory,
-            None => return Ok(()),
-        };
-        if !is_directory {
-            return parent.remove_file(name);
-        }
-        if depth == 0 {
-            return self.move_up(parent, name);
-        }
-        if let Some(child) = parent.child(name)? {
-            for entry in child.names()? {
-                self.remove(&child, &entry, depth - 1)?;
-            }
-        }
-        parent.remove_dir(name)
-    }
-
-    /// Moves a directory to the top, to be removed from there: each level takes a descriptor.
-    fn move_up(&mut self, parent: &Directory, name: &OsStr) -> io::Result<()> {
-        loop {
-            self.moved += 1;
-            let mut free = self.name.to_owned();
-            free.push(format!(".deep-{}", self.moved));
-            if !self.top.has(&free) {
-                parent.rename(name, self.top, &free)?;
-                self.left.push(free);
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Device and inode of what lies at a path that somebody else chose; `None` if nothing does.
-///
-/// Follows no link of a user's, and enters no file system that may hang: a user's FUSE, a server that is gone.
-pub fn claimed(path: &Path) -> io::Result<Option<(u64, u64)>> {
-    let found = walk(path, Walk::Claimed).and_then(|found| found.stat_self());
-    match found {
-        Ok(meta) => Ok(Some((meta.st_dev, meta.st_ino))),
-        Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(in_path(path, &error)),
-    }
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    use io::ErrorKind::{NotADirectory, NotFound};
-    matches!(error.kind(), NotFound | NotADirectory)
-}
-
-/// What is expected of a path.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Walk {
-    /// Only root and the caller control it.
-    Ours,
-    /// The same, and missing directories are made, the last one with this mode.
-    Make(u32),
-    /// It is anybody's, and may lead anywhere.
-    Claimed,
-}
-
-/// Walks a path from the root, checking every directory on it.
-fn walk(path: &Path, walk: Walk) -> io::Result<Directory> {
-    let absolute = std::path::absolute(path)?;
-    let mut left: VecDeque<OsString> = names(&absolute).collect();
-    let mut at = root()?;
-    let mut walked = PathBuf::from("/");
-    let mut links = 0;
-    while let Some(name) = left.pop_front() {
-        if name == ".." {
-            // The parent has been checked on the way here.
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            at = openat(&at, "..", flags, Mode::empty())?;
-            walked.pop();
-            continue;
-        }
-        let is_last = left.is_empty();
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut next = openat(&at, &name, flags, Mode::empty());
-        if let (Walk::Make(mode), Err(Errno::NOENT)) = (walk, &next) {
-            make_in(&at, &name, if is_last { mode } else { 0o755 })?;
-            next = openat(&at, &name, flags, Mode::empty());
-        }
-        let next = next.map_err(|error| of_part(&walked.join(&name), &absolute, error.into()))?;
-        if walk == Walk::Claimed {
-            stay_local(at.as_fd(), next.as_fd())?;
-        }
-        let meta = fstat(&next)?;
-        if FileType::from_raw_mode(meta.st_mode) == FileType::Symlink {
-            links += 1;
-            if links > MOST_LINKS {
-                return Err(Errno::LOOP.into());
-            }
-            if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-                let why = refused(format!("it is a link that {}", belongs_to(meta.st_uid)));
-                return Err(of_part(&walked.join(&name), &absolute, why));
-            }
-            let to = readlinkat(&next, "", Vec::new())?;
-            let to = PathBuf::from(OsStr::from_bytes(to.to_bytes()));
-            if to.is_absolute() {
-                at = root()?;
-                walked = PathBuf::from("/");
-            }
-            for name in names(&to).collect::<Vec<_>>().into_iter().rev() {
-                left.push_front(name);
-            }
-            continue;
-        }
-        walked.push(&name);
-        if walk != Walk::Claimed {
-            check(&meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
-        }
-        at = next;
-    }
-    Ok(Directory {
-        fd: at,
-        path: path.to_owned(),
-    })
-}
-
-/// Makes a directory with exactly this mode; another process may have made it first.
-fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
-    match mkdirat(at, name, Mode::from_raw_mode(mode)) {
-        Ok(()) => {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let directory = openat(at, name, flags, Mode::empty())?;
-            // The umask may have taken bits away.
-            Ok(fchmod(&directory, Mode::from_raw_mode(mode))?)
-        }
-        Err(Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn root() -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat(CWD, "/", flags, Mode::empty())?)
-}
-
-fn names(path: &Path) -> impl Iterator<Item = OsString> {
-    path.components().filter_map(|part| match part {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some(OsString::from("..")),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    })
-}
-
-/// Refuses a directory in which somebody else could replace the next part of a path.
-fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
-    if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
-        return Err(refused("it is not a directory"));
-    }
-    if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-        return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
-    }
-    // In a sticky directory nobody can replace what is not theirs: the next part counts.
-    if meta.st_mode & STICKY != 0 && !is_last {
-        return Ok(());
-    }
-    if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused("others can write to it"));
-    }
-    // Ubuntu's /var/log is writable by the system group syslog, and many a home by its user's own group.
-    let is_trusted =
-        |group: u32| group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw();
-    if meta.st_mode & GROUP_WRITES != 0 && !is_trusted(meta.st_gid) {
-        let group = group_name(meta.st_gid);
-        return Err(refused(format!("the group {group} can write to it")));
-    }
-    Ok(())
-}
-
-/// Names the part of a path that an error is about, unless that is all of it.
-fn of_part(part: &Path, whole: &Path, error: io::Error) -> io::Error {
-    if part == whole {
-        error
-    } else {
-        in_path(part, &error)
-    }
-}
-
-fn belongs_to(uid: u32) -> String {
-    format!("belongs to {}", user_name(Uid(uid)))
-}
-
-fn refused(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, why.into())
-}
-
-fn foreign_mount() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::CrossesDevices,
-        "somebody has mounted a file system there",
-    )
-}
-
-/// Opens an entry of a directory without following a link or entering a mount.
-fn open_here(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    match openat2(dir, name, flags, Mode::empty(), how) {
-        Ok(fd) => Ok(fd),
-        Err(Errno::XDEV) => Err(foreign_mount()),
-        // Before Linux 5.6, and where a container's filter forbids it.
-        Err(Errno::NOSYS | Errno::PERM) => open_by_steps(dir, name, flags),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The same in two steps: a descriptor that opens nothing yet shows what lies there, and on which mount.
-fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
-    if Path::new(name).components().count() != 1 || name == ".." {
-        return Err(Errno::XDEV.into());
-    }
-    let seen = openat(
-        dir,
-        name,
-        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    if mount_of(seen.as_fd())? != mount_of(dir)? {
-        return Err(foreign_mount());
-    }
-    let kind = FileType::from_raw_mode(fstat(&seen)?.st_mode);
-    match kind {
-        FileType::Symlink => return Err(Errno::LOOP.into()),
-        FileType::Directory => {}
-        _ if flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR.into()),
-        _ => {}
-    }
-    if flags.contains(OFlags::PATH) {
-        return Ok(seen);
-    }
-    let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
-    Ok(openat(CWD, path, flags - OFlags::NOFOLLOW, Mode::empty())?)
-}
-
-/// The file systems that need nobody else to answer.
-const LOCAL: [&str; 12] = [
-    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs",
-    "xfs", "zfs",
-];
-
-/// Refuses to go on in a mount that is not on a local file system. The descriptors have opened nothing yet.
-fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-    let mount = mount_of(to)?;
-    if mount == mount_of(from)? {
-        return Ok(());
-    }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let kind = mounts.lines().find_map(|line| {
-        let (place, system) = line.split_once(" - ")?;
-        let is_it = place.split(' ').next() == Some(&mount);
-        is_it.then(|| system.split(' ').next())?
-    });
-    if kind.is_some_and(|kind| LOCAL.contains(&kind)) {
-        return Ok(());
-    }
-    Err(foreign_mount())
-}
-
-/// The mount that a descriptor is on.
-fn mount_of(fd: BorrowedFd<'_>) -> io::Result<String> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned())
-        .ok_or_else(|| io::Error::other("/proc/self/fdinfo does not name the mount"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn a_removal_ends_in_time() {
-        let path = std::env::temp_dir().join(format!("mig-mps-removal-{}", std::process::id()));
-        std::fs::create_dir_all(path.join("hers/a/b")).unwrap();
-        let directory = Directory::open(&path).unwrap();
-        let now = Instant::now();
-        let error = directory
-            .remove_all("hers", now.checked_sub(Duration::from_secs(1)).unwrap())
-            .unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert!(path.join("hers/a/b").exists());
-        directory
-            .remove_all("hers", now + Duration::from_secs(60))
-            .unwrap();
-        assert!(!path.join("hers").exists());
-        std::fs::remove_dir(&path).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! What the environment says: directories, programs, and who runs this one.
+//! The directories and programs that the environment names, and the caller.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,29 +6,24 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thiserror::Error;
-
-use super::{Host, Interrupt, NvidiaSmi, Uid, Units, caller};
+use super::{EnvironmentError, Host, Interrupt, MpsPrograms, NvidiaSmi, Uid, Units, caller};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_CALL_LIMIT,
     NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL,
     SYSTEMCTL_PROGRAM,
 };
 
-/// What the environment says.
+/// The environment of this program.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// The NVML library, if it is not to be found by name.
+    /// The path of the NVML library, unless the dynamic linker finds it.
     pub nvml_library: Option<PathBuf>,
-    /// The rest of the machine.
     pub host: Host,
-    /// Who runs the program.
     pub caller: Uid,
-    /// Whether whoever runs it wants it to stop.
     pub interrupt: Interrupt,
-    /// How long one NVML call of a change may take.
+    /// The time limit of one NVML call of a change.
     pub call_limit: Duration,
-    /// `mig-mps` itself, as the helper that starts other users' daemons.
+    /// `mig-mps` as the helper that starts daemons of other users.
     pub helper: PathBuf,
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
@@ -38,78 +33,11 @@ pub struct Environment {
     path: OsString,
 }
 
-/// Where daemons' state and logs live.
+/// The run and log directories of daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
-    /// State and pipes.
     pub run: PathBuf,
-    /// Logs.
     pub log: PathBuf,
-}
-
-/// Why the environment does not do.
-#[derive(Debug, Error)]
-pub enum EnvironmentError {
-    /// A plain user without a runtime directory.
-    #[error("XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons")]
-    NoRuntimeDir,
-    /// A plain user without a home.
-    #[error("neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs")]
-    NoStateHome,
-    /// No control program.
-    #[error("{CONTROL_PROGRAM} is not in PATH")]
-    NoControlProgram,
-    /// `MIG_MPS_CONTROL` names no file.
-    #[error("{CONTROL} is {}, where there is no program", .0.display())]
-    WrongControlProgram(PathBuf),
-    /// The control daemon could not start servers.
-    #[error("{SERVER_PROGRAM} is not in PATH, where {CONTROL_PROGRAM} looks for it")]
-    NoServerProgram,
-    /// No GPU can be reset.
-    #[error("{NVIDIA_SMI_PROGRAM}, which resets GPUs, is not in PATH")]
-    NoNvidiaSmi,
-    /// `MIG_MPS_NVIDIA_SMI` names no file.
-    #[error("{NVIDIA_SMI} is {}, where there is no program", .0.display())]
-    WrongNvidiaSmi(PathBuf),
-    /// systemd does not run this machine, as in most containers.
-    #[error("{SYSTEMCTL_PROGRAM} is not in PATH: no service can be stopped from here")]
-    NoSystemctl,
-    /// `MIG_MPS_SYSTEMCTL` names no file.
-    #[error("{SYSTEMCTL} is {}, where there is no program", .0.display())]
-    WrongSystemctl(PathBuf),
-}
-
-impl EnvironmentError {
-    /// What to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::NoRuntimeDir => {
-                "log in through a session that sets XDG_RUNTIME_DIR, set MIG_MPS_RUN_DIR, or run it as root"
-            }
-            Self::NoStateHome => "set HOME or MIG_MPS_LOG_DIR",
-            Self::NoControlProgram | Self::WrongControlProgram(_) | Self::NoServerProgram => {
-                "both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); \
-                 MIG_MPS_CONTROL may give the path of the control program"
-            }
-            Self::NoNvidiaSmi | Self::WrongNvidiaSmi(_) => {
-                "it comes with the NVIDIA driver; MIG_MPS_NVIDIA_SMI may give its path"
-            }
-            Self::NoSystemctl | Self::WrongSystemctl(_) => {
-                "stop what holds the GPU by the means that started it; from within a container, on the host"
-            }
-        }
-    }
-}
-
-/// The programs that run MPS, and the search path under which they find each other.
-#[derive(Clone, Debug, Default)]
-pub struct MpsPrograms {
-    /// The control program.
-    pub control: PathBuf,
-    /// The daemon's `PATH`: it finds the server program there by name.
-    pub path: OsString,
-    /// `mig-mps` itself, as the helper that becomes another user and then the control program.
-    pub helper: PathBuf,
 }
 
 impl Environment {
@@ -118,7 +46,7 @@ impl Environment {
         Self::of(|name| env::var_os(name))
     }
 
-    /// The environment with these variables.
+    /// Returns the environment with these variables.
     pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         // Daemons and control sessions run in another directory.
         let path = |name| {
@@ -131,7 +59,7 @@ impl Environment {
             caller: caller(),
             interrupt: Interrupt::default(),
             call_limit: NVML_CALL_LIMIT,
-            // Also where the file has been replaced meanwhile.
+            // Works even if the file was replaced meanwhile.
             helper: PathBuf::from("/proc/self/exe"),
             control: path(CONTROL),
             nvidia_smi: path(NVIDIA_SMI),
@@ -142,8 +70,8 @@ impl Environment {
         }
     }
 
-    /// For whom an eager server is started: the caller, or whoever called `sudo`. Any other user's
-    /// first client would have to wait for that server to be replaced.
+    /// Returns the user for whom an eager server is started: the caller, or the user who called `sudo`. The first client
+    /// of any other user waits until that server is replaced.
     pub fn server_user(&self) -> Uid {
         let behind_sudo = env::var("SUDO_UID")
             .ok()
@@ -154,15 +82,11 @@ impl Environment {
             .unwrap_or(self.caller)
     }
 
-    /// Whether the caller is the superuser.
     pub fn is_root(&self) -> bool {
         self.caller == Uid::ROOT
     }
 
-    /// The one home that changing commands use.
-    ///
-    /// # Errors
-    /// [`EnvironmentError`] where a plain user's environment names none.
+    /// Returns the directories that changing commands use. Fails if a plain user's environment names none.
     pub fn home(&self) -> Result<Home, EnvironmentError> {
         let run = match (&self.run, self.is_root()) {
             (Some(run), _) => run.clone(),
@@ -184,7 +108,7 @@ impl Environment {
         }
     }
 
-    /// Where the logs of the daemons in a run directory belong; `None` for another user's.
+    /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
         let own = self.home().ok().filter(|home| home.run == run_dir);
         let own = own.map(|home| home.log);
@@ -193,8 +117,8 @@ impl Environment {
         })
     }
 
-    /// Every run directory that commands read, the system's first: the system's and the caller's own, or the one
-    /// that `MIG_MPS_RUN_DIR` names. Root reads no user's: what a user can write is no fact about the node.
+    /// Returns the run directories that commands read: the system's and the caller's, or the one in `MIG_MPS_RUN_DIR`.
+    /// Root reads none of a user: a user could write anything there.
     pub fn run_dirs(&self) -> Vec<PathBuf> {
         if let Some(run) = &self.run {
             return vec![run.clone()];
@@ -208,8 +132,8 @@ impl Environment {
         dirs
     }
 
-    /// Every directory of daemon logs that reading commands look into, the system's first: the system's and the
-    /// caller's own; the caller's alone where `MIG_MPS_RUN_DIR` names one home.
+    /// Returns the log directories that commands read: the system's and the caller's, or only the caller's if
+    /// `MIG_MPS_RUN_DIR` is set.
     pub fn log_dirs(&self) -> Vec<PathBuf> {
         let system = self.run.is_none().then(|| PathBuf::from(SYSTEM_LOG_DIR));
         let mut dirs: Vec<PathBuf> = system.into_iter().chain(self.own_logs().ok()).collect();
@@ -217,10 +141,7 @@ impl Environment {
         dirs
     }
 
-    /// The programs that run MPS, found before anything is touched.
-    ///
-    /// # Errors
-    /// [`EnvironmentError`] naming what is missing.
+    /// Finds the programs of MPS. Fails with the one that is missing.
     pub fn mps_programs(&self) -> Result<MpsPrograms, EnvironmentError> {
         let control = match &self.control {
             Some(control) if is_program(control) => control.clone(),
@@ -243,10 +164,7 @@ impl Environment {
         })
     }
 
-    /// What resets a GPU.
-    ///
-    /// # Errors
-    /// [`EnvironmentError`] where it is missing.
+    /// Finds the program that resets GPUs.
     pub fn nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
         let program = match &self.nvidia_smi {
             Some(program) if is_program(program) => program.clone(),
@@ -256,10 +174,7 @@ impl Environment {
         Ok(NvidiaSmi::at(program))
     }
 
-    /// What stops and starts services.
-    ///
-    /// # Errors
-    /// [`EnvironmentError`] where it is missing, as in most containers.
+    /// Finds the program that stops and starts services.
     pub fn units(&self) -> Result<Units, EnvironmentError> {
         let program = match &self.systemctl {
             Some(program) if is_program(program) => program.clone(),

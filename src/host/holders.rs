@@ -7,16 +7,12 @@ use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
 
-/// A process that has a GPU open: with a CUDA context, or merely watching it.
+/// A process that has a GPU open, with a CUDA context or for monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id.
     pub pid: Pid,
-    /// With the id, its identity.
     pub started: StartTime,
-    /// Whose it is.
     pub user: Option<Uid>,
-    /// Its command line.
     pub command: String,
     /// The systemd unit it belongs to: a service, a login session, a container's scope.
     pub unit: Option<String>,
@@ -37,27 +33,25 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Who has a GPU open, as far as this process can see.
+/// The processes that have a GPU open, as far as this process can see.
 ///
-/// Even where none is hidden it is not all: processes outside this container, those that a `/proc`
-/// mounted with `hidepid` leaves out, and the kernel's own `nvidia_drm` hold GPUs without an entry here.
+/// The list is never complete: processes outside this container, those that a `/proc` with `hidepid` omits, and the
+/// kernel module `nvidia_drm` hold GPUs without an entry here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// Those that were seen, by pid.
+    /// The visible processes, by pid.
     pub seen: Vec<Holder>,
-    /// How many processes did not show what they have open, as other users' do not to a plain user.
-    /// Any of them may be a holder.
+    /// The number of processes whose open files are hidden, like other users' from a plain user. Any one may be a holder.
     pub hidden: usize,
 }
 
 impl Host {
-    /// The device node of the GPU with that minor number (NVML's, which may change with the MIG mode).
+    /// Returns the device node of the GPU with this minor number (NVML's, which may change with the MIG mode).
     pub fn gpu_node(&self, minor: u32) -> PathBuf {
         self.root.join(format!("dev/nvidia{minor}"))
     }
 
-    /// Every process other than this one that has the GPU with that minor number open, by
-    /// `/proc/PID/fd`.
+    /// Finds the other processes that have the GPU with this minor number open, by `/proc/PID/fd`.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -78,7 +72,7 @@ impl Host {
         Ok(holders)
     }
 
-    /// One process as a holder, if it can be seen.
+    /// Returns a process as a holder if it is visible.
     pub fn holder(&self, pid: Pid) -> Option<Holder> {
         self.process(pid).as_ref().map(Holder::of)
     }
@@ -97,7 +91,7 @@ impl Holder {
     }
 }
 
-/// `ENOENT`, or `ESRCH` from a file that was opened in time.
+/// True for `ENOENT`, and for `ESRCH` from a file that was opened before.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -106,7 +100,7 @@ fn has_ended(error: &io::Error) -> bool {
 /// A GPU's device node.
 struct DeviceNode {
     path: PathBuf,
-    /// Its device number, where it is one: a container has a node of its own with the same number.
+    /// The device number, which is the same for the node in a container; `None` if the path is no device.
     number: Option<(u32, u32)>,
 }
 
@@ -122,7 +116,7 @@ impl DeviceNode {
             match fs::read_link(&file) {
                 Ok(target) if self.is(&target, &file) => return Ok(true),
                 Ok(_) => {}
-                // Closed since.
+                // Closed meanwhile.
                 Err(error) if has_ended(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -131,12 +125,12 @@ impl DeviceNode {
     }
 
     fn is(&self, target: &Path, file: &Path) -> bool {
-        // A node that was removed is still the GPU.
+        // A removed node still refers to the GPU.
         let name = |path: &Path| {
             let name = path.file_name()?.to_str()?;
             Some(name.trim_end_matches(" (deleted)").to_owned())
         };
-        // By name first: to look through a link to a file on a dead server would hang.
+        // The name first: following a link to a file on a dead server would hang.
         if name(target).is_none() || name(target) != name(&self.path) {
             return false;
         }
@@ -144,7 +138,7 @@ impl DeviceNode {
     }
 }
 
-/// The number of a device. A file on a dead server is not asked for: what the kernel remembers of it does.
+/// Returns the number of a device. Uses the kernel's cached data, because a file on a dead server would hang.
 fn number_of(path: &Path) -> Option<(u32, u32)> {
     let flags = AtFlags::STATX_DONT_SYNC;
     let meta = statx(CWD, path, flags, StatxFlags::BASIC_STATS).ok()?;
@@ -152,8 +146,8 @@ fn number_of(path: &Path) -> Option<(u32, u32)> {
     (kind == FileType::CharacterDevice).then_some((meta.stx_rdev_major, meta.stx_rdev_minor))
 }
 
-/// The unit in `/proc/PID/cgroup`: systemd's hierarchy is `0::` in version 2 and `name=systemd` in
-/// version 1, and the unit is the first part of the path that is no slice (`cgroup` in systemd).
+/// Returns the unit in `/proc/PID/cgroup`. The hierarchy of systemd is `0::` in version 2 and `name=systemd` in version 1,
+/// and the unit is the first part of the path that is no slice.
 fn unit_of(cgroup: &str) -> Option<String> {
     let path_in = |is_systemd: fn(&str, &str) -> bool| {
         cgroup.lines().find_map(|line| {
@@ -169,7 +163,7 @@ fn unit_of(cgroup: &str) -> Option<String> {
         .split('/')
         .find(|part| !part.is_empty() && *part != ".." && kind(part).as_deref() != Some("slice"))?;
     let is_unit = matches!(kind(unit).as_deref(), Some("service" | "scope"));
-    // Anyone may name a cgroup of his own as he likes: it must not steer the terminal.
+    // A user can choose the name of a cgroup, which must not control the terminal.
     (is_unit && !unit.contains(char::is_control)).then(|| unit.to_owned())
 }
 
@@ -204,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A machine of directories and links, removed at its end.
+    /// A root directory with devices and processes.
     struct Machine {
         root: PathBuf,
     }
@@ -240,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_gpu_open_is_found_and_nobody_else() {
+    fn only_processes_that_have_the_gpu_open_are_found() {
         let machine = Machine::new("holders");
         let host = Host::at(&machine.root);
         let node = host.gpu_node(0);
@@ -265,8 +259,7 @@ mod tests {
         assert!(host.holders(1).unwrap().seen.is_empty());
     }
 
-    /// A container has device nodes of its own, and a node may be removed while it is open: the
-    /// device number tells.
+    /// A container has device nodes of its own, and a node may be removed while it is open: the device number decides.
     #[test]
     fn a_device_is_known_by_its_number() {
         let null = DeviceNode::at("/dev/null".into());
@@ -279,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_counted_and_the_kernel_is_not() {
+    fn hidden_processes_are_counted_and_kernel_threads_are_not() {
         let machine = Machine::new("hidden");
         let hidden = machine.process(41, 0, &[]);
         let thread = machine.process(2, 0x0020_0000, &[]);
@@ -287,7 +280,7 @@ mod tests {
         for process in [&hidden, &thread, &ended] {
             fs::remove_dir(process.join("fd")).unwrap();
         }
-        // Not even root lists a file: whoever runs this test, it stands for a list that is refused.
+        // Not even root can list a file, so it stands for a refused listing for every user.
         for process in [&hidden, &thread] {
             fs::write(process.join("fd"), "").unwrap();
             fs::set_permissions(process.join("fd"), fs::Permissions::from_mode(0o000)).unwrap();

@@ -9,13 +9,13 @@ use signal_hook::iterator::Signals;
 
 use super::Host;
 
-/// How long it may take from a signal to its being heard: nobody waits for a thread that could not be started.
+/// The time that the handling of a signal may take: the thread for it may not exist.
 const HEARING_LIMIT: Duration = Duration::from_secs(1);
 
-/// Ctrl-C, and whatever else asks the program to end.
+/// Interrupts by Ctrl-C and other signals.
 ///
-/// Where nothing is being changed, the program may end on the spot. A change stops at its next safe
-/// point, and what undoes it is not stopped at all.
+/// While nothing is being changed, the program may exit at once. A change stops at its next safe point, and a rollback
+/// is never stopped.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     state: Arc<State>,
@@ -24,35 +24,31 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct State {
     asked: Arc<AtomicBool>,
-    /// Whether `hear` has been called.
+    /// The callback was called.
     is_heard: AtomicBool,
     phase: Mutex<Phase>,
     heard: Condvar,
 }
 
-/// What the program is at when it is asked to end.
+/// The phase of the program when it is interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing that must not be left half-done.
+    /// The program may exit at once.
     #[default]
     Free,
-    /// A change.
     Changing,
-    /// Undoing a change.
     RollingBack,
 }
 
-/// A change under way: for as long as this lives the program does not end on the spot.
+/// A change in progress. Until it is dropped, the program does not exit at once.
 #[derive(Debug)]
 pub struct Change<'a> {
     interrupt: &'a Interrupt,
 }
 
 impl Interrupt {
-    /// Listens for SIGINT, SIGTERM and SIGHUP. `hear` is called in a thread of its own each time one
-    /// comes; in [`Phase::Free`] it should end the program.
-    ///
-    /// Signals that are ignored stay so, as SIGHUP under `nohup`.
+    /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] it
+    /// should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
     ///
     /// # Errors
     /// The system's.
@@ -61,20 +57,20 @@ impl Interrupt {
             .into_iter()
             .filter(|signal| !host.ignores(*signal))
             .collect();
-        // Made before the signals are taken: without it they do what they always do.
+        // The thread comes first: if it cannot be started, the signals keep their default actions.
         let (give, take) = mpsc::channel::<Signals>();
         let state = Arc::clone(&self.state);
         std::thread::Builder::new().spawn(move || {
             let Ok(mut signals) = take.recv() else { return };
             for _ in &mut signals {
-                // Held meanwhile: no change begins while the program ends.
+                // The lock is held meanwhile: no change begins while the program exits.
                 let phase = state.lock();
                 hear(*phase);
                 state.is_heard.store(true, Ordering::Relaxed);
                 state.heard.notify_all();
             }
         })?;
-        // Set by the signal itself: whoever is woken by it sees it set.
+        // Set by the signal handler itself, so that an interrupted call sees it.
         for &signal in &heeded {
             flag::register(signal, Arc::clone(&self.state.asked))?;
         }
@@ -82,18 +78,18 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Whether the program was asked to end.
+    /// True if the program was interrupted.
     pub fn is_asked(&self) -> bool {
         self.state.asked.load(Ordering::Relaxed)
     }
 
-    /// Begins a change.
+    /// Starts a change.
     pub fn begin(&self) -> Change<'_> {
         *self.state.lock() = Phase::Changing;
         Change { interrupt: self }
     }
 
-    /// Lets time pass; returns sooner, with `false`, when the program is asked to end.
+    /// Waits for a time. Returns early, with `false`, on an interrupt.
     pub fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut phase = self.state.lock();
@@ -112,15 +108,15 @@ impl Interrupt {
 }
 
 impl Change<'_> {
-    /// From here on it is undone.
+    /// Starts the rollback of the change.
     pub fn roll_back(&self) {
         *self.interrupt.state.lock() = Phase::RollingBack;
     }
 }
 
 impl Drop for Change<'_> {
-    /// A signal that came during the change is heard as such a one: as if it had come afterwards it would end the
-    /// program before that has said what was done.
+    /// Waits until a signal that arrived during the change is handled. Handled later, it would end the program before the
+    /// summary of the change.
     fn drop(&mut self) {
         let state = &self.interrupt.state;
         let is_unheard =
@@ -147,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_during_a_change_is_heard_as_such() {
+    fn a_signal_during_a_change_is_handled_in_that_phase() {
         let interrupt = Interrupt::default();
-        let (told, hears) = mpsc::channel();
-        let hear = move |phase| told.send(phase).unwrap();
+        let (sender, phases) = mpsc::channel();
+        let hear = move |phase| sender.send(phase).unwrap();
         interrupt.listen(&Host::at(Path::new("/")), hear).unwrap();
         let change = interrupt.begin();
         kill_process(getpid(), Signal::TERM).unwrap();
@@ -158,6 +154,6 @@ mod tests {
             std::hint::spin_loop();
         }
         drop(change);
-        assert_eq!(hears.recv().unwrap(), Phase::Changing);
+        assert_eq!(phases.recv().unwrap(), Phase::Changing);
     }
 }

@@ -9,41 +9,34 @@ use rustix::fs::OFlags;
 
 use super::{Directory, Host, Pid, bounded, user_name};
 
-/// The node's change lock: held by the one process that may change it, for as long as this lives.
+/// The node's change lock. The process that holds it may change the node.
 #[derive(Debug)]
 pub struct Lock {
-    // Closing the file gives the lock back.
+    // Closing the file releases the lock.
     _file: File,
 }
 
-/// Why the change lock was not had.
+/// A failure to take the change lock.
 #[derive(Debug, Error)]
 pub enum LockError {
-    /// Somebody else is changing the node.
+    /// Another process is changing the node.
     #[error("{holder} is changing this node: its lock {} was not free within {} s", path.display(), waited.as_secs())]
     Busy {
-        /// The lock file.
         path: PathBuf,
-        /// Who holds it, as far as that can be seen.
+        /// The holder, in words.
         holder: String,
-        /// For how long it was waited.
         waited: Duration,
     },
     /// The lock file cannot be used.
     #[error("cannot lock {}: {error}", path.display())]
-    Unusable {
-        /// The lock file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
+    Unusable { path: PathBuf, error: io::Error },
 }
 
-/// Between two tries: flock(2) has no time limit of its own.
+/// The pause between two tries: flock(2) has no time limit.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Lock {
-    /// Takes the lock of that name in a directory, waiting for at most `limit`.
+    /// Takes the lock with this name in a directory. Waits up to `limit`.
     pub fn take(
         host: &Host,
         directory: &Directory,
@@ -56,12 +49,12 @@ impl Lock {
             error,
         };
         let mut file = open(directory, name).map_err(unusable)?;
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(error)) => return Err(unusable(error)),
-                Err(TryLockError::WouldBlock) if begun.elapsed() >= limit => {
+                Err(TryLockError::WouldBlock) if start.elapsed() >= limit => {
                     return Err(LockError::Busy {
                         path: path.clone(),
                         holder: holder(host, &mut file),
@@ -71,7 +64,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
             }
         }
-        // The file is ours alone and holds nothing but the pid of its last holder.
+        // Only we can write to the file, and it contains only the pid of its last holder.
         let write = |file: &mut File| {
             file.seek(SeekFrom::Start(0))?;
             write!(file, "{:<10}", std::process::id())
@@ -81,7 +74,7 @@ impl Lock {
     }
 }
 
-/// Opens the lock file, and makes it if there is none.
+/// Opens the lock file, or creates it.
 fn open(directory: &Directory, name: &str) -> io::Result<File> {
     loop {
         if let Some(file) = directory.open_file_with(name, OFlags::RDWR)? {
@@ -89,7 +82,7 @@ fn open(directory: &Directory, name: &str) -> io::Result<File> {
         }
         match directory.create_file(name, 0o600) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            // It is opened anew, for reading too.
+            // Opened again, for reading too.
             _ => {}
         }
     }
@@ -119,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_holds_it() {
+    fn the_error_of_the_second_names_the_holder() {
         let path = std::env::temp_dir().join(format!("mig-mps-lock-{}", std::process::id()));
         let directory = Directory::make(&path, 0o700).unwrap();
         let host = Host::at("/".as_ref());

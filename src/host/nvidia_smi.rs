@@ -4,69 +4,55 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::child::in_its_words;
-use super::{RunError, plain_command, run};
+use super::system_command::{printed, system_command};
+use super::{RunError, run};
 
-/// How long a reset may take: seconds for a GPU alone, longer where a fabric manager takes part.
+/// The time that a reset may take: seconds for a single GPU, longer with a fabric manager.
 const RESET_LIMIT: Duration = Duration::from_secs(180);
 
-/// `nvidia-smi`, of which only the reset is used: NVML has none.
+/// `nvidia-smi`, used only for resets, which NVML lacks.
 #[derive(Clone, Debug)]
 pub struct NvidiaSmi {
     program: PathBuf,
 }
 
-/// Why a GPU was not reset.
+/// A failed reset of a GPU.
 #[derive(Debug, Error)]
 pub enum ResetError {
-    /// The program refused. It says the same in different words: `In use by another client`,
-    /// `is currently in use by another process`, `Not Supported`, `Insufficient Permissions`.
+    /// The program refused. Its wording varies: `In use by another client`, `is currently in use by another process`,
+    /// `Not Supported`, `Insufficient Permissions`.
     #[error("nvidia-smi --gpu-reset -i {pci} ({status}) said: {said}")]
     Refused {
-        /// The GPU's bus id.
         pci: String,
-        /// How the program ended.
         status: ExitStatus,
-        /// All it said.
         said: String,
     },
-    /// The program ended with 0 and did not say that it reset the GPU.
+    /// The program exited with status 0 but did not report the reset.
     #[error(
         "nvidia-smi --gpu-reset -i {pci} ended without an error and without saying that the GPU was reset: {said}"
     )]
-    Strange {
-        /// The GPU's bus id.
-        pci: String,
-        /// All it said.
-        said: String,
-    },
-    /// The program could not be run to its end. At its limit it was killed: what became of the GPU
-    /// is not known.
+    Strange { pci: String, said: String },
+    /// The program could not be run to its end. At its limit it was killed, and the state of the GPU is unknown.
     #[error("resetting GPU {pci}: {error}")]
-    Program {
-        /// The GPU's bus id.
-        pci: String,
-        /// Why.
-        error: RunError,
-    },
+    Program { pci: String, error: RunError },
 }
 
 impl ResetError {
-    /// Whether some process still held the GPU.
+    /// True if a process still used the GPU.
     pub fn is_in_use(&self) -> bool {
-        const SAYINGS: [&str; 4] = [
+        const IN_USE: [&str; 4] = [
             "In use by another client",
             "in use by another process",
             "being used by",
             "is in use",
         ];
         match self {
-            Self::Refused { said, .. } => SAYINGS.iter().any(|saying| said.contains(saying)),
+            Self::Refused { said, .. } => IN_USE.iter().any(|text| said.contains(text)),
             Self::Strange { .. } | Self::Program { .. } => false,
         }
     }
 
-    /// What to do about it, where there is something to say.
+    /// Returns the remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused { .. } if self.is_in_use() => Some(
@@ -85,25 +71,23 @@ impl ResetError {
 }
 
 impl NvidiaSmi {
-    /// The program at that path.
     pub fn at(program: PathBuf) -> Self {
         Self { program }
     }
 
-    /// Resets one GPU, named by its bus id as `/sys/bus/pci/devices` spells it. All its GPU
-    /// instances are gone then, and a pending MIG mode is the current one. Nobody may have the GPU
-    /// open, this process included: see [`Nvml::aside`](crate::nvml::Nvml::aside).
+    /// Resets a GPU, given by its bus id in the form of `/sys/bus/pci/devices`. This destroys all its GPU instances and
+    /// activates a pending MIG mode. No process may have the GPU open, including this one: see [`Nvml::while_shut_down`](crate::nvml::Nvml::while_shut_down).
     ///
     /// # Errors
     /// [`ResetError`]
     pub fn reset(&self, pci: &str) -> Result<(), ResetError> {
-        let mut command = plain_command(&self.program);
+        let mut command = system_command(&self.program);
         command.args(["--gpu-reset", "-i", pci]);
         let output = run(&mut command, "", RESET_LIMIT).map_err(|error| ResetError::Program {
             pci: pci.to_owned(),
             error,
         })?;
-        let (pci, said) = (pci.to_owned(), in_its_words(&output));
+        let (pci, said) = (pci.to_owned(), printed(&output));
         match output.status {
             status if !status.success() => Err(ResetError::Refused { pci, status, said }),
             _ if !said.contains("was successfully reset") => Err(ResetError::Strange { pci, said }),
@@ -118,7 +102,7 @@ mod tests {
     use crate::host::programs::Fake;
 
     #[test]
-    fn only_its_own_word_counts() {
+    fn only_its_own_report_counts() {
         let smi = |name: &str, script: &str| {
             let fake = Fake::new(name, script);
             NvidiaSmi::at(fake.path.clone()).reset("0000:17:00.0")

@@ -1,4 +1,4 @@
-//! Threads that are made before work begins, so that a limit of processes is met then and not half-way.
+//! Threads that are started before the work, so that a limit of processes is reached then and not half-way.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -7,14 +7,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-/// A piece of work, which may hand more work to the pool that carries it out.
+/// The remedy if the system starts no more threads or processes.
+pub const MORE_PROCESSES: &str =
+    "allow this user more processes (ulimit -u, pids.max of the cgroup), or end some";
+
+/// A piece of work, which may add more work to the pool that runs it.
 pub type Job<'a> = Box<dyn FnOnce(&Pool<'a>) + Send + 'a>;
 
-/// The calling thread and others beside it. Where the system refuses one thread, the caller works alone:
-/// the room that is left is for child processes.
+/// The calling thread and other threads. If the system refuses a thread, the caller works alone: the remaining processes
+/// are needed for child programs.
 ///
-/// Jobs are begun in the order they were given, urgent ones first. A job may wait for one begun before it,
-/// so a pool of any size comes to an end.
+/// Jobs start in the order in which they were added, urgent ones first. A job may wait for one that started before it,
+/// so a pool of any size finishes.
 pub struct Pool<'a> {
     state: Mutex<State<'a>>,
     changed: Condvar,
@@ -31,8 +35,8 @@ struct State<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Calls `work` with a pool of so many threads beside the caller's, or of none where that would not leave
-    /// room for so many `others`: child processes, and threads made later.
+    /// Calls `work` with a pool of this number of additional threads, or of none if the system would then not allow
+    /// `others` more child processes and threads.
     pub fn with<R>(threads: usize, others: usize, work: impl FnOnce(&Self) -> R) -> R {
         let threads = if threads > 0 && has_room(threads + others) {
             threads
@@ -54,7 +58,7 @@ impl<'a> Pool<'a> {
                 made.push(thread);
             }
             pool.lock().threads = made.len();
-            // Also when `work` panics: the scope waits for its threads.
+            // Needed even if `work` panics: the scope waits for its threads.
             let _closed = Closed(&pool);
             work(&pool)
         })
@@ -71,12 +75,12 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// How many threads there are beside the caller's.
+    /// Returns the number of additional threads.
     pub fn threads(&self) -> usize {
         self.lock().threads
     }
 
-    /// Lets the threads end: from now on the caller works alone.
+    /// Ends the threads: from now on the caller works alone.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -84,13 +88,13 @@ impl<'a> Pool<'a> {
         self.changed.notify_all();
     }
 
-    /// Has a job done later on.
+    /// Adds a job to the end of the queue.
     pub fn later(&self, job: Job<'a>) {
         self.lock().jobs.push_back(job);
         self.changed.notify_all();
     }
 
-    /// Does the same to all items, side by side, and what that hands to the pool. Not for use within a job.
+    /// Runs `work` on all items in parallel, and the jobs that this adds. Must not be called within a job.
     pub fn side_by_side<T: Send + 'a, R: Send + 'a>(
         &self,
         items: Vec<T>,
@@ -127,13 +131,13 @@ impl<'a> Pool<'a> {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Has jobs done before all others, calls `meanwhile`, and waits until they are done.
+    /// Adds jobs before all others, calls `meanwhile`, and waits for the jobs to finish.
     pub fn urgently(&self, jobs: Vec<Job<'a>>, meanwhile: impl FnOnce()) {
         let left = Arc::new(());
         for job in jobs {
             let one = Arc::clone(&left);
             let counted: Job<'a> = Box::new(move |pool| {
-                // Also when the job panics.
+                // Counted even if the job panics.
                 let result = catch_unwind(AssertUnwindSafe(|| job(pool)));
                 drop(one);
                 result.unwrap_or_else(|panic| resume_unwind(panic));
@@ -144,7 +148,7 @@ impl<'a> Pool<'a> {
         meanwhile();
         let mut state = self.lock();
         while Arc::strong_count(&left) > 1 {
-            // No other job: it may wait for the one that waits here.
+            // Only urgent jobs: another one may wait for the job that waits here.
             if let Some(job) = state.urgent.pop_front() {
                 state.running += 1;
                 drop(state);
@@ -190,7 +194,7 @@ impl<'a> Pool<'a> {
 }
 
 impl<'a> State<'a> {
-    /// The next job, which is running from here on.
+    /// Takes the next job and counts it as running.
     fn take(&mut self) -> Option<Job<'a>> {
         let job = self.urgent.pop_front().or_else(|| self.jobs.pop_front())?;
         self.running += 1;
@@ -206,7 +210,7 @@ impl Drop for Closed<'_, '_> {
     }
 }
 
-/// Whether the system would start so many threads or processes now.
+/// True if the system would start this number of threads or processes now.
 fn has_room(count: usize) -> bool {
     let gate = Mutex::new(());
     std::thread::scope(|scope| {
@@ -219,7 +223,7 @@ fn has_room(count: usize) -> bool {
     })
 }
 
-/// No job runs while one of these locks is held, so a panic leaves nothing half-done.
+/// Locks a mutex. No job runs while one of these locks is held, so a panic leaves nothing half-done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Uid, printable};
 
-/// A process id. It may be given to another process later: identity is pid and [`StartTime`].
+/// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Pid(pub u32);
@@ -22,7 +22,7 @@ impl fmt::Display for Pid {
     }
 }
 
-/// When a process started, in clock ticks since boot (field 22 of `/proc/PID/stat`, proc(5)).
+/// The start time of a process, in clock ticks since boot (field 22 of `/proc/PID/stat`, proc(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StartTime(pub u64);
@@ -39,29 +39,25 @@ const POLLS: &[i64] = &[73, 72, 22];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const POLLS: &[i64] = &[];
 
-/// So much of a command line is read, in bytes.
+/// The most that is read of a command line, in bytes.
 const LONGEST_COMMAND_LINE: u64 = 4096;
 
 /// `PF_EXITING` among them.
 const EXITING: u64 = 0x4;
 
-/// A live process, as `/proc` shows it. Zombies are none: a dead daemon stays one for ever where
-/// nobody reaps it.
+/// A live process in `/proc`, not a zombie: without a parent that reaps it, a dead daemon stays a zombie for ever.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its id.
     pub pid: Pid,
-    /// Its parent's id.
     pub parent: Pid,
-    /// With the id, its identity.
     pub started: StartTime,
-    /// Whether it is stopped by a signal or a debugger: it answers nobody.
+    /// A signal or a debugger has stopped it: it does not answer.
     pub is_stopped: bool,
-    /// Whether the kernel is taking it down, which takes a while where it has had a GPU open.
+    /// The kernel is ending it, which takes a while if it had a GPU open.
     pub is_ending: bool,
-    /// Its program's name, cut to 15 bytes by the kernel.
+    /// The name of its program, cut to 15 bytes by the kernel.
     pub name: String,
-    /// Whether it is part of the kernel, without a program or files.
+    /// It is a kernel thread, without program and files.
     pub(super) is_kernel: bool,
     pub(super) directory: PathBuf,
 }
@@ -73,8 +69,8 @@ impl Process {
         Self::parse(&String::from_utf8_lossy(&stat), directory)
     }
 
-    /// Reads a line of `/proc/PID/stat`. The name stands in parentheses and may hold any character,
-    /// so the fields are counted from the last one.
+    /// Parses a line of `/proc/PID/stat`. The name may contain any character, so fields are counted from the last
+    /// parenthesis.
     fn parse(stat: &str, directory: PathBuf) -> Option<Self> {
         let (head, tail) = stat.rsplit_once(')')?;
         let (pid, name) = head.split_once(" (")?;
@@ -96,14 +92,14 @@ impl Process {
         })
     }
 
-    /// Whose it is (its effective uid).
+    /// Returns its effective uid.
     pub fn owner(&self) -> Option<Uid> {
         fs::metadata(&self.directory)
             .ok()
             .map(|meta| Uid(meta.uid()))
     }
 
-    /// The beginning of its command line; nothing where that is hidden. Its owner may have made it megabytes long.
+    /// Returns the start of its command line, or nothing if it is hidden. A command line may be megabytes long.
     fn command_line(&self) -> Vec<u8> {
         let mut line = Vec::new();
         if let Ok(file) = fs::File::open(self.directory.join("cmdline")) {
@@ -112,7 +108,7 @@ impl Process {
         line
     }
 
-    /// Its command line, as a person would type it; its name where that is hidden or empty.
+    /// Returns its command line, or its name if that is hidden or empty.
     pub fn command(&self) -> String {
         let line = self.command_line();
         let words: Vec<_> = line
@@ -127,7 +123,7 @@ impl Process {
         }
     }
 
-    /// The groups it is in, as far as they are shown.
+    /// Returns its groups, as far as they are visible.
     pub fn groups(&self) -> Vec<u32> {
         let status = fs::read_to_string(self.directory.join("status")).unwrap_or_default();
         let of = |field: &str| {
@@ -137,16 +133,16 @@ impl Process {
         };
         let own: Vec<u32> = of("Gid:");
         let others: Vec<u32> = of("Groups:");
-        // Real, effective, saved, and the one that counts for files.
+        // Real, effective, saved, and file system gid.
         own.into_iter().nth(3).into_iter().chain(others).collect()
     }
 
-    /// The value a variable had when the process started; `None` where it was unset or is hidden.
+    /// Returns the value of a variable at its start, or `None` if it was unset or is hidden.
     pub fn environment(&self, variable: &str) -> Option<String> {
         self.environ()?.get(variable).map(str::to_owned)
     }
 
-    /// The same with every byte as it is: for comparisons, not for a terminal.
+    /// The same without replaced characters: for comparisons, not for a terminal.
     pub fn environment_bytes(&self, variable: &str) -> Option<OsString> {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
         let mut entries = bytes.split(|byte| *byte == 0);
@@ -158,8 +154,7 @@ impl Process {
         })
     }
 
-    /// The environment it was started with; `None` where that is hidden from the caller, as another
-    /// user's is.
+    /// Returns its environment at its start, or `None` if that is hidden, like another user's.
     pub fn environ(&self) -> Option<Environ> {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
         let entries = bytes.split(|byte| *byte == 0).filter_map(|entry| {
@@ -170,8 +165,7 @@ impl Process {
         Some(Environ(entries.collect()))
     }
 
-    /// The file name of the program it runs: of its first argument, which a process may change, as
-    /// `ps` shows it.
+    /// Returns the file name of its program from its first argument, like `ps`. A process can change it.
     pub fn program(&self) -> String {
         let line = self.command_line();
         let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -180,7 +174,7 @@ impl Process {
         printable(if name.is_empty() { &self.name } else { name })
     }
 
-    /// The arguments it was started with.
+    /// Returns its arguments.
     pub fn arguments(&self) -> Vec<String> {
         let line = self.command_line();
         let words = line.split(|byte| *byte == 0).skip(1);
@@ -189,15 +183,15 @@ impl Process {
             .collect()
     }
 
-    /// Its mount namespace and its root directory in there: a container's differ from the machine's. `None` where
-    /// that is hidden. The directory itself is not looked at: its file system may hang.
+    /// Returns its mount namespace and its root directory, which differ in a container, or `None` if they are hidden. The
+    /// directory itself is not opened: its file system may hang.
     pub fn root(&self) -> Option<(u64, PathBuf)> {
         let mounts = fs::metadata(self.directory.join("ns/mnt")).ok()?.ino();
         let root = fs::read_link(self.directory.join("root")).ok()?;
         Some((mounts, root))
     }
 
-    /// How many files it may have open; `None` where that is hidden.
+    /// Returns its limit of open files, or `None` if that is hidden.
     pub fn open_files(&self) -> Option<u64> {
         let limits = fs::read_to_string(self.directory.join("limits")).ok()?;
         let line = limits
@@ -206,7 +200,7 @@ impl Process {
         line.split_whitespace().next()?.parse().ok()
     }
 
-    /// The CPUs it may run on, as the kernel writes them: `0-7,16`; `None` where that is hidden.
+    /// Returns its CPUs in the kernel's form `0-7,16`, or `None` if they are hidden.
     pub fn cpus(&self) -> Option<String> {
         let status = fs::read_to_string(self.directory.join("status")).ok()?;
         let cpus = status
@@ -215,21 +209,20 @@ impl Process {
         Some(cpus.trim().to_owned())
     }
 
-    /// True if its main thread waits for whatever comes next, as an idle server program does; false if it is busy
-    /// or waits for something particular. `None` where that is hidden.
+    /// True if its main thread waits for several files, like an idle server program. `None` if that is hidden.
     pub fn is_polling(&self) -> Option<bool> {
         is_polling(&self.directory)
     }
 
-    /// True if all its threads do.
+    /// True if all its threads do so.
     pub fn is_polling_in_all_threads(&self) -> Option<bool> {
         self.is_polling()?;
         let mut tasks = fs::read_dir(self.directory.join("task")).ok()?.flatten();
-        // One that has ended since waits for nothing.
+        // Threads that have exited since do not count.
         Some(!tasks.any(|task| is_polling(&task.path()) == Some(false)))
     }
 
-    /// For how long it has been running.
+    /// Returns the time since its start.
     pub fn age(&self) -> Option<std::time::Duration> {
         let uptime = fs::read_to_string(self.directory.parent()?.join("uptime")).ok()?;
         let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
@@ -242,7 +235,7 @@ impl Process {
     }
 }
 
-/// True if the process or thread with that directory sits in one of the [`POLLS`]; `None` where that is hidden.
+/// True if the process or thread with this directory is in one of the [`POLLS`]. `None` if that is hidden.
 fn is_polling(directory: &Path) -> Option<bool> {
     let line = fs::read_to_string(directory.join("syscall")).ok()?;
     let number = line.split_whitespace().next()?;
@@ -254,18 +247,18 @@ fn is_polling(directory: &Path) -> Option<bool> {
     )
 }
 
-/// The environment a process was started with.
+/// The environment of a process at its start.
 #[derive(Clone, Debug, Default)]
 pub struct Environ(BTreeMap<String, String>);
 
 impl Environ {
-    /// A variable's value, with `?` for what could steer a terminal; `None` where it was unset.
+    /// Returns the [printable] value of a variable, or `None` if it was unset.
     pub fn get(&self, variable: &str) -> Option<&str> {
         self.0.get(variable).map(String::as_str)
     }
 }
 
-/// Every process that could be seen at one moment.
+/// All processes that were visible at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessTable {
     processes: BTreeMap<Pid, Process>,
@@ -286,17 +279,15 @@ impl ProcessTable {
         Ok(Self { processes })
     }
 
-    /// The process with that id.
     pub fn get(&self, pid: Pid) -> Option<&Process> {
         self.processes.get(&pid)
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Process> {
         self.processes.values()
     }
 
-    /// The live children of a process.
+    /// Returns the live children of a process.
     pub fn children(&self, parent: Pid) -> impl Iterator<Item = &Process> {
         self.processes
             .values()
@@ -323,9 +314,9 @@ mod tests {
         assert!(Process::parse(stat, PathBuf::new()).is_none());
     }
 
-    /// Seen on an H200: a server that was killed a moment ago was still there, while its GPU was taken from it.
+    /// Seen on an H200: a server that had just been killed still existed while its GPU memory was freed.
     #[test]
-    fn one_that_is_taken_down_is_told_from_one_that_runs() {
+    fn a_process_that_is_ending_differs_from_one_that_runs() {
         let stat = |flags: u64| {
             let rest = "1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0";
             let stat = format!("466 (nvidia-cuda-mps) S 447 1 1 0 -1 {flags} {rest}");

@@ -1,10 +1,10 @@
-//! Small programs that stand for the machine's own in tests.
+//! Small programs that replace those of the system in tests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// A shell script in a file of its own, removed at its end.
+/// A shell script in a temporary file.
 pub(super) struct Fake {
     pub(super) path: PathBuf,
 }
@@ -13,9 +13,9 @@ impl Fake {
     pub(super) fn new(name: &str, script: &str) -> Self {
         let name = format!("mig-mps-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Written by another process: one that this one had open for writing while another test
-        // starts a program could not be executed (`ETXTBSY`).
-        let mut shell = super::plain_command("/bin/sh".as_ref());
+        // Written by another process: while another test starts a program, a file that this process has open for writing
+        // cannot be executed (`ETXTBSY`).
+        let mut shell = super::system_command::system_command("/bin/sh".as_ref());
         shell
             .args(["-c", "cat >\"$0\"; chmod 755 \"$0\""])
             .arg(&path);

@@ -1,4 +1,4 @@
-//! Signals as the program inherits them.
+//! The signals that the program inherits.
 
 use std::io;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use signal_hook::flag;
 use super::Host;
 
 impl Host {
-    /// Takes an ignored SIGCHLD back: a process that ignores it loses the exit status of its children. Goes on after SIGXFSZ:
-    /// a file that may not grow fails to be written, and what a change has done is undone.
+    /// Handles SIGCHLD if it is ignored: a process that ignores it loses the exit status of its children. Handles SIGXFSZ,
+    /// so that writing too large a file fails and the change is rolled back.
     ///
-    /// The handlers do nothing. What this process turns into or starts has the defaults again.
+    /// The handlers do nothing. Programs that this process starts or becomes have the default actions again.
     ///
     /// # Errors
     /// The system's.
     pub fn reset_signals(&self) -> io::Result<()> {
-        // Otherwise no handler: it would interrupt calls of the driver.
+        // Only if needed: a handler interrupts calls of the driver.
         if self.ignores(SIGCHLD) {
             flag::register(SIGCHLD, Arc::default())?;
         }
@@ -25,7 +25,7 @@ impl Host {
         Ok(())
     }
 
-    /// Whether this process ignores a signal, as `/proc/self/status` shows it.
+    /// True if this process ignores a signal, according to `/proc/self/status`.
     pub(super) fn ignores(&self, signal: i32) -> bool {
         let status = std::fs::read_to_string(self.root.join("proc/self/status"));
         let mask = status

@@ -1,8 +1,8 @@
-//! How every child process starts, whatever its uid: with nothing of the caller's.
+//! The start of child processes, without anything that belongs to the caller.
 //!
-//! A child that runs as another user can be traced by that user once it has called `exec`. So it must hold
-//! no descriptor of the caller's, its session must not have the caller's terminal (the user who controls it could
-//! type there: TIOCSTI), and it must not possess the keys in the caller's session keyring.
+//! A user can trace a child that runs as that user once it has called `exec`. So the child must have no descriptor of the
+//! caller, no access to the caller's terminal (the user could type there: TIOCSTI), and no key of the caller's session
+//! keyring.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,14 +18,14 @@ const UMASK: u32 = 0o022;
 /// The first descriptor after standard input, output and error.
 const FIRST: libc::c_uint = 3;
 
-/// The highest descriptor that is closed one by one where `close_range` is missing.
+/// The highest descriptor that is closed one by one without `close_range`.
 const LAST_ONE_BY_ONE: libc::c_int = 1 << 16;
 
 /// Makes a command start in a new session, in `/`, with descriptors 0 to 2, no keys, default signals and
 /// a fixed umask.
 ///
-/// The environment is the caller's to clear. A command that gets this must not be put into another process
-/// group: a group leader cannot start a session.
+/// The caller has to clear the environment. The command must not be put into another process group: a group leader
+/// cannot start a session.
 pub(super) fn isolate(command: &mut Command) {
     command.current_dir("/");
     // SAFETY: `start_anew` makes only async-signal-safe calls: system calls without allocation or locks.
@@ -42,7 +42,7 @@ fn start_anew() -> io::Result<()> {
     Ok(())
 }
 
-/// Takes an empty session keyring. A change of uid keeps the old one, and every process that possesses it may read its keys.
+/// Joins an empty session keyring. A change of uid keeps the old one, and a process may read the keys of its keyring.
 fn leave_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_ulong = 1;
     // SAFETY: the call takes an integer and a null pointer, which asks for a keyring without a name.
@@ -60,7 +60,7 @@ fn leave_session_keyring() -> io::Result<()> {
     // A kernel without keys, and a container's filter, which holds for the child as well.
     match error.raw_os_error() {
         Some(libc::ENOSYS | libc::EPERM) => Ok(()),
-        // A plain user's children are the same user's; the quota of keys is no reason not to start them.
+        // The children of a plain user run as the same user, so an exhausted quota of keys does no harm.
         _ if !rustix::process::geteuid().is_root() => Ok(()),
         _ => Err(error),
     }
@@ -68,7 +68,7 @@ fn leave_session_keyring() -> io::Result<()> {
 
 /// Gives every signal its default action: an ignored one would stay ignored across `exec`.
 ///
-/// By the system call itself, since the C library refuses the two signals that it keeps for its threads.
+/// Uses the system call, because the C library refuses the two signals that it keeps for its threads.
 fn reset_signals() {
     /// The kernel's `struct sigaction`, all zero: the default action, no flags, an empty mask.
     const DEFAULT: [u64; 4] = [0; 4];
@@ -89,10 +89,10 @@ fn reset_signals() {
     }
 }
 
-/// Marks every descriptor from there on to be closed by `exec`. The one by which the standard library reports
-/// a failed `exec` must stay open until then.
+/// Marks all descriptors from `first` on to be closed by `exec`. The one by which the standard library reports a failed
+/// `exec` must stay open until then.
 fn close_on_exec_from(first: libc::c_uint) {
-    // SAFETY: the call takes three integers and touches no memory. It is there from Linux 5.11 on.
+    // SAFETY: the call takes three integers and touches no memory. It exists from Linux 5.11 on.
     let done = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -104,7 +104,7 @@ fn close_on_exec_from(first: libc::c_uint) {
     if done == 0 {
         return;
     }
-    // An older kernel: one by one, as far as descriptors can be had.
+    // An older kernel: one by one, up to the limit of open files.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let last = limit.map_or(LAST_ONE_BY_ONE, |limit| {
         libc::c_int::try_from(limit).map_or(LAST_ONE_BY_ONE, |limit| limit.min(LAST_ONE_BY_ONE))

@@ -1,16 +1,16 @@
 use std::borrow::Cow;
 
-/// So much of a command line stands among words, in characters: a process calls itself what it likes, and must not push
-/// what else is said out of sight.
+/// The longest command line in a message, in characters. A process chooses its own command line, which must not push the
+/// rest of the message out of sight.
 const LONGEST_COMMAND: usize = 200;
 
-/// Text that somebody else wrote, with a question mark for everything that could steer the terminal it is shown on.
+/// Replaces all characters of foreign text that could control a terminal by question marks.
 pub fn printable(text: &str) -> String {
     text.replace(steers, "?")
 }
 
-/// Whether a character does more than stand there: control characters, and those that turn the direction of what
-/// follows or cannot be seen.
+/// True for characters that control a terminal: control characters, and those that change the direction of text or are
+/// invisible.
 pub fn steers(c: char) -> bool {
     let is_format = matches!(
         c,
@@ -25,7 +25,7 @@ pub fn steers(c: char) -> bool {
     c.is_control() || is_format
 }
 
-/// A command line as it stands among words.
+/// Shortens a command line for a message.
 pub fn bounded(command: &str) -> Cow<'_, str> {
     match command.char_indices().nth(LONGEST_COMMAND) {
         None => Cow::Borrowed(command),

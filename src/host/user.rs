@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::Gid;
 use serde::{Deserialize, Serialize};
 
-/// A user's number.
+/// A user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Uid(pub u32);
@@ -22,29 +22,24 @@ impl fmt::Display for Uid {
     }
 }
 
-/// Who runs this program (its effective uid).
+/// Returns the user who runs this program (the effective uid).
 pub fn caller() -> Uid {
     Uid(rustix::process::geteuid().as_raw())
 }
 
-/// A user who exists on this machine.
+/// A user account of this system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The user's number.
     pub uid: Uid,
-    /// The number of the user's own group.
     pub gid: u32,
-    /// The user's name.
     pub name: String,
     /// The user's home directory.
     pub home: PathBuf,
 }
 
 impl Account {
-    /// The user with that name; `None` where the system knows none.
-    ///
-    /// # Errors
-    /// Where the system cannot tell, as when a directory service does not answer.
+    /// Returns the user with this name, or `None` if there is none. Fails if, for example, a directory service does not
+    /// answer.
     pub fn named(name: &str) -> io::Result<Option<Self>> {
         Ok(nix::unistd::User::from_name(name)?.map(|user| Self {
             uid: Uid(user.uid.as_raw()),
@@ -54,7 +49,7 @@ impl Account {
         }))
     }
 
-    /// The groups that the user's processes are in.
+    /// Returns the groups of the user's processes.
     ///
     /// # Errors
     /// Where the system cannot tell.
@@ -65,24 +60,20 @@ impl Account {
     }
 }
 
-/// The names that stand in a file like `/etc/passwd`: those that somebody may have meant. A directory
-/// service's are not among them.
+/// Returns the names in a file like `/etc/passwd`, for suggestions. Names of a directory service are not included.
 pub fn names_in(file: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let names = text.lines().filter_map(|line| line.split_once(':'));
     names.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// The number of the group with that name; `None` where the system knows none.
-///
-/// # Errors
-/// Where the system cannot tell.
+/// Returns the id of the group with this name, or `None` if there is none.
 pub fn group_named(name: &str) -> io::Result<Option<u32>> {
     let group = nix::unistd::Group::from_name(name)?;
     Ok(group.map(|group| group.gid.as_raw()))
 }
 
-/// A user's name; the number where the system knows none.
+/// Returns the name of a user, or the uid if there is none.
 pub fn user_name(uid: Uid) -> String {
     nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid.0))
         .ok()
@@ -90,7 +81,7 @@ pub fn user_name(uid: Uid) -> String {
         .map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// A group's name; the number where the system knows none.
+/// Returns the name of a group, or the gid if there is none.
 pub fn group_name(gid: u32) -> String {
     nix::unistd::Group::from_gid(Gid::from_raw(gid))
         .ok()

@@ -1,6 +1,7 @@
 use crate::settings::MemoryLimit;
 
-/// How much of its memory limit a program's CUDA context takes, as measured: with less, no program starts.
+/// The memory of a CUDA context, which counts against the memory limit of a program: with a lower limit no program
+/// starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextMemory {
     product: &'static str,
@@ -8,7 +9,7 @@ pub struct ContextMemory {
     mebibytes: u64,
 }
 
-/// On whole GPUs. Nobody has measured MIG devices.
+/// Measured on whole GPUs; MIG devices have not been measured.
 const MEASURED: [ContextMemory; 1] = [
     // With 516M a program started and had nothing left to allocate; with 400M its first allocation failed with error 2
     // (driver 580.159.04).
@@ -20,7 +21,7 @@ const MEASURED: [ContextMemory; 1] = [
 ];
 
 impl ContextMemory {
-    /// Why no program starts on a whole GPU with that limit, where that was measured for its model and driver.
+    /// Returns the reason why no program starts on a whole GPU with this limit, if its model and driver were measured.
     pub fn forbids(limit: MemoryLimit, product: &str, branch: Option<u32>) -> Option<String> {
         let mut measured = MEASURED.iter();
         let of_this = measured.find(|one| one.product == product && Some(one.branch) == branch)?;
@@ -32,7 +33,7 @@ impl ContextMemory {
         })
     }
 
-    /// Why perhaps no program starts with that limit on another GPU.
+    /// Returns a warning if perhaps no program starts with this limit on another GPU.
     pub fn warns_of(limit: MemoryLimit) -> Option<String> {
         let most = MEASURED.iter().max_by_key(|one| one.mebibytes)?;
         (limit.bytes() <= most.mebibytes << 20).then(|| {

@@ -1,26 +1,24 @@
 use std::collections::VecDeque;
 
-use super::order::DEVICE;
-use super::settings::{ANSWER_LIMIT, PATIENCE};
+use super::session::{ANSWER_LIMIT, PATIENCE};
+use super::setting_command::DEVICE;
 use super::{Daemon, MpsError};
 use crate::settings::{ClientPriority, LimitAnswer, Settings};
 
-/// What a daemon gives to servers that it starts, as it says itself: its owner may have changed it.
+/// The settings that a daemon gives to new servers, as it reports them: its owner may have changed them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Defaults {
-    /// The active thread percentage.
     pub percentage: f64,
-    /// The limit of pinned device memory.
     pub pinned_memory_limit: Option<LimitAnswer>,
-    /// The priority of clients; `None` where the control program does not know of priorities.
+    /// `None` if the control program has no client priorities.
     pub client_priority: Option<ClientPriority>,
 }
 
-/// What a control program says to a command of a later one.
+/// The start of the answer to a command that the control program lacks.
 const UNKNOWN: &str = "Unknown command";
 
 impl Defaults {
-    /// Settings with the values that a daemon really has.
+    /// Returns the settings with the values that the daemon has.
     #[must_use]
     pub fn over(&self, settings: &Settings) -> Settings {
         Settings {
@@ -30,16 +28,16 @@ impl Defaults {
         }
     }
 
-    /// What asks for them, but for the percentage, which every session ends with. It stands first: a priority looks
-    /// like the process id of a server.
-    pub(super) fn questions() -> Vec<String> {
+    /// Returns the commands that query the defaults, except for the percentage, which ends every session. They must come
+    /// first: a priority looks like the pid of a server.
+    pub(super) fn queries() -> Vec<String> {
         vec![
             "get_default_client_priority".to_owned(),
             format!("get_default_device_pinned_mem_limit {DEVICE}"),
         ]
     }
 
-    /// Takes the answers from the front of the lines; `None` where they are none.
+    /// Takes the answers from the front of the lines. Returns `None` if they are something else.
     pub(super) fn read(lines: &mut VecDeque<&str>, percentage: f64) -> Option<Self> {
         let client_priority = match lines.pop_front()? {
             "0" => Some(ClientPriority::Normal),
@@ -47,7 +45,7 @@ impl Defaults {
             answer if answer.starts_with(UNKNOWN) => None,
             _ => return None,
         };
-        // No limit is no line.
+        // Without a limit there is no line.
         let first = lines.front().copied().unwrap_or_default();
         let pinned_memory_limit = LimitAnswer::read(first);
         if pinned_memory_limit.is_some() || first.starts_with(UNKNOWN) {
@@ -62,19 +60,16 @@ impl Defaults {
 }
 
 impl Daemon {
-    /// Asks a daemon for what it gives to servers.
-    ///
-    /// # Errors
-    /// [`MpsError`], also where its answers are not understood.
+    /// Asks the daemon for its defaults.
     pub fn defaults(&self) -> Result<Defaults, MpsError> {
-        let questions = Defaults::questions();
-        let questions: Vec<&str> = questions.iter().map(String::as_str).collect();
-        let answer = self.session(&questions, PATIENCE, ANSWER_LIMIT)?;
+        let queries = Defaults::queries();
+        let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
+        let answer = self.session(&queries, PATIENCE, ANSWER_LIMIT)?;
         let mut lines = answer.lines.iter().map(String::as_str).collect();
         let read = Defaults::read(&mut lines, answer.percentage);
         read.filter(|_| lines.is_empty())
-            .ok_or_else(|| MpsError::Strange {
-                asked: questions.join("\n"),
+            .ok_or_else(|| MpsError::Unexpected {
+                asked: queries.join("\n"),
                 answer: answer.lines.join("\n"),
             })
     }
@@ -98,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_from_the_servers_behind_them() {
+    fn answers_are_separated_from_the_servers_after_them() {
         let (normal, below) = (ClientPriority::Normal, ClientPriority::BelowNormal);
         assert_eq!(read("0\n466\n"), (Some(defaults(None, Some(normal))), 1));
         assert_eq!(

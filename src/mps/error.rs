@@ -8,29 +8,27 @@ use thiserror::Error;
 use super::MAX_PIPE_DIR;
 use crate::host::RunError;
 
-/// Why a daemon did not do what was asked.
+/// A failed operation on a daemon.
 #[derive(Debug, Error)]
 pub enum MpsError {
-    /// The pipe directory's path does not fit into a socket address.
+    /// The path of the pipe directory does not fit into a socket address.
     #[error(
         "the pipe directory {} is {} bytes long: a socket path allows {MAX_PIPE_DIR}",
         .0.display(), .0.as_os_str().len()
     )]
     PathTooLong(PathBuf),
-    /// A directory could not be made or removed.
+    /// A directory could not be changed.
     #[error("{0}")]
     Directory(io::Error),
-    /// Somebody who shall use the daemon could not reach its directory.
+    /// A user of the daemon cannot enter its directory.
     #[error("{who} may not enter {}, which leads to {}", closed.display(), path.display())]
     KeptOut {
-        /// Who.
         who: String,
-        /// The directory that keeps them out.
+        /// The directory that cannot be entered.
         closed: PathBuf,
-        /// Where they want to.
         path: PathBuf,
     },
-    /// No daemon answers in the directory.
+    /// No daemon answers in the pipe directory.
     #[error("no control daemon runs in {}", .0.display())]
     NoDaemon(PathBuf),
     /// Another session is open: the control program admits one at a time.
@@ -39,39 +37,29 @@ pub enum MpsError {
         pipe.display(), busy(waited.as_secs(), later.as_deref())
     )]
     Busy {
-        /// Whose.
         pipe: PathBuf,
-        /// For how long it was tried.
         waited: Duration,
-        /// Where it queues sessions instead of refusing them, the changes among the commands that it may still carry
-        /// out.
+        /// The changes that the daemon may still carry out, if it queues sessions instead of refusing them.
         later: Option<String>,
     },
-    /// The control program answered what is not expected.
+    /// The control program gave an unexpected answer.
     #[error("the control program was asked {asked:?} and answered {answer:?}")]
-    Strange {
-        /// The commands.
-        asked: String,
-        /// The answer, word for word.
-        answer: String,
-    },
+    Unexpected { asked: String, answer: String },
     /// The control program could not be run to its end.
     #[error(transparent)]
     Program(#[from] RunError),
-    /// Something did not work, and the logs may say why.
-    #[error("{what}{}", quote(last_words))]
+    /// An operation failed, and the logs may give the reason.
+    #[error("{what}{}", quote(last_lines))]
     Failed {
-        /// What did not work.
         what: String,
-        /// Where the logs are.
+        /// The log directory.
         log: PathBuf,
-        /// Their last lines.
-        last_words: Vec<String>,
+        last_lines: Vec<String>,
     },
 }
 
 impl MpsError {
-    /// What to do about it, where there is something to say.
+    /// Returns the remedy, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),

@@ -6,42 +6,41 @@ use crate::config::CONTROL;
 use crate::host::Limits;
 use crate::host::MpsPrograms;
 
-/// Lets one server of root's serve every user at once.
+/// Lets one server of root serve all users at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";
 
-/// One call of NVIDIA's control program.
+/// A call of NVIDIA's control program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
-    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
+    /// The `CUDA_MPS_PIPE_DIRECTORY`.
     pub pipe: PathBuf,
-    /// What it is called for.
     pub task: Task,
 }
 
-/// What the control program is called for.
+/// The task of a call of the control program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// To become the daemon of a device.
+    /// Becomes the daemon of a device.
     Daemon {
-        /// The device's UUID.
+        /// The UUID of the device.
         device: String,
-        /// Its `CUDA_MPS_LOG_DIRECTORY`.
+        /// The `CUDA_MPS_LOG_DIRECTORY`.
         log: PathBuf,
-        /// Lets one server of root's serve every user at once.
+        /// Lets one server of root serve all users at once.
         multiuser: bool,
-        /// The home directory of the user it runs as, where that is another than the caller.
+        /// `HOME` of the daemon's user, if that is not the caller.
         home: Option<PathBuf>,
     },
-    /// To pass on the commands on its standard input.
+    /// Passes on the commands on its standard input.
     Session,
 }
 
-/// What every call passes on of the caller's environment.
+/// The variable of the caller that every call keeps.
 const KEPT: &str = "LD_LIBRARY_PATH";
 
 impl Invocation {
-    /// The command, run as the caller. Its environment is clean: servers inherit that of their daemon, so nothing
-    /// of the caller's `CUDA_*` may reach it.
+    /// Returns the command, run as the caller. Its environment is clean: servers inherit it, and the caller's `CUDA_*`
+    /// must not reach them.
     pub fn command(&self, programs: &MpsPrograms) -> Command {
         let mut command = clean(&programs.control, programs);
         command
@@ -68,8 +67,8 @@ impl Invocation {
         command
     }
 
-    /// The command, run as another user or within other limits. The helper changes both and becomes the control
-    /// program then.
+    /// Returns the command, run as another user or with other limits. The helper applies both and becomes the control
+    /// program.
     pub(super) fn command_within(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
         if *limits == Limits::default() {
             return self.command(programs);
@@ -78,12 +77,12 @@ impl Invocation {
         command
             .env(CONTROL, &programs.control)
             .args(limits.words())
-            .args(self.words());
+            .args(self.arguments());
         command
     }
 
-    /// The arguments that tell the helper of this call.
-    fn words(&self) -> Vec<OsString> {
+    /// Returns the arguments of the helper for this call.
+    fn arguments(&self) -> Vec<OsString> {
         let mut words: Vec<&OsStr> = vec!["--pipe".as_ref(), self.pipe.as_ref()];
         match &self.task {
             Task::Session => words.push("session".as_ref()),

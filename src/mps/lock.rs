@@ -4,27 +4,26 @@ use std::io::{self, Read};
 use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
 
 use super::Daemon;
-use super::daemon::{LOCK_FILE, PID_FILE};
+use super::pipe_dir::{LOCK_FILE, PID_FILE};
 use crate::host::{Directory, Pid};
 
-/// Who holds the lock of a daemon's pipe directory.
+/// The holder of the lock of a daemon's pipe directory.
 ///
-/// That tells when a start is complete, and of a daemon that nobody recorded. It does not tell whether a recorded
-/// daemon lives: in a user's directory the user may hold any lock.
+/// It shows that a start is complete, and reveals an unrecorded daemon. It does not prove that a recorded daemon is
+/// alive: in a user's directory the user may hold any lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockHolder {
-    /// Nobody.
     Nobody,
-    /// This process, or one that the daemon's pid file names.
+    /// A process, or the one in the daemon's pid file.
     Process(Pid),
-    /// A process of a pid namespace that cannot be seen from here.
+    /// A process in another pid namespace.
     Unseen,
-    /// The caller may not look.
+    /// The caller has no permission to read it.
     Hidden,
 }
 
 impl Daemon {
-    /// Asks the kernel who holds the lock. Opens no control session, takes no lock, and leaves nothing in the logs.
+    /// Asks the kernel for the holder of the lock. Opens no control session, takes no lock and adds nothing to the logs.
     pub fn lock_holder(&self) -> LockHolder {
         match self.pipe_directory() {
             Ok(Some(pipe)) => holder(&pipe).unwrap_or_else(|error| hidden(&error)),
@@ -45,8 +44,8 @@ fn hidden(error: &io::Error) -> LockHolder {
 fn holder(pipe: &Directory) -> io::Result<LockHolder> {
     match pipe.open_file(LOCK_FILE)? {
         Some(lock) => Ok(record_lock(&lock)),
-        // From driver 615 on the daemon locks its pid file by flock(2), which nobody can ask about without taking it
-        // and so disturbing a start.
+        // From driver 615 on the daemon locks its pid file with flock(2). Such a lock can only be tested by taking it,
+        // which would disturb a start.
         None => pid_file(pipe),
     }
 }
@@ -70,7 +69,7 @@ fn record_lock(file: &File) -> LockHolder {
 }
 
 fn pid_file(pipe: &Directory) -> io::Result<LockHolder> {
-    /// More than the largest pid has digits.
+    /// More digits than the largest pid has.
     const MOST: u64 = 16;
     let Some(file) = pipe.open_file(PID_FILE)? else {
         return Ok(LockHolder::Nobody);

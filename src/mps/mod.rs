@@ -1,44 +1,52 @@
-//! Door 2: one MPS control daemon: its directories, launch, control sessions, servers and end.
+//! Controls one MPS daemon: its directories, launch, control sessions, servers and stop.
 //!
-//! NVIDIA's control program exits 0 when it refuses, ignores commands given as arguments, admits one
-//! session at a time and may refuse a second one without a word. So commands go in on standard
-//! input, every session ends with a command that must answer, every wait has a limit, and what was
-//! set is read back.
+//! NVIDIA's control program exits with status 0 when it refuses, ignores commands given as arguments, admits one session
+//! at a time and may refuse a second one without a message. So commands are sent on standard input, every session ends
+//! with a command that must have an answer, every wait has a limit, and every value is read back.
 
+mod access;
+mod configure;
 mod context_memory;
+mod control_program;
 mod daemon;
 mod defaults;
-mod driver;
+mod directories;
 mod error;
-mod glance;
+mod failure;
 mod invocation;
 mod launch;
+mod launch_limits;
+mod launch_options;
+mod launch_status;
 mod lock;
 mod log;
-mod order;
+mod mps_program;
 mod pending;
+mod pipe_dir;
 mod processes;
-mod program;
-mod servers;
 mod session;
-mod settings;
+mod setting_command;
+mod status;
 mod stop;
-mod terminate;
+mod terminate_client;
+mod unrecorded;
 
+pub use access::Access;
 pub use context_memory::ContextMemory;
-pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, WhoMay};
+pub use control_program::{ControlProgram, Support};
+pub use daemon::Daemon;
 pub use defaults::Defaults;
-pub use driver::{ControlProgram, Support};
 pub use error::MpsError;
-pub use glance::{Glance, ServerSeen, ServerState};
 pub use invocation::{Invocation, Task};
-pub use launch::{Launch, Launched};
+pub use launch::Launched;
+pub use launch_options::LaunchOptions;
 pub use lock::LockHolder;
-pub use log::{
-    Commands, Entry, Folder, Follower, Kind, LOG_LIMIT, LogDir, LogFile, LogLine, Meaning, Past,
-    PutAside, Sessions, Woken, merge,
-};
+pub(crate) use log::{KEPT, split};
+pub use log::{Kind, LogDir, LogFile, LogLine, LogTail, Meaning};
+pub use mps_program::{MpsProgram, is_daemon, servers_of};
 pub use pending::pending;
+pub use pipe_dir::{LEFT, MAX_PIPE_DIR};
 pub use processes::serves_in;
-pub use program::{MpsProgram, is_daemon, servers_of};
+pub use session::is_query;
+pub use status::{DaemonStatus, ServerState, ServerStatus};
 pub use stop::{Means, Patience};

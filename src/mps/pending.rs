@@ -1,7 +1,7 @@
 use crate::host::{Pid, Uid};
 
-/// The programs that a daemon's log says are waiting for a server of their user's: those whose last line is
-/// that they were pushed to the pending list.
+/// Returns the programs that wait for a server of their user: those whose last line in the daemon's log says that they
+/// were pushed to the pending list.
 ///
 /// ```text
 /// [2026-11-20 17:46:21.325 Control  1369] NEW CLIENT 1404 from user 1235: Server is not ready, push client to pending list
@@ -9,12 +9,12 @@ use crate::host::{Pid, Uid};
 pub fn pending(log: &str) -> Vec<(Pid, Uid)> {
     let mut pending: Vec<(Pid, Uid)> = Vec::new();
     for line in log.lines() {
-        let Some((pid, user, said)) = new_client(line) else {
+        let Some((pid, user, message)) = new_client(line) else {
             continue;
         };
         pending.retain(|(known, _)| *known != pid);
-        // 0 is one in a pid namespace that the daemon cannot see: which, cannot be told.
-        if pid != Pid(0) && said.contains("pending list") {
+        // 0 is any client in a pid namespace that the daemon cannot see.
+        if pid != Pid(0) && message.contains("pending list") {
             pending.push((pid, user));
         }
     }
@@ -24,8 +24,8 @@ pub fn pending(log: &str) -> Vec<(Pid, Uid)> {
 fn new_client(line: &str) -> Option<(Pid, Uid, &str)> {
     let (_, client) = line.split_once("] NEW CLIENT ")?;
     let (pid, rest) = client.split_once(" from user ")?;
-    let (user, said) = rest.split_once(':')?;
-    Some((Pid(pid.parse().ok()?), Uid(user.parse().ok()?), said))
+    let (user, message) = rest.split_once(':')?;
+    Some((Pid(pid.parse().ok()?), Uid(user.parse().ok()?), message))
 }
 
 #[cfg(test)]

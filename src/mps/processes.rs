@@ -1,27 +1,25 @@
-//! The processes that serve in a pipe directory, by what the kernel says of them.
+//! The MPS processes of a pipe directory, found through /proc.
 
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::program::{MpsProgram, is_daemon};
+use super::mps_program::{MpsProgram, is_daemon};
 use super::{Daemon, MpsError};
-use crate::host::{Held, Host, Pid, Process, Uid};
+use crate::host::{Host, Pid, Process, ProcessHandle, Uid};
 
-/// How long a process may take to end after SIGTERM, which neither of NVIDIA's programs handles.
+/// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
 const TERM_LIMIT: Duration = Duration::from_secs(1);
-/// How long the kernel may take to end one after SIGKILL: its GPU memory has to be freed.
+/// The time that the kernel may take to end a process after SIGKILL: its GPU memory has to be freed.
 const KILL_LIMIT: Duration = Duration::from_secs(3);
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// Whether a process was found that serves in a pipe directory.
+/// A process that runs an MPS program in the pipe directory.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
-    /// Which program it runs.
+pub(super) struct MpsProcess {
     pub program: MpsProgram,
-    /// The process.
     pub process: Process,
 }
 
@@ -31,8 +29,8 @@ impl Daemon {
         process.owner() == Some(owner) && is_daemon(process) && serves_in(process, &self.pipe)
     }
 
-    /// The daemons of this pipe directory that run as `owner`, and every server that says it serves here.
-    pub(super) fn found(&self, host: &Host, owner: Uid) -> Vec<Found> {
+    /// Returns the daemons of this pipe directory that run as `owner`, and all servers in it.
+    pub(super) fn mps_processes(&self, host: &Host, owner: Uid) -> Vec<MpsProcess> {
         let table = host.processes().unwrap_or_default();
         let found = table.iter().filter_map(|process| {
             let program = MpsProgram::of(process)?;
@@ -40,7 +38,7 @@ impl Daemon {
                 MpsProgram::Control => self.is_daemon_here(process, owner),
                 MpsProgram::Server => serves_in(process, &self.pipe),
             };
-            is_here.then(|| Found {
+            is_here.then(|| MpsProcess {
                 program,
                 process: process.clone(),
             })
@@ -48,28 +46,28 @@ impl Daemon {
         found.collect()
     }
 
-    /// True if a daemon of this pipe directory runs as `owner`, or a server serves there.
+    /// True if a daemon of this pipe directory runs as `owner`, or a server runs in it.
     pub fn has_processes(&self, host: &Host, owner: Uid) -> bool {
-        !self.found(host, owner).is_empty()
+        !self.mps_processes(host, owner).is_empty()
     }
 
-    /// Ends what serves in this pipe directory and nobody has recorded.
+    /// Ends the unrecorded processes of this pipe directory.
     pub fn end_unrecorded(&self, host: &Host, owner: Uid) -> Result<(), MpsError> {
-        self.ended(&self.end_found(host, owner))
+        self.ended(&self.end_mps_processes(host, owner))
     }
 
-    /// Ends every daemon of this pipe directory that runs as `owner`, and then every server there. Returns those
-    /// that the kernel does not end.
-    pub(super) fn end_found(&self, host: &Host, owner: Uid) -> Vec<Pid> {
+    /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
+    /// kernel does not end.
+    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> Vec<Pid> {
         let mut left = Vec::new();
         for program in [MpsProgram::Control, MpsProgram::Server] {
-            // Looked for anew: the daemon may have started a server meanwhile.
-            let found = self.found(host, owner).into_iter();
+            // Found again each time: the daemon may have started a server meanwhile.
+            let found = self.mps_processes(host, owner).into_iter();
             let held = found
                 .filter(|found| found.program == program)
                 .filter_map(|found| {
                     let pid = found.process.pid;
-                    Some((pid, host.hold(pid, found.process.started)?))
+                    Some((pid, host.open_process(pid, found.process.started)?))
                 });
             left.extend(end_all(&held.collect::<Vec<_>>()));
         }
@@ -77,25 +75,25 @@ impl Daemon {
     }
 }
 
-/// True if a process was started with that pipe directory.
+/// True if a process was started with this pipe directory.
 pub fn serves_in(process: &Process, pipe: &Path) -> bool {
     process
         .environment_bytes(PIPE_VARIABLE)
         .is_some_and(|value| Path::new(&value) == pipe)
 }
 
-/// Ends processes, by force where SIGTERM does not do. Returns those that the kernel does not end.
-pub(super) fn end_all(processes: &[(Pid, Held)]) -> Vec<Pid> {
+/// Ends processes by SIGTERM, and by SIGKILL if they do not exit. Returns those that the kernel does not end.
+pub(super) fn end_all(processes: &[(Pid, ProcessHandle)]) -> Vec<Pid> {
     for (_, held) in processes {
         let _ = held.signal(Signal::TERM);
-        // One that is stopped receives it only when it goes on.
+        // A stopped process receives SIGTERM only after SIGCONT.
         let _ = held.signal(Signal::CONT);
     }
     kill_all_after(processes, TERM_LIMIT)
 }
 
-/// Kills the processes that are left after a while. Returns those that the kernel does not end.
-pub(super) fn kill_all_after(processes: &[(Pid, Held)], limit: Duration) -> Vec<Pid> {
+/// Kills the processes that have not exited after the limit. Returns those that the kernel does not end.
+pub(super) fn kill_all_after(processes: &[(Pid, ProcessHandle)], limit: Duration) -> Vec<Pid> {
     let until = std::time::Instant::now() + limit;
     for (_, held) in processes {
         if !held.ends_within(until.saturating_duration_since(std::time::Instant::now())) {
@@ -103,8 +101,15 @@ pub(super) fn kill_all_after(processes: &[(Pid, Held)], limit: Duration) -> Vec<
         }
     }
     let until = std::time::Instant::now() + KILL_LIMIT;
-    let is_left =
-        |held: &Held| !held.ends_within(until.saturating_duration_since(std::time::Instant::now()));
+    let is_left = |held: &ProcessHandle| {
+        !held.ends_within(until.saturating_duration_since(std::time::Instant::now()))
+    };
     let left = processes.iter().filter(|(_, held)| is_left(held));
     left.map(|(pid, _)| *pid).collect()
+}
+
+/// Lists pids for a message.
+pub(super) fn list_pids(pids: &[Pid]) -> String {
+    let pids: Vec<String> = pids.iter().map(|pid| format!("pid {pid}")).collect();
+    pids.join(", ")
 }

@@ -1,33 +1,36 @@
 use std::time::{Duration, Instant};
 
-use super::log::is_question;
 use super::{Daemon, MpsError};
-use crate::host::RunError;
+use crate::host::{Pid, RunError};
 
-/// The command that ends every session, because it must answer: a session refused in silence (exit
-/// 0, no output; up to 38 % of tries while another one is open) has no answer to it. It also reads
-/// the setting back.
-pub(super) const SENTINEL: &str = "get_default_active_thread_percentage";
+/// The time to retry while another session keeps the daemon busy.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// The time that a daemon may take to answer.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// What the control program says where no daemon can be reached.
+/// The command that ends every session, because it always has an answer. A refused session can exit with status 0 and
+/// without output (up to 38 % of tries while another one is open). The command also reads the setting back.
+pub(super) const LAST_COMMAND: &str = "get_default_active_thread_percentage";
+
+/// The control program's message if it reaches no daemon.
 pub(super) const NO_DAEMON: &str = "Cannot find MPS control daemon process";
 
-/// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
+/// The first pause before a retry. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// What came of one session.
+/// The output of one session.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// The commands' output, line by line.
+    /// The output of the commands.
     pub(super) lines: Vec<String>,
     /// The daemon's default active thread percentage.
     pub(super) percentage: f64,
 }
 
 impl Daemon {
-    /// Runs commands in one control session that may take up to `limit`, trying again for as long as
-    /// `patience` while another session keeps the daemon busy. Newer daemons queue sessions instead of refusing them.
+    /// Runs commands in one control session of at most `limit`. Retries for `patience` while another session keeps the
+    /// daemon busy. Newer daemons queue sessions instead of refusing them.
     pub(super) fn session(
         &self,
         commands: &[&str],
@@ -38,16 +41,16 @@ impl Daemon {
         if !commands.is_empty() {
             script.push('\n');
         }
-        script.push_str(SENTINEL);
+        script.push_str(LAST_COMMAND);
         script.push('\n');
-        let begun = Instant::now();
+        let start = Instant::now();
         let mut pause = FIRST_PAUSE;
         let changes: Vec<&str> = commands
             .iter()
             .copied()
-            .filter(|command| !is_question(command))
+            .filter(|command| !is_query(command))
             .collect();
-        // A queued session waits for its turn within its own limit: its changes are carried out also after its end.
+        // A queued session waits within its own limit. Its changes are carried out even after it was killed.
         let queues = self.program.queues_sessions;
         let limit = if queues && !changes.is_empty() {
             patience + limit
@@ -56,20 +59,20 @@ impl Daemon {
         };
         let busy = |later| MpsError::Busy {
             pipe: self.pipe.clone(),
-            waited: begun.elapsed(),
+            waited: start.elapsed(),
             later,
         };
         loop {
-            let output = match self.run(self.control(), &script, limit) {
+            let output = match self.run(self.session_command(), &script, limit) {
                 Err(RunError::Late { .. }) if queues => return Err(busy(Some(changes.join("; ")))),
                 other => other?,
             };
             match read(&script, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
                 Err(Refusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
-                Err(Refusal::Strange(error)) => return Err(error),
-                Err(Refusal::Busy) if begun.elapsed() + pause > patience => return Err(busy(None)),
-                // Nothing announces the other session's end.
+                Err(Refusal::Unexpected(error)) => return Err(error),
+                Err(Refusal::Busy) if start.elapsed() + pause > patience => return Err(busy(None)),
+                // The end of the other session cannot be waited for.
                 Err(Refusal::Busy) => std::thread::sleep(pause),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -77,16 +80,27 @@ impl Daemon {
     }
 }
 
-/// Whether a line is the answer to [`SENTINEL`].
+/// True if a line is the answer to [`LAST_COMMAND`].
 pub(super) fn is_percentage(line: &str) -> bool {
     line.contains('.') && line.trim().parse::<f64>().is_ok()
+}
+
+/// Parses the pid of a server in an answer.
+pub(super) fn parse_pid(line: &str) -> Option<Pid> {
+    line.trim().parse().ok().map(Pid)
+}
+
+/// True if a control command changes nothing (MPS guide, "Appendix: nvidia-cuda-mps-control").
+pub fn is_query(command: &str) -> bool {
+    let name = command.split_whitespace().next().unwrap_or_default();
+    name.starts_with("get_") || ["", "ps", "lspart", "device_query", "help"].contains(&name)
 }
 
 #[derive(Debug)]
 enum Refusal {
     Busy,
     NoDaemon,
-    Strange(MpsError),
+    Unexpected(MpsError),
 }
 
 fn read(script: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
@@ -100,14 +114,14 @@ fn read(script: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
         return Err(Refusal::Busy);
     }
     let mut lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
-    // A pid has no decimal point: the sentinel's answer cannot be taken for one.
+    // A pid has no decimal point, so it cannot be mistaken for this answer.
     let percentage = lines
         .pop()
         .filter(|last| is_percentage(last))
         .and_then(|last| last.trim().parse().ok());
     match percentage {
         Some(percentage) if stderr.is_empty() => Ok(Answer { lines, percentage }),
-        _ => Err(Refusal::Strange(MpsError::Strange {
+        _ => Err(Refusal::Unexpected(MpsError::Unexpected {
             asked: script.trim_end().to_owned(),
             answer: format!("{stdout}{stderr}"),
         })),
@@ -120,7 +134,7 @@ mod tests {
     use super::*;
     use crate::host::MpsPrograms;
 
-    /// What a session with a shell comes to: that takes commands on its standard input too.
+    /// Runs a session with a shell, which also reads commands from standard input.
     fn session(driver: &str, command: &str, patience: Duration) -> Result<Answer, MpsError> {
         let programs = MpsPrograms {
             control: "/bin/sh".into(),
@@ -162,11 +176,14 @@ mod tests {
         assert!(matches!(read("s", "", ""), Err(Refusal::Busy)));
         let busy = "Cannot send command to MPS control daemon process\n";
         assert!(matches!(read("s", "", busy), Err(Refusal::Busy)));
-        assert!(matches!(read("s", "466\n", ""), Err(Refusal::Strange(_))));
+        assert!(matches!(
+            read("s", "466\n", ""),
+            Err(Refusal::Unexpected(_))
+        ));
     }
 
     #[test]
-    fn no_daemon_is_told_from_a_busy_one() {
+    fn no_daemon_differs_from_a_busy_one() {
         let none = "Cannot find MPS control daemon process\n";
         assert!(matches!(read("s", "", none), Err(Refusal::NoDaemon)));
     }

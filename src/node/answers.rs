@@ -3,7 +3,7 @@ use std::time::SystemTime;
 
 use super::Served;
 use crate::host::{Pid, Process, StartTime};
-use crate::mps::{Glance, LogDir, LogFile, ServerState};
+use crate::mps::{DaemonStatus, LogDir, LogFile, ServerState};
 use crate::nvml::{Processes, Usage};
 
 /// What daemons answered when they were last asked, by their devices' UUIDs.
@@ -15,7 +15,7 @@ pub(super) type Answers = BTreeMap<String, Remembered>;
 pub(super) struct Remembered {
     pub(super) seen: Seen,
     /// What it said; `None` if it hung.
-    pub(super) glance: Option<Glance>,
+    pub(super) glance: Option<DaemonStatus>,
 }
 
 /// What can be seen of a daemon without a control session.
@@ -60,7 +60,7 @@ impl Seen {
 
 /// Whether an answer can be relied on until something else is seen. A server that starts says nothing when it
 /// is ready.
-pub(super) fn lasts(glance: &Glance) -> bool {
+pub(super) fn lasts(glance: &DaemonStatus) -> bool {
     let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
     let mut servers = glance.servers.iter();
     servers.all(|server| lasting.contains(&server.state))

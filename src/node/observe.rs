@@ -106,7 +106,7 @@ impl<'a> Observer<'a> {
         // before its record.
         let nvml = match known {
             Some(nvml) => Ok(nvml),
-            None => Err(Nvml::begin_to_open(library.as_deref())?),
+            None => Err(Nvml::start_opening(library.as_deref())?),
         };
         let mut node = Node {
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
@@ -144,7 +144,7 @@ impl<'a> Observer<'a> {
     /// Where NVML does not close, or not open again.
     pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, ObserveError> {
         match self.nvml {
-            Some(nvml) => Ok(nvml.aside(work)?),
+            Some(nvml) => Ok(nvml.while_shut_down(work)?),
             None => Ok(work()),
         }
     }

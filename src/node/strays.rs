@@ -43,7 +43,7 @@ pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut 
                 return None;
             }
             // One that has ended since left no stray.
-            host.hold(server.pid, server.started)?;
+            host.open_process(server.pid, server.started)?;
             Some(Stray {
                 clients: clients(node, &uuid),
                 uuid,

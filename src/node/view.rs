@@ -6,8 +6,8 @@ use super::{Client, Life, Served, ServerProcess};
 use crate::host::MpsPrograms;
 use crate::host::{Host, Pid, Process, ProcessTable, RunError, Uid, caller};
 use crate::mps::{
-    ControlProgram, Daemon, Glance, LockHolder, LogDir, LogFile, MpsError, ServerSeen, ServerState,
-    is_daemon, pending, servers_of,
+    ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, MpsError, ServerState,
+    ServerStatus, is_daemon, pending, servers_of,
 };
 use crate::nvml::{Processes, Usage};
 use crate::settings::Serve;
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
         }
         id.running(self.host)?;
         if self.is_unreachable(served) {
-            let held = self.host.hold(id.pid, id.start_time);
+            let held = self.host.open_process(id.pid, id.start_time);
             // A process that ends lets go of its files first.
             if held.is_some_and(|held| !held.ends_within(DYING)) {
                 served.life = Life::Orphan;
@@ -224,14 +224,14 @@ impl<'a> View<'a> {
         let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
         let asked = self.daemon_with(served, logs.map_or(Path::new(""), LogDir::path));
         let mut glance = if asked.has_socket() {
-            asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT)
+            asked.query(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT)
         } else {
             // It would answer its owner by another socket, and no program finds it.
             Err(MpsError::NoDaemon(
                 served.run_dir.pipe_dir(&served.record.uuid),
             ))
         };
-        let is_odd = |server: &ServerSeen| match server.state {
+        let is_odd = |server: &ServerStatus| match server.state {
             None => true,
             // Its last client went between the two questions.
             Some(ServerState::Fault) => server.clients.is_empty(),
@@ -242,7 +242,7 @@ impl<'a> View<'a> {
         {
             // A server came up meanwhile, and may have clients already.
             children = seen.servers.iter().map(|server| server.pid).collect();
-            glance = asked.glance(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT);
+            glance = asked.query(&children, self.with_defaults, PATIENCE, ANSWER_LIMIT);
         }
         self.take(glance, served, daemon, &children, seen)
     }
@@ -250,7 +250,7 @@ impl<'a> View<'a> {
     /// Fills in what came of asking; returns what may do again.
     fn take(
         self,
-        glance: Result<Glance, MpsError>,
+        glance: Result<DaemonStatus, MpsError>,
         served: &mut Served,
         daemon: Pid,
         children: &[Pid],
@@ -441,7 +441,7 @@ impl<'a> View<'a> {
     /// Whether a daemon that nobody can reach has ended, or does.
     fn is_gone(self, daemon: Pid, limit: Duration) -> bool {
         let process = self.host.process(daemon);
-        let held = process.and_then(|process| self.host.hold(daemon, process.started));
+        let held = process.and_then(|process| self.host.open_process(daemon, process.started));
         held.is_none_or(|held| held.ends_within(limit))
     }
 
@@ -485,7 +485,7 @@ impl<'a> View<'a> {
         served.waiting = waiting;
     }
 
-    fn fill_in(self, served: &mut Served, glance: &Glance) {
+    fn fill_in(self, served: &mut Served, glance: &DaemonStatus) {
         let says = |state| {
             glance
                 .servers
@@ -511,7 +511,7 @@ impl<'a> View<'a> {
             .iter()
             .map(|server| self.server(server.pid))
             .collect();
-        let of_server = |server: &ServerSeen| {
+        let of_server = |server: &ServerStatus| {
             let of = Some(server.pid);
             let clients = server.clients.iter();
             clients.map(|&pid| self.client(pid, of)).collect::<Vec<_>>()

@@ -9,8 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlComputeInstanceProfileInfo_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
 };
 
-use super::gpu::handle;
-use super::gpu_instances::gone_is_done;
+use super::ffi::handle;
 use super::{Code, NvmlError, Session};
 use crate::geometry::{
     ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId, Placement,
@@ -138,7 +137,7 @@ impl Session {
     ) -> Result<(), NvmlError> {
         let gpu_instance = match self.gpu_instance(gpu, instance) {
             Ok(found) => found,
-            Err(error) => return gone_is_done(error),
+            Err(error) => return error.ok_if_gone(),
         };
         let subject = format!("{gpu} GPU instance {instance} compute instance {compute}");
         let mut found: nvmlComputeInstance_t = null_mut();
@@ -150,7 +149,7 @@ impl Session {
         });
         match looked_up {
             Ok(()) => self.destroy_compute(found, &subject),
-            Err(error) => gone_is_done(error),
+            Err(error) => error.ok_if_gone(),
         }
     }
 

@@ -2,7 +2,7 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
 
-use super::gpu::handle;
+use super::ffi::handle;
 use super::{NvmlError, Session};
 
 /// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: one process may have a context on the GPU.

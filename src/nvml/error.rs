@@ -136,7 +136,15 @@ impl NvmlError {
         }
     }
 
-    /// Whether the call may have made something all the same.
+    /// Returns `Ok` if the instance is already gone, or its GPU has left MIG mode: there is nothing to destroy.
+    pub(super) fn ok_if_gone(self) -> Result<(), Self> {
+        match self.code() {
+            Some(Code::NOT_FOUND | Code::NOT_SUPPORTED) => Ok(()),
+            _ => Err(self),
+        }
+    }
+
+    /// True if the call may have created something in spite of the error.
     pub fn may_have_worked(&self) -> bool {
         matches!(self, Self::LeftBehind { .. } | Self::Hung { .. })
     }

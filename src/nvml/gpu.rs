@@ -1,8 +1,7 @@
-use std::ffi::{CStr, c_char};
-
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t};
 
+use super::ffi::handle;
 use super::{MigMode, NvmlError, Session};
 
 /// What one GPU says of itself.
@@ -165,27 +164,4 @@ impl Session {
             used: info.used,
         })
     }
-}
-
-/// The handle inside nvml-wrapper's device, for the calls it does not have.
-pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
-    // SAFETY: the handle is only passed back to the library it came from, which is never unloaded.
-    unsafe { device.handle() }
-}
-
-/// The version word of a struct: its size and the number of its form (`NVML_STRUCT_VERSION`).
-pub(super) fn version_of<T>(form: u32) -> u32 {
-    u32::try_from(size_of::<T>()).unwrap_or(u32::MAX) | form << 24
-}
-
-/// A C string in a fixed buffer, which need not be terminated.
-pub(super) fn text(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer
-        .iter()
-        .map(|c| c.cast_unsigned())
-        .chain([0])
-        .collect();
-    CStr::from_bytes_until_nul(&bytes)
-        .map(|text| text.to_string_lossy().into_owned())
-        .unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::compute_instances::ComputeInstanceReading;
-use super::gpu::handle;
+use super::ffi::handle;
 use super::{Code, NvmlError, Session};
 use crate::geometry::{
     ComputeInstanceProfile, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId,
@@ -98,7 +98,7 @@ impl Session {
     ) -> Result<(), NvmlError> {
         match self.gpu_instance(gpu, instance) {
             Ok(found) => self.destroy(found, &format!("{gpu} GPU instance {instance}")),
-            Err(error) => gone_is_done(error),
+            Err(error) => error.ok_if_gone(),
         }
     }
 
@@ -224,13 +224,5 @@ impl Session {
             compute: Vec::new(),
             offered: Vec::new(),
         })
-    }
-}
-
-/// What cannot be found, or whose GPU has left MIG mode, needs no destroying.
-pub(super) fn gone_is_done(error: NvmlError) -> Result<(), NvmlError> {
-    match error.code() {
-        Some(Code::NOT_FOUND | Code::NOT_SUPPORTED) => Ok(()),
-        _ => Err(error),
     }
 }

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t};
 
-use super::gpu::handle;
+use super::ffi::handle;
 use super::{Code, GpuInstanceReading, NvmlError, Session};
 use crate::geometry::GpuInstanceId;
 

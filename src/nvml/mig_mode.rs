@@ -4,7 +4,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::{DeviceArchitecture, SampleValue};
 use nvml_wrapper::structs::device::FieldId;
 
-use super::gpu::handle;
+use super::ffi::handle;
 use super::{Code, NvmlError, Session};
 
 /// The MIG mode of a GPU. The two differ exactly while a reset or reboot is due (`nvml.h`).

@@ -2,7 +2,7 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
 
-use super::gpu::handle;
+use super::ffi::handle;
 use super::{Code, Memory, NvmlError, Session};
 
 /// Who computes on a device, and its memory.

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceProfileInfo_v2_t,
 };
 
-use super::gpu::{handle, text, version_of};
+use super::ffi::{handle, text, version_of};
 use super::{Code, GpuReading, NvmlError, Session};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 

@@ -4,7 +4,8 @@ use console::style;
 use jiff::civil::{Date, DateTime};
 
 use super::words::{broken, harmless};
-use crate::mps::{Entry, Kind, LogFile, LogLine, Sessions};
+use crate::logs::{Entry, Sessions};
+use crate::mps::{Kind, LogFile, LogLine};
 
 /// A line is shown up to so many characters: whoever may write into a log may write a line without end.
 const LONGEST: usize = 4096;

@@ -131,7 +131,7 @@ fn no_gpu_is_reset_that_this_very_program_has_open() {
         "itself is not told of"
     );
     assert!(machine.reset().unwrap_err().is_in_use());
-    nvml.aside(|| machine.reset()).unwrap().unwrap();
+    nvml.while_shut_down(|| machine.reset()).unwrap().unwrap();
     let gpu = nvml.supervise(|session| session.read_gpu(0)).unwrap();
     assert_eq!((gpu.minor, gpu.pci.as_str()), (Some(0), "0000:07:00.0"));
     assert!(machine.reset().unwrap_err().is_in_use(), "it is open again");

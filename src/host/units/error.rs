@@ -5,57 +5,41 @@ use thiserror::Error;
 use super::Unit;
 use crate::host::RunError;
 
-/// Why systemd did not do what was asked.
+/// A failed operation of systemd.
 #[derive(Debug, Error)]
 pub enum UnitsError {
-    /// systemd does not run this machine, as in most containers.
+    /// The system has no systemd, like most containers.
     #[error("systemd does not run here: {0}")]
     NoSystemd(String),
     /// `systemctl` refused.
     #[error("systemctl {asked} ({status}) said: {said}")]
     Refused {
-        /// Its arguments.
         asked: String,
-        /// How it ended.
         status: ExitStatus,
-        /// All it said.
         said: String,
     },
-    /// It said it was done, and the unit is not so.
+    /// `systemctl` reported success, but the unit has another state.
     #[error(
         "systemctl {asked} ended without an error, and {unit} is {state}{}",
         quoted(said)
     )]
     NotDone {
-        /// Its arguments.
         asked: String,
-        /// The unit.
         unit: Unit,
-        /// Its `ActiveState`.
+        /// The `ActiveState`.
         state: String,
-        /// All it said.
         said: String,
     },
-    /// It answered what is not expected.
+    /// `systemctl` gave an unexpected answer.
     #[error("systemctl {asked} answered {answer:?}")]
-    Strange {
-        /// Its arguments.
-        asked: String,
-        /// The answer, word for word.
-        answer: String,
-    },
-    /// It could not be run to its end.
+    Strange { asked: String, answer: String },
+    /// `systemctl` could not be run to its end.
     #[error("systemctl {asked}: {error}")]
-    Program {
-        /// Its arguments.
-        asked: String,
-        /// Why.
-        error: RunError,
-    },
+    Program { asked: String, error: RunError },
 }
 
 impl UnitsError {
-    /// What to do about it, where there is something to say.
+    /// Returns the remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoSystemd(_) => Some(

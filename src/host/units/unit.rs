@@ -2,31 +2,29 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A monitoring service that is known to keep GPUs open: exactly these are ever stopped, and nothing
-/// else.
+/// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit(pub(super) &'static str);
 
 impl Unit {
-    /// All of them. What restarts another comes before it, so that none is stopped and at once
-    /// started anew.
+    /// All units. A unit that restarts another one comes before it, so that no stopped unit is restarted at once.
     pub const ALL: [Self; 9] = [
-        // Exporters of metrics, by the names their packages give them.
+        // Exporters of metrics, by the names of their packages.
         Self("nvidia-dcgm-exporter.service"),
         Self("dcgm-exporter.service"),
         Self("prometheus-nvidia-exporter.service"),
         Self("nvidia_gpu_exporter.service"),
-        // NVIDIA's system management on DGX, which asks DCGM.
+        // NVIDIA's system management on DGX, which queries DCGM.
         Self("nvsm.service"),
-        // DCGM's daemon (nv-hostengine), by its present name and its name before version 2.
+        // DCGM's daemon (nv-hostengine), by its current name and its name before version 2.
         Self("nvidia-dcgm.service"),
         Self("dcgm.service"),
-        // Where it is used it starts nvidia-persistenced again whenever its socket is missing.
+        // Restarts nvidia-persistenced whenever its socket is missing.
         Self("nvidia-persistenced.path"),
         Self("nvidia-persistenced.service"),
     ];
 
-    /// The one with that name, if it is one of them.
+    /// Returns the unit with this name, if it is a known one.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.0 == name)
     }
@@ -49,7 +47,7 @@ impl Serialize for Unit {
     }
 }
 
-/// A journal cannot bring in another unit.
+/// Refuses other units, which a forged journal could name.
 impl<'de> Deserialize<'de> for Unit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;

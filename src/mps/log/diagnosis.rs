@@ -1,7 +1,6 @@
 use super::{LogFile, LogLine};
 
-/// What the last lines of the logs say about a daemon or server that does not come up, in words; `None` where they
-/// say nothing that is known.
+/// Explains from the last lines of the logs why a daemon or server did not start. Returns `None` for unknown lines.
 pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<String> {
     let texts = |file, lines: &[String]| -> Vec<String> {
         let texts = lines.iter().map(|line| LogLine::parse(file, line).text);
@@ -24,7 +23,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
             None => format!("CUDA does not initialise: error {code}"),
         });
     }
-    // What came before a server that was ready is over.
+    // Lines before the last successful start no longer matter.
     let since = control
         .iter()
         .rposition(|text| text.starts_with("NEW SERVER ") && text.ends_with(": Ready"))
@@ -51,7 +50,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
     ))
 }
 
-/// `Failed to start : no CUDA-capable device is detected`; what follows is CUDA's description.
+/// `Failed to start : no CUDA-capable device is detected`; the rest is CUDA's description.
 fn failed_to_start(text: &str) -> Option<&str> {
     let why = text
         .strip_prefix("Server failed to start")
@@ -69,14 +68,14 @@ fn not_permitted(text: &str) -> Option<(&str, &str)> {
         .or_else(|| text.split_once(". "))
 }
 
-/// `Failed to initialize CUDA: 100`, which is all that a daemon of 615 says before it ends
+/// `Failed to initialize CUDA: 100`, the only message of a daemon of driver 615 before it exits
 fn without_cuda(text: &str) -> Option<u32> {
     let code = text.strip_prefix("Failed to initialize CUDA:")?;
     code.trim().parse().ok()
 }
 
-/// CUDA's error codes that a daemon's start meets, in words.
-pub(in crate::mps) fn cuda_error(code: u32) -> Option<&'static str> {
+/// Describes the CUDA errors that occur at a daemon's start.
+fn cuda_error(code: u32) -> Option<&'static str> {
     Some(match code {
         100 => "CUDA sees no such device",
         500 => "CUDA's driver library libcuda.so.1 cannot be loaded",
@@ -86,7 +85,7 @@ pub(in crate::mps) fn cuda_error(code: u32) -> Option<&'static str> {
     })
 }
 
-/// `Server 466 exited with status 1`; `None` where it is 0.
+/// `Server 466 exited with status 1`; `None` if the status is 0.
 fn exit_status(text: &str) -> Option<&str> {
     let (_, status) = text
         .strip_prefix("Server ")?

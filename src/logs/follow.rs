@@ -8,97 +8,88 @@ use jiff::civil::DateTime;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-use super::read::split;
-use super::{LogDir, LogFile, LogLine, Past, merge};
+use super::merge;
 use crate::host::{Directory, in_path};
+use crate::mps::{LogDir, LogFile, LogLine, LogTail, split};
 
-/// A line longer than this is shown in parts, in bytes.
+/// The longest line in bytes. A longer one is shown in parts.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// Waits for what is added to a daemon's logs.
+/// Waits for new lines in a daemon's logs.
 #[derive(Debug)]
 pub struct Follower {
     dir: LogDir,
     watch: OwnedFd,
-    logs: Vec<Growing>,
+    logs: Vec<FollowedLog>,
 }
 
-/// Why a wait ended.
+/// The reason for the end of a wait.
 #[derive(Debug)]
-pub enum Woken {
-    /// These lines are new.
+pub enum FollowEvent {
     Lines(Vec<LogLine>),
-    /// Whoever read the output has gone.
+    /// The reader of the output has exited.
     ReaderGone,
     /// The directory was removed or moved away.
     DirectoryGone,
 }
 
-impl LogDir {
-    /// The last lines of these logs, and whoever waits for more.
-    ///
-    /// # Errors
-    /// The system's, also where one of the logs cannot be read.
-    pub fn follow(
-        self,
+impl Follower {
+    /// Returns the last lines of these logs, and a follower for later ones.
+    pub fn start(
+        dir: LogDir,
         logs: &[LogFile],
         lines: Option<usize>,
-    ) -> io::Result<(Vec<Past>, Follower)> {
-        // Watched first: nothing is written unseen between the last line and the first wait.
+    ) -> io::Result<(Vec<LogTail>, Self)> {
+        // The watch comes first, so no line is missed between reading the logs and the first wait.
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let changes = WatchFlags::MODIFY
             | WatchFlags::CREATE
             | WatchFlags::MOVED_TO
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        // By its descriptor: what has come to lie at the path meanwhile may hang this process.
+        // By its descriptor: whatever is at the path now could hang this process.
         let by_descriptor = |dir: &Directory| format!("/proc/self/fd/{}", dir.fd().as_raw_fd());
-        inotify::add_watch(&watch, by_descriptor(&self.dir), changes)
-            .map_err(|error| in_path(self.path(), &error.into()))?;
-        // The directory's own end is told by the one above it alone, for as long as this one is held open. Who may
-        // not look there learns of it from nobody.
-        let ends = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
-        let _ = inotify::add_watch(&watch, by_descriptor(&self.parent), ends);
-        let mut pasts = Vec::new();
-        let mut growing = Vec::new();
+        inotify::add_watch(&watch, by_descriptor(dir.directory()), changes)
+            .map_err(|error| in_path(dir.path(), &error.into()))?;
+        // While the directory is open, only its parent reports its removal. Without permission for the parent the
+        // removal goes unnoticed.
+        let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
+        let _ = inotify::add_watch(&watch, by_descriptor(dir.parent()), removals);
+        let mut tails = Vec::new();
+        let mut followed = Vec::new();
         for &log in logs {
-            let mut past = self.last(log, lines, true)?;
-            growing.push(Growing {
+            let mut tail = dir.last(log, lines, true)?;
+            followed.push(FollowedLog {
                 log,
-                offset: past.offset,
-                file: past.file.take(),
+                offset: tail.offset,
+                file: tail.file.take(),
                 unfinished: Vec::new(),
-                at: past.lines.last().and_then(|line| line.at),
+                at: tail.lines.last().and_then(|line| line.at),
             });
-            pasts.push(past);
+            tails.push(tail);
         }
-        let follower = Follower {
-            dir: self,
+        let follower = Self {
+            dir,
             watch,
-            logs: growing,
+            logs: followed,
         };
-        Ok((pasts, follower))
+        Ok((tails, follower))
     }
-}
 
-impl Follower {
-    /// Waits for new lines, merged by time; `reader` is what they will be written to.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn wait(&mut self, reader: impl AsFd) -> io::Result<Woken> {
+    /// Waits for new lines, and returns them in order of time. Also returns if the reader of `output` exits.
+    pub fn wait(&mut self, output: impl AsFd) -> io::Result<FollowEvent> {
         loop {
             let mut new = Vec::new();
             for log in &mut self.logs {
-                let grown = log.grown(&self.dir);
-                new = merge(new, grown?);
+                let lines = log.read_new(&self.dir)?;
+                new = merge(new, lines);
             }
             if !new.is_empty() {
-                return Ok(Woken::Lines(new));
+                return Ok(FollowEvent::Lines(new));
             }
             let mut watched = [
                 PollFd::new(&self.watch, PollFlags::IN),
-                PollFd::from_borrowed_fd(reader.as_fd(), PollFlags::empty()),
+                PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty()),
             ];
             match poll(&mut watched, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -108,21 +99,21 @@ impl Follower {
                 .revents()
                 .intersects(PollFlags::ERR | PollFlags::HUP)
             {
-                return Ok(Woken::ReaderGone);
+                return Ok(FollowEvent::ReaderGone);
             }
-            self.hear()?;
+            self.drain()?;
             if !self.dir.is_in_place()? {
-                return Ok(Woken::DirectoryGone);
+                return Ok(FollowEvent::DirectoryGone);
             }
         }
     }
 
-    /// Takes all notices.
-    fn hear(&self) -> io::Result<()> {
+    /// Discards all pending events of the watch.
+    fn drain(&self) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut notices = inotify::Reader::new(&self.watch, &mut buffer);
+        let mut events = inotify::Reader::new(&self.watch, &mut buffer);
         loop {
-            match notices.next() {
+            match events.next() {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -131,23 +122,23 @@ impl Follower {
     }
 }
 
-/// One log that is followed.
+/// A log that is followed.
 #[derive(Debug)]
-struct Growing {
+struct FollowedLog {
     log: LogFile,
     file: Option<File>,
-    /// Up to where it has been read.
+    /// The end of what has been read.
     offset: u64,
     unfinished: Vec<u8>,
     at: Option<DateTime>,
 }
 
-impl Growing {
-    /// The lines that were added since it was last looked at.
-    fn grown(&mut self, dir: &LogDir) -> io::Result<Vec<LogLine>> {
-        let there = dir.open_file(self.log.name())?;
+impl FollowedLog {
+    /// Reads the lines that were added since the last call.
+    fn read_new(&mut self, dir: &LogDir) -> io::Result<Vec<LogLine>> {
+        let current = dir.open_file(self.log.name())?;
         let mut bytes = std::mem::take(&mut self.unfinished);
-        // Copied and truncated: what was not read yet stands in the copy.
+        // After a rotation, what was not read yet is in the copy.
         if let Some(file) = &self.file
             && length(file)? < self.offset
         {
@@ -156,22 +147,22 @@ impl Growing {
                 _ => self.offset = 0,
             }
         }
-        // One that is no longer in its place is read to its end, and then the new one.
+        // A log that was replaced is read to its end before the new one.
         let mut is_at_end = true;
         if let Some(file) = &mut self.file {
-            self.offset = read_on(file, self.offset, &mut bytes)?;
+            self.offset = read_from(file, self.offset, &mut bytes)?;
             is_at_end = self.offset >= length(file)?;
         }
-        let is_another = match (&self.file, &there) {
+        let is_replaced = match (&self.file, &current) {
             (Some(old), Some(new)) => identity(old)? != identity(new)?,
             (None, Some(_)) => true,
             (_, None) => false,
         };
-        if is_another
+        if is_replaced
             && is_at_end
-            && let Some(mut file) = there
+            && let Some(mut file) = current
         {
-            self.offset = read_on(&mut file, 0, &mut bytes)?;
+            self.offset = read_from(&mut file, 0, &mut bytes)?;
             self.file = Some(file);
         }
         let complete = match bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -198,8 +189,8 @@ fn identity(file: &File) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Reads what stands behind an offset; returns the new one. No more than a few MiB at once: the rest comes next.
-fn read_on(file: &mut File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
+/// Reads from an offset at most a few MiB, and returns the offset of the rest.
+fn read_from(file: &mut File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
     const AT_ONCE: u64 = 4 << 20;
     file.seek(SeekFrom::Start(offset))?;
     let read = file.take(AT_ONCE).read_to_end(bytes)?;

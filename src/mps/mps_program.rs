@@ -1,21 +1,20 @@
 use crate::host::{Process, ProcessTable};
 
-/// NVIDIA's two MPS programs.
+/// The two programs of NVIDIA's MPS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MpsProgram {
-    /// The control daemon, and control sessions.
+    /// A control daemon or a control session.
     Control,
-    /// A server.
     Server,
 }
 
 impl MpsProgram {
-    /// True if a process runs one of them, also if it is about to end and no longer says which.
+    /// True if a process runs one of the programs, even if it is exiting and no longer shows which one.
     pub fn is_one(process: &Process) -> bool {
         process.name.starts_with("nvidia-cuda-mps")
     }
 
-    /// Which of them a process runs, if any. The kernel cuts both names to the same 15 bytes.
+    /// Returns the program that a process runs. The kernel cuts both names to the same 15 bytes.
     pub fn of(process: &Process) -> Option<Self> {
         if !Self::is_one(process) {
             return None;
@@ -28,7 +27,7 @@ impl MpsProgram {
     }
 }
 
-/// True if a control program was started to stay, unlike a session, which reads commands and ends.
+/// True if a process is a control daemon and not a session, which reads commands and exits.
 pub fn is_daemon(process: &Process) -> bool {
     let arguments = process.arguments();
     let mut options = arguments
@@ -42,7 +41,7 @@ pub fn is_daemon(process: &Process) -> bool {
         })
 }
 
-/// The servers of a daemon.
+/// Returns the servers of a daemon.
 pub fn servers_of<'t>(
     table: &'t ProcessTable,
     daemon: &Process,

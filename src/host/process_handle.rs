@@ -8,44 +8,45 @@ use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_
 
 use super::{Host, Pid, StartTime};
 
-/// One certain process: whatever is done to it is never done to another one that is given its pid later.
+/// A process by its pidfd, which never refers to a later process with the same pid.
 #[derive(Debug)]
-pub struct Held {
+pub struct ProcessHandle {
     pidfd: OwnedFd,
 }
 
 impl Host {
-    /// Takes hold of the process with that id that started then; `None` where it is gone.
-    pub fn hold(&self, pid: Pid, started: StartTime) -> Option<Held> {
+    /// Opens the process with this pid and start time. Returns `None` if it is gone.
+    pub fn open_process(&self, pid: Pid, started: StartTime) -> Option<ProcessHandle> {
         let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw)?;
-        // Opened first and checked then: no other process can come in between.
+        // Opened before the check: the pidfd cannot refer to another process afterwards.
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         let process = self.process(pid)?;
-        (process.started == started).then_some(Held { pidfd })
+        (process.started == started).then_some(ProcessHandle { pidfd })
     }
 
-    /// The inode of this process's pid namespace: pids of another one mean nothing here. `None` where that is hidden.
+    /// Returns the inode of this process's pid namespace, or `None` if it is hidden. Pids of another namespace mean
+    /// nothing here.
     pub fn pid_namespace(&self) -> Option<u64> {
         let namespace = std::fs::metadata(self.root.join("proc/self/ns/pid")).ok()?;
         Some(namespace.ino())
     }
 
-    /// Whether the process with that id has ended, or there is none; told also where `/proc` hides it.
+    /// True if there is no process with this pid, or it has exited. Works even if `/proc` hides it.
     pub fn has_ended(&self, pid: Pid) -> bool {
         let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
         let pidfd = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty()));
         match pidfd {
-            // A zombie that may still have threads has ended as well.
+            // A zombie may still have threads, but has exited.
             _ if self.shows(pid) => self.process(pid).is_none(),
-            Some(Ok(pidfd)) => Held { pidfd }.has_ended(),
+            Some(Ok(pidfd)) => ProcessHandle { pidfd }.has_ended(),
             Some(Err(error)) => error == Errno::SRCH,
             None => true,
         }
     }
 }
 
-impl Held {
-    /// Sends it a signal.
+impl ProcessHandle {
+    /// Sends a signal to the process.
     ///
     /// # Errors
     /// The system's.
@@ -53,7 +54,7 @@ impl Held {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
-    /// Waits for its end for at most so long; tells whether it has ended.
+    /// Waits for the process to exit. Returns false on timeout.
     pub fn ends_within(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         loop {
@@ -64,14 +65,14 @@ impl Held {
             let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
             match poll(&mut watched, Some(&timeout)) {
                 Ok(count) => return count > 0,
-                // A signal that this process was sent says nothing about the other one.
+                // A signal to this process means nothing for the other one.
                 Err(Errno::INTR) => {}
                 Err(_) => return false,
             }
         }
     }
 
-    /// Whether it has ended.
+    /// True if the process has exited.
     pub fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
@@ -85,16 +86,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_held_by_pid_and_start() {
+    fn a_process_is_opened_by_pid_and_start_time() {
         let host = Host::at(Path::new("/"));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid(child.id());
         let started = host.process(pid).unwrap().started;
         assert!(
-            host.hold(pid, StartTime(started.0 + 1)).is_none(),
+            host.open_process(pid, StartTime(started.0 + 1)).is_none(),
             "another process"
         );
-        let held = host.hold(pid, started).unwrap();
+        let held = host.open_process(pid, started).unwrap();
         assert!(!held.has_ended());
         held.signal(Signal::TERM).unwrap();
         assert!(held.ends_within(Duration::from_secs(20)));
@@ -103,6 +104,6 @@ mod tests {
         assert!(!host.has_ended(Pid(std::process::id())));
         child.wait().unwrap();
         assert!(host.has_ended(pid));
-        assert!(host.hold(pid, started).is_none(), "it is gone");
+        assert!(host.open_process(pid, started).is_none(), "it is gone");
     }
 }

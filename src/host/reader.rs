@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use super::Uid;
 
-/// Who shall be able to enter a directory.
+/// A user or group that must be able to enter a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// A user whose processes are in these groups.
+    /// A user and the groups of the user's processes.
     User(Uid, Vec<u32>),
-    /// The members of a group, whoever they are.
+    /// All members of a group.
     Group(u32),
 }
 
 impl Reader {
-    /// The topmost directory above `path` that keeps the reader out, by its permissions. Everybody who
-    /// uses a daemon must be let through every one of them: CUDA goes on without MPS otherwise, and says nothing.
+    /// Returns the topmost directory above `path` that the reader cannot enter. Without access to all of the directories
+    /// CUDA silently runs without MPS.
     pub fn is_kept_out_of(&self, path: &Path) -> Option<PathBuf> {
         let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
         parents.reverse();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bit_that_counts_is_the_first_that_applies() {
+    fn the_first_matching_permission_decides() {
         let alice = Reader::User(Uid(1000), vec![1000, 50]);
         for (owner, group, mode, may) in [
             (1000, 0, 0o700, true),

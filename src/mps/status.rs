@@ -1,76 +1,68 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::daemon::parse_pid;
-use super::log::{logged_fault, logged_limit};
-use super::session::{SENTINEL, is_percentage};
+use super::log::{LOG_END, logged_fault, logged_limit};
+use super::session::{LAST_COMMAND, is_percentage, parse_pid};
 use super::{Daemon, Defaults, LogFile, MpsError};
 use crate::host::Pid;
 
-/// How much of server.log is looked through.
-pub(super) const ENOUGH_LOG: u64 = 1 << 20;
-
-/// What one control session tells of a daemon.
+/// The state of a daemon, as one control session reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Glance {
-    /// Its servers: at most one, but for the moment when one user's follows another's.
-    pub servers: Vec<ServerSeen>,
-    /// What it gives to servers.
+pub struct DaemonStatus {
+    /// The servers: at most one, except while one user's server replaces another's.
+    pub servers: Vec<ServerStatus>,
+    /// What the daemon gives to new servers, if it was asked.
     pub defaults: Option<Defaults>,
 }
 
-/// One MPS server as its daemon reports it.
+/// An MPS server, as its daemon reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerSeen {
-    /// Its process id.
+pub struct ServerStatus {
     pub pid: Pid,
-    /// What it is doing; `None` for one that came up while we looked.
+    /// `None` for a server that started during the session.
     pub state: Option<ServerState>,
-    /// Its clients' process ids; 0 stands for one in a pid namespace the daemon cannot see.
+    /// The pids of its clients. 0 is a client in a pid namespace that the daemon cannot see.
     pub clients: Vec<Pid>,
 }
 
-/// A server's state in the words of the MPS guide.
+/// The state of a server, as the MPS guide names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// Starting: clients wait.
+    /// The server starts: clients wait.
     Initializing,
-    /// Serving.
+    /// The server admits clients.
     Active,
-    /// After a fatal GPU fault, until every client has gone: new ones are refused with error 807.
+    /// A fatal GPU fault happened: new clients are refused with error 807 until all clients have exited.
     Fault,
 }
 
 impl Daemon {
-    /// Asks the daemon in one session for its servers, and for state and clients of those that
-    /// `/proc` shows as its children; and for what it gives to servers, if that is of interest.
-    ///
-    /// # Errors
-    /// [`MpsError::Busy`] when somebody else's session outlasts `patience`, a late answer, and others.
-    pub fn glance(
+    /// Asks the daemon in one session for its servers, and for the state and clients of its child processes
+    /// `children`. With `with_defaults` also asks what it gives to new servers.
+    pub fn query(
         &self,
         children: &[Pid],
         with_defaults: bool,
         patience: Duration,
         limit: Duration,
-    ) -> Result<Glance, MpsError> {
+    ) -> Result<DaemonStatus, MpsError> {
         let mut commands = Vec::new();
         if with_defaults {
-            commands = Defaults::questions();
+            commands = Defaults::queries();
         }
         commands.push("get_server_list".to_owned());
         for child in children {
-            // What stands between the lists of pids and tells them apart.
+            // The answer separates the lists of pids.
             commands.push(if self.program.has_server_status {
                 format!("get_server_status {child}")
             } else {
-                SENTINEL.to_owned()
+                LAST_COMMAND.to_owned()
             });
             commands.push(format!("get_client_list {child}"));
         }
         let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         let answer = self.session(&commands, patience, limit)?;
-        let strange = || MpsError::Strange {
+        let unexpected = || MpsError::Unexpected {
             asked: commands.join("\n"),
             answer: answer.lines.join("\n"),
         };
@@ -78,29 +70,27 @@ impl Daemon {
         let mut defaults = None;
         if with_defaults {
             let read = Defaults::read(&mut lines, answer.percentage);
-            defaults = Some(read.ok_or_else(strange)?);
+            defaults = Some(read.ok_or_else(unexpected)?);
         }
-        let mut glance = Glance {
-            servers: read(lines, children).ok_or_else(strange)?,
+        let mut status = DaemonStatus {
+            servers: read(lines, children).ok_or_else(unexpected)?,
             defaults,
         };
-        self.refine(&mut glance);
-        Ok(glance)
+        self.add_logged(&mut status);
+        Ok(status)
     }
-}
 
-impl Daemon {
-    /// Adds what only the log of servers tells: exact memory limits, and faults where the control program has no word
-    /// for them.
-    fn refine(&self, glance: &mut Glance) {
-        let limit = glance.defaults.as_mut();
+    /// Adds what only server.log has: exact memory limits, and faults if the control program lacks
+    /// `get_server_status`.
+    fn add_logged(&self, status: &mut DaemonStatus) {
+        let limit = status.defaults.as_mut();
         let mut limit = limit.and_then(|defaults| defaults.pinned_memory_limit.as_mut());
         let wants_fault = !self.program.has_server_status;
-        if glance.servers.is_empty() || limit.is_none() && !wants_fault {
+        if status.servers.is_empty() || limit.is_none() && !wants_fault {
             return;
         }
-        let log = self.log_end(LogFile::Server, ENOUGH_LOG);
-        for server in &mut glance.servers {
+        let log = self.log_end(LogFile::Server, LOG_END);
+        for server in &mut status.servers {
             if let (Some(limit), Some(bytes)) =
                 (limit.as_deref_mut(), logged_limit(&log, server.pid))
             {
@@ -113,25 +103,25 @@ impl Daemon {
     }
 }
 
-/// Takes the answers apart. They follow each other without a mark between them: pids until the first
-/// status word, then that server's clients until the next one.
-fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerSeen>> {
-    let mut servers: Vec<ServerSeen> = pids(&mut lines)
+/// Splits the answers, which nothing separates: pids up to the first state, then that server's clients up to the next
+/// state.
+fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerStatus>> {
+    let mut servers: Vec<ServerStatus> = pids(&mut lines)
         .into_iter()
-        .map(|pid| ServerSeen {
+        .map(|pid| ServerStatus {
             pid,
             state: None,
             clients: Vec::new(),
         })
         .collect();
     for child in children {
-        // A server that goes between two questions answers the second one with this as well.
+        // A server that exits between the two commands has this answer to the second one.
         let gone = format!("Server {child} not found");
         let state = match lines.pop_front()? {
             "INITIALIZING" => Some(ServerState::Initializing),
             "ACTIVE" => Some(ServerState::Active),
             "FAULT" => Some(ServerState::Fault),
-            // Without get_server_status: a daemon answers nothing while a server starts, and faults stand in the log.
+            // Without get_server_status: the daemon answers nothing while a server starts, and faults are in the log.
             answer if is_percentage(answer) => Some(ServerState::Active),
             answer if answer == gone => None,
             _ => return None,
@@ -161,13 +151,13 @@ fn pids(lines: &mut VecDeque<&str>) -> Vec<Pid> {
 mod tests {
     use super::*;
 
-    fn read_text(text: &str, children: &[u32]) -> Option<Vec<ServerSeen>> {
+    fn read_text(text: &str, children: &[u32]) -> Option<Vec<ServerStatus>> {
         let children: Vec<Pid> = children.iter().copied().map(Pid).collect();
         read(text.lines().collect(), &children)
     }
 
-    fn server(pid: u32, state: Option<ServerState>, clients: &[u32]) -> ServerSeen {
-        ServerSeen {
+    fn server(pid: u32, state: Option<ServerState>, clients: &[u32]) -> ServerStatus {
+        ServerStatus {
             pid: Pid(pid),
             state,
             clients: clients.iter().copied().map(Pid).collect(),
@@ -175,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_states_and_clients_are_told_apart() {
+    fn servers_states_and_clients_are_separated() {
         let active = Some(ServerState::Active);
         assert_eq!(read_text("", &[]), Some(vec![]));
         assert_eq!(
@@ -213,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_get_server_status_tells_servers_and_clients_too() {
+    fn a_program_without_get_server_status_lists_servers_and_clients_too() {
         assert_eq!(
             read_text("466\n100.0\n582\n581\n", &[466]),
             Some(vec![server(466, Some(ServerState::Active), &[582, 581])])

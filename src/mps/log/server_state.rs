@@ -1,9 +1,12 @@
-//! What server.log says of one server that its daemon does not answer.
+//! The state of one server that only server.log has.
 
 use super::{LogFile, LogLine};
 use crate::host::Pid;
 
-/// The memory limit that a server gave to its clients last, in bytes; 0 is none. `None` where the log does not say.
+/// How much of the end of server.log is searched, in bytes.
+pub(in crate::mps) const LOG_END: u64 = 1 << 20;
+
+/// Returns the current memory limit of a server in bytes; 0 means no limit. Returns `None` if the log does not have it.
 ///
 /// ```text
 /// [2026-11-22 04:12:38.882 Server   465] Device pinned memory limit for device 0 set to 0x60000000 bytes
@@ -13,25 +16,30 @@ pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
         let (_, number) = text.split_once("Device pinned memory limit for device 0 set to 0x")?;
         u64::from_str_radix(number.split_whitespace().next()?, 16).ok()
     };
-    last_words(log, server).find_map(|text| bytes(&text))
+    lines_backwards(log, server).find_map(|text| bytes(&text))
 }
 
-/// Whether a server has met a fatal GPU fault and still has its context: that goes when every client has gone.
+/// True if a server has had a fatal GPU fault and still has its context, which it keeps until all clients have exited.
 pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
     let is_fault = |text: Box<str>| {
         let is_over = text.contains("server context");
         (is_over || text.contains("a fatal GPU error")).then_some(!is_over)
     };
-    last_words(log, server).find_map(is_fault).unwrap_or(false)
+    lines_backwards(log, server)
+        .find_map(is_fault)
+        .unwrap_or(false)
 }
 
-/// What a server has written, the last first. What a process with the same pid wrote before it is left out.
-fn last_words(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
-    let words = ["pinned memory limit", "server context", "fatal GPU error"];
+/// Returns the lines of a server, the last first, without those of an earlier process with the same pid.
+fn lines_backwards(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
+    let phrases = ["pinned memory limit", "server context", "fatal GPU error"];
     let starts = ["] Startup", "] Starting MPS Server"];
     let lines = log.lines().rev().filter(move |line| {
-        // Most lines say something else, and taking one apart costs more than this.
-        words.iter().chain(&starts).any(|word| line.contains(word))
+        // Skips most lines: parsing one costs more than this.
+        phrases
+            .iter()
+            .chain(&starts)
+            .any(|word| line.contains(word))
     });
     lines
         .map(|line| (line, LogLine::parse(LogFile::Server, line)))
@@ -44,7 +52,7 @@ fn last_words(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
 mod tests {
     use super::*;
 
-    /// From a recording on an H200 with driver 580; the last server's pid has been used before.
+    /// Recorded on an H200 with driver 580. An earlier process had the same pid as the last server.
     const LOG: &str = "\
 [2026-11-22 04:12:44.214 Server   637] Device pinned memory limit for device 0 set to 0x138800000 bytes
 [2026-11-22 04:12:46.967 Other   637] Startup

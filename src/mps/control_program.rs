@@ -1,42 +1,43 @@
-//! What NVIDIA's control program has and does, by driver version. Nothing else in this program knows a version number
-//! of MPS.
+//! The features of NVIDIA's control program, by driver version. No other file has version numbers of MPS.
 //!
-//! Read off NVIDIA's own control programs of drivers 470, 535, 550, 555, 580, 595 and 615 run beside each other without
-//! a GPU, and off 580.159.04 on an H200 (fixtures/transcripts). A version in between does what the one below it does;
-//! one after the last row, or one that cannot be read, is taken for the last row's.
+//! Measured with the control programs of drivers 470, 535, 550, 555, 580, 595 and 615 without a GPU, and with 580.159.04
+//! on an H200 (fixtures/transcripts). A version in between has the features of the one below it; a newer or unreadable
+//! version has those of the last row.
 
 /// The control program of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a trait of its own")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "the features are independent"
+)]
 pub struct ControlProgram {
-    /// The driver's branch, such as 580; `None` where its version does not begin with one.
+    /// The driver's branch, such as 580; `None` if its version does not begin with one.
     pub branch: Option<u32>,
-    /// How well its behaviour is known.
     pub support: Support,
-    /// A session opened while another one is open waits for its turn. Its commands are then carried out even if it has
-    /// been killed meanwhile. Earlier programs refuse it at once.
+    /// A session waits while another one is open, and its commands are carried out even if it was killed meanwhile.
+    /// Earlier programs refuse it at once.
     pub queues_sessions: bool,
-    /// It has `get_server_status`.
+    /// Supports `get_server_status`.
     pub has_server_status: bool,
-    /// It has `-multiuser-server` (CUDA 12.5).
+    /// Supports `-multiuser-server` (CUDA 12.5).
     pub has_multiuser_server: bool,
-    /// How many clients a whole GPU takes: 48, measured on 580. Drivers from 590 are said to take 60, and how many a
-    /// MIG device takes nobody has measured.
+    /// The most clients of a whole GPU: 48, measured on 580. Drivers from 590 are documented with 60; the limit of a MIG
+    /// device has not been measured.
     pub client_limit: Option<u32>,
 }
 
-/// How well a control program is known.
+/// How well a control program is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It lacks commands that every daemon here needs: memory limits, priorities, `ps`, `terminate_client`.
+    /// It lacks necessary commands: memory limits, priorities, `ps`, `terminate_client`.
     TooOld,
-    /// Nobody has measured it.
+    /// Not measured.
     Unmeasured,
-    /// It was measured, or is newer than what was.
+    /// Measured, or newer than the measured ones.
     Measured,
 }
 
-/// From which branch on a row holds.
+/// The first branch of a row, and its features.
 type Row = (u32, ControlProgram);
 
 const TO_470: ControlProgram = ControlProgram {
@@ -83,7 +84,7 @@ const ROWS: [Row; 7] = [
 ];
 
 impl ControlProgram {
-    /// The one that comes with a driver, by NVML's version string: `580.159.04`.
+    /// Returns the control program of a driver with a version such as `580.159.04`.
     pub fn of(driver: &str) -> Self {
         let branch = driver.split('.').next().and_then(|text| text.parse().ok());
         let known = ROWS
@@ -93,7 +94,7 @@ impl ControlProgram {
         Self { branch, ..*program }
     }
 
-    /// The first branch that can do something.
+    /// Returns the first branch with a feature.
     pub fn first_that(can: impl Fn(&Self) -> bool) -> u32 {
         let mut rows = ROWS.iter();
         rows.find(|(_, program)| can(program))
@@ -111,7 +112,7 @@ impl Default for ControlProgram {
 mod tests {
     use super::*;
 
-    /// What differs between versions, in one line each.
+    /// Lists the features of a version in one line.
     fn traits(driver: &str) -> String {
         let program = ControlProgram::of(driver);
         let mut words = vec![format!("{:?}", program.support)];
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_come_or_cannot_be_read_is_taken_for_the_newest() {
+    fn unknown_versions_have_the_newest_features() {
         for (driver, branch) in [("700.01", Some(700)), ("", None), ("R550", None)] {
             let newest = ControlProgram { branch, ..FROM_615 };
             assert_eq!(ControlProgram::of(driver), newest, "{driver}");

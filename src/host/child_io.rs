@@ -1,0 +1,168 @@
+//! The input and output of a child program.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::child_end::id_of;
+
+/// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// The most that a program may write to each of its outputs, in bytes. The program may be a user's.
+pub(super) const MOST_OUTPUT: usize = 1 << 20;
+
+/// The most of an output that an error quotes, in characters.
+const MOST_QUOTED: usize = 200;
+
+/// The result of exchanging input and output with a child.
+pub(super) enum Exchange {
+    /// The child has exited.
+    Ended { stdout: String, stderr: String },
+    /// The limit has passed.
+    Late,
+    /// The child has written more than [`MOST_OUTPUT`].
+    TooMuch { begun: String },
+}
+
+/// Writes the input and reads both outputs until the child has exited.
+pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::Result<Exchange> {
+    let mut input = Input::new(child.stdin.take().map(OwnedFd::from), input)?;
+    let ended = pidfd_open(id_of(child)?, PidfdFlags::empty())?;
+    let mut out = Stream::new(child.stdout.take().map(OwnedFd::from))?;
+    let mut err = Stream::new(child.stderr.take().map(OwnedFd::from))?;
+    let mut deadline = Instant::now() + limit;
+    let mut alive = true;
+    loop {
+        input.write()?;
+        let mut watched: Vec<PollFd<'_>> = Vec::with_capacity(4);
+        watched.extend(
+            input
+                .pipe
+                .as_ref()
+                .map(|pipe| PollFd::new(pipe, PollFlags::OUT)),
+        );
+        let streams = [out.file.as_ref(), err.file.as_ref()];
+        watched.extend(
+            streams
+                .into_iter()
+                .flatten()
+                .map(|file| PollFd::new(file, PollFlags::IN)),
+        );
+        if alive {
+            watched.push(PollFd::new(&ended, PollFlags::IN));
+        }
+        if watched.is_empty() {
+            break;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut watched, Some(&timeout)) {
+            Ok(0) if alive => return Ok(Exchange::Late),
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let just_ended = alive
+            && watched
+                .last()
+                .is_some_and(|ended| ended.revents().contains(PollFlags::IN));
+        for stream in [&mut out, &mut err] {
+            stream.read()?;
+            if stream.bytes.len() > MOST_OUTPUT {
+                let text = String::from_utf8_lossy(&stream.bytes[..4 * MOST_QUOTED]);
+                let begun = text.chars().take(MOST_QUOTED).collect();
+                return Ok(Exchange::TooMuch { begun });
+            }
+        }
+        if just_ended {
+            alive = false;
+            input.pipe = None;
+            deadline = Instant::now() + GRACE;
+        }
+    }
+    Ok(Exchange::Ended {
+        stdout: out.text(),
+        stderr: err.text(),
+    })
+}
+
+/// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
+struct Input<'a> {
+    pipe: Option<OwnedFd>,
+    left: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    fn new(pipe: Option<OwnedFd>, text: &'a str) -> io::Result<Self> {
+        if let Some(pipe) = &pipe {
+            fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self {
+            pipe,
+            left: text.as_bytes(),
+        })
+    }
+
+    /// Writes as much as the pipe takes, and closes it at the end.
+    fn write(&mut self) -> io::Result<()> {
+        while let Some(pipe) = &self.pipe {
+            match rustix::io::write(pipe, self.left) {
+                Ok(written) => self.left = &self.left[written..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                // A program that does not read its input may still have output.
+                Err(Errno::PIPE) => self.left = &[],
+                Err(error) => return Err(error.into()),
+            }
+            if self.left.is_empty() {
+                self.pipe = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An output of the child, read without blocking.
+struct Stream {
+    file: Option<File>,
+    bytes: Vec<u8>,
+}
+
+impl Stream {
+    fn new(fd: Option<OwnedFd>) -> io::Result<Self> {
+        if let Some(fd) = &fd {
+            fcntl_setfl(fd.as_fd(), fcntl_getfl(fd.as_fd())? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self {
+            file: fd.map(File::from),
+            bytes: Vec::new(),
+        })
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        // One byte more than allowed, to detect too much output.
+        let room = (MOST_OUTPUT + 1).saturating_sub(self.bytes.len());
+        match file.take(room as u64).read_to_end(&mut self.bytes) {
+            Ok(_) if self.bytes.len() > MOST_OUTPUT => {}
+            Ok(_) => self.file = None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn text(self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}

@@ -1,0 +1,54 @@
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::io::Errno;
+
+use super::mounts::{foreign_mount, mount_of};
+
+/// Opens an entry of a directory. Follows no link and enters no mount.
+pub(super) fn open_beneath(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    flags: OFlags,
+) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(dir, name, flags, Mode::empty(), how) {
+        Ok(fd) => Ok(fd),
+        Err(Errno::XDEV) => Err(foreign_mount()),
+        // Before Linux 5.6, and in containers whose filter forbids it.
+        Err(Errno::NOSYS | Errno::PERM) => open_by_steps(dir, name, flags),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same in two steps: an `O_PATH` descriptor shows the type of the entry and its mount.
+fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
+    if Path::new(name).components().count() != 1 || name == ".." {
+        return Err(Errno::XDEV.into());
+    }
+    let seen = openat(
+        dir,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    if mount_of(seen.as_fd())? != mount_of(dir)? {
+        return Err(foreign_mount());
+    }
+    let kind = FileType::from_raw_mode(fstat(&seen)?.st_mode);
+    match kind {
+        FileType::Symlink => return Err(Errno::LOOP.into()),
+        FileType::Directory => {}
+        _ if flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR.into()),
+        _ => {}
+    }
+    if flags.contains(OFlags::PATH) {
+        return Ok(seen);
+    }
+    let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    Ok(openat(CWD, path, flags - OFlags::NOFOLLOW, Mode::empty())?)
+}

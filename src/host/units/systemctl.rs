@@ -1,0 +1,319 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Unit, UnitsError};
+use crate::host::system_command::{printed, system_command};
+use crate::host::{Holders, Output, Pid, run};
+
+/// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.
+const CHANGE_LIMIT: Duration = Duration::from_secs(100);
+const SHOW_LIMIT: Duration = Duration::from_secs(10);
+
+/// systemd, through `systemctl`.
+#[derive(Clone, Debug)]
+pub struct Units {
+    program: PathBuf,
+}
+
+/// The state of a unit in `systemctl show`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    unit: Unit,
+    /// `active`, `inactive`, `failed`, `activating`, `deactivating` …
+    state: String,
+    main: Option<Pid>,
+}
+
+impl Shown {
+    fn is_up(&self) -> bool {
+        matches!(self.state.as_str(), "active" | "activating" | "reloading")
+    }
+
+    fn holds(&self, holders: &Holders) -> bool {
+        holders.seen.iter().any(|holder| {
+            holder.unit.as_deref() == Some(self.unit.name()) || self.main == Some(holder.pid)
+        })
+    }
+}
+
+impl Units {
+    pub fn at(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    /// Returns the known monitoring units that are up and contain a holder, in the order in which to stop them. They are
+    /// started again in reverse order.
+    ///
+    /// # Errors
+    /// [`UnitsError`]
+    pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, UnitsError> {
+        let up: Vec<_> = self
+            .show(&Unit::ALL)?
+            .into_iter()
+            .filter(Shown::is_up)
+            .collect();
+        let mut units: Vec<_> = up
+            .iter()
+            .filter(|shown| shown.holds(holders))
+            .map(|shown| shown.unit)
+            .collect();
+        // A path unit has no process: it is stopped with the service that it restarts.
+        for shown in up {
+            let service = shown
+                .unit
+                .0
+                .strip_suffix(".path")
+                .map(|name| format!("{name}.service"));
+            if service
+                .and_then(|name| Unit::named(&name))
+                .is_some_and(|unit| units.contains(&unit))
+            {
+                units.push(shown.unit);
+            }
+        }
+        units.sort_by_key(|unit| Unit::ALL.iter().position(|known| known == unit));
+        Ok(units)
+    }
+
+    /// True if a unit is active or starting.
+    ///
+    /// # Errors
+    /// [`UnitsError`]
+    pub fn is_up(&self, unit: Unit) -> Result<bool, UnitsError> {
+        Ok(self.show(&[unit])?.iter().any(Shown::is_up))
+    }
+
+    /// Stops a unit and checks the result. Succeeds if it is already stopped.
+    ///
+    /// # Errors
+    /// [`UnitsError`]
+    pub fn stop(&self, unit: Unit) -> Result<(), UnitsError> {
+        self.change("stop", unit, |shown| {
+            matches!(shown.state.as_str(), "inactive" | "failed")
+        })
+    }
+
+    /// Starts a unit and checks the result. Succeeds if it is already up.
+    ///
+    /// # Errors
+    /// [`UnitsError`]
+    pub fn start(&self, unit: Unit) -> Result<(), UnitsError> {
+        self.change("start", unit, Shown::is_up)
+    }
+
+    fn change(
+        &self,
+        verb: &str,
+        unit: Unit,
+        is_done: impl Fn(&Shown) -> bool,
+    ) -> Result<(), UnitsError> {
+        let (asked, output) = self.systemctl(&[verb, unit.0], CHANGE_LIMIT)?;
+        let left = self
+            .show(&[unit])?
+            .into_iter()
+            .find(|shown| !is_done(shown));
+        match left {
+            None => Ok(()),
+            Some(shown) => Err(UnitsError::NotDone {
+                asked,
+                unit,
+                state: shown.state,
+                said: printed(&output),
+            }),
+        }
+    }
+
+    /// Returns the state of units. A unit that is also named by an alias is listed once, by its own name.
+    fn show(&self, units: &[Unit]) -> Result<Vec<Shown>, UnitsError> {
+        let mut arguments = vec!["show", "--property=Id,ActiveState,MainPID", "--"];
+        arguments.extend(units.iter().map(|unit| unit.0));
+        let (asked, output) = self.systemctl(&arguments, SHOW_LIMIT)?;
+        read(&output.stdout, units).ok_or(UnitsError::Strange {
+            asked,
+            answer: format!("{}{}", output.stdout, output.stderr),
+        })
+    }
+
+    fn systemctl(
+        &self,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<(String, Output), UnitsError> {
+        let asked = arguments.join(" ");
+        let mut command = system_command(&self.program);
+        command
+            .args(["--no-pager", "--no-ask-password"])
+            .args(arguments);
+        let output = match run(&mut command, "", limit) {
+            Ok(output) => output,
+            Err(error) => return Err(UnitsError::Program { asked, error }),
+        };
+        if output.status.success() {
+            return Ok((asked, output));
+        }
+        let said = printed(&output);
+        if said.contains("not been booted with systemd")
+            || said.contains("Failed to connect to bus")
+        {
+            return Err(UnitsError::NoSystemd(said));
+        }
+        Err(UnitsError::Refused {
+            asked,
+            status: output.status,
+            said,
+        })
+    }
+}
+
+/// Parses one block of `Name=value` lines per unit, in the order of the arguments. `Id` is the unit's own name even for an
+/// alias.
+fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
+    let blocks: Vec<&str> = text.trim().split("\n\n").collect();
+    if blocks.len() != units.len() {
+        return None;
+    }
+    let mut all: Vec<Shown> = Vec::new();
+    for (block, asked) in blocks.into_iter().zip(units) {
+        let value = |name: &str| {
+            block
+                .lines()
+                .find_map(|line| line.split_once('=').filter(|(key, _)| *key == name))
+                .map(|(_, value)| value)
+        };
+        // An alias may be known while the own name is not.
+        let unit = Unit::named(value("Id")?).unwrap_or(*asked);
+        let main = value("MainPID").unwrap_or("0").parse().ok()?;
+        let shown = Shown {
+            unit,
+            state: value("ActiveState")?.to_owned(),
+            main: (main != 0).then_some(Pid(main)),
+        };
+        if all.iter().all(|other| other.unit != unit) {
+            all.push(shown);
+        }
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::host::programs::Fake;
+    use crate::host::{Holder, StartTime};
+
+    fn unit(name: &str) -> Unit {
+        Unit::named(name).unwrap()
+    }
+
+    fn holder(pid: u32, unit: Option<&str>) -> Holder {
+        Holder {
+            pid: Pid(pid),
+            started: StartTime(1),
+            user: None,
+            command: "nv-hostengine".into(),
+            unit: unit.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn an_alias_is_its_unit() {
+        let text = "MainPID=12\nId=nvidia-dcgm.service\nActiveState=active\n\nMainPID=12\nId=nvidia-dcgm.service\nActiveState=active\n";
+        let units = [unit("nvidia-dcgm.service"), unit("dcgm.service")];
+        let shown = read(text, &units).unwrap();
+        assert_eq!(shown.len(), 1);
+        assert_eq!((shown[0].unit, shown[0].main), (units[0], Some(Pid(12))));
+        assert_eq!(
+            read(text, &units[..1]),
+            None,
+            "an answer more than was asked for"
+        );
+        assert_eq!(read("Id=nvsm.service\n", &[unit("nvsm.service")]), None);
+    }
+
+    /// Creates a `systemctl` that shows these units as active with these main processes.
+    fn showing(name: &str, active: &[(&str, u32)]) -> Fake {
+        let mut script = String::from(
+            "while [ \"$1\" != -- ]; do shift; done; shift\nfor unit; do case $unit in\n",
+        );
+        for (unit, pid) in active {
+            let _ = writeln!(script, "{unit}) echo MainPID={pid}; state=active;;");
+        }
+        script += "*) echo MainPID=0; state=inactive;; esac\necho Id=$unit; echo ActiveState=$state; echo; done\n";
+        Fake::new(name, &script)
+    }
+
+    #[test]
+    fn units_that_are_up_and_hold_the_gpu_are_found() {
+        let fake = showing(
+            "units-holding",
+            &[
+                ("nvidia-persistenced.service", 51),
+                ("nvidia-persistenced.path", 0),
+                ("nvidia-dcgm.service", 52),
+                ("nvsm.service", 53),
+            ],
+        );
+        let units = Units::at(fake.path.clone());
+        let holders = |seen| Holders { seen, hidden: 0 };
+        let by = |seen| -> Vec<_> {
+            let units = units.holding(&holders(seen)).unwrap();
+            units.into_iter().map(Unit::name).collect()
+        };
+        assert!(by(vec![holder(60, Some("session-3.scope"))]).is_empty());
+        // By a process in its cgroup, or by its main process.
+        let two = vec![holder(61, Some("nvidia-dcgm.service")), holder(53, None)];
+        assert_eq!(by(two), ["nvsm.service", "nvidia-dcgm.service"]);
+        assert_eq!(
+            by(vec![holder(51, None)]),
+            ["nvidia-persistenced.path", "nvidia-persistenced.service"],
+            "the path goes first: it starts the service again"
+        );
+        assert!(
+            by(vec![holder(62, Some("dcgm.service"))]).is_empty(),
+            "it is not up"
+        );
+    }
+
+    #[test]
+    fn a_system_without_systemd_differs_from_a_refusal() {
+        let ask = |name: &str, script: &str| {
+            let fake = Fake::new(name, script);
+            Units::at(fake.path.clone())
+                .stop(unit("nvidia-dcgm.service"))
+                .unwrap_err()
+        };
+        let none = ask(
+            "units-none",
+            "echo \"System has not been booted with systemd as init system (PID 1). Can't operate.\" >&2; exit 1",
+        );
+        assert!(matches!(none, UnitsError::NoSystemd(_)), "{none}");
+        let denied = ask(
+            "units-denied",
+            "echo 'Failed to stop nvidia-dcgm.service: Access denied' >&2; exit 4",
+        );
+        assert_eq!(
+            denied.to_string(),
+            "systemctl stop nvidia-dcgm.service (exit status: 4) said: Failed to stop nvidia-dcgm.service: Access denied"
+        );
+        assert_eq!(denied.hint(), Some("run it as root"));
+    }
+
+    #[test]
+    fn success_is_checked_by_reading_the_state_back() {
+        let fake = Fake::new(
+            "units-undone",
+            "case $* in *show*) echo Id=nvsm.service; echo ActiveState=active; echo MainPID=7;; \
+             *) echo 'Warning: Stopping nvsm.service, but it can still be activated by: nvsm.socket' >&2;; esac",
+        );
+        let units = Units::at(fake.path.clone());
+        units.start(unit("nvsm.service")).unwrap();
+        let error = units.stop(unit("nvsm.service")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "systemctl stop nvsm.service ended without an error, and nvsm.service is active; it said: \
+             Warning: Stopping nvsm.service, but it can still be activated by: nvsm.socket"
+        );
+    }
+}

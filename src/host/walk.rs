@@ -1,0 +1,164 @@
+//! Walks a path from the root, checking every directory on it.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat};
+use rustix::io::Errno;
+
+use super::mounts::stay_local;
+use super::path_error::{belongs_to, of_part, refused};
+use super::{Uid, caller, group_name, in_path};
+
+/// The most links that are followed in a path, as in the kernel.
+const MOST_LINKS: usize = 40;
+
+/// The first group id for users. Lower ones are for the system (login.defs, `SYS_GID_MAX`).
+const FIRST_USERS_GROUP: u32 = 1000;
+
+/// The mode bit for writing by others.
+pub(super) const OTHERS_WRITE: u32 = 0o002;
+/// The mode bit for writing by the group.
+const GROUP_WRITES: u32 = 0o020;
+/// The mode bit that lets users rename and remove only their own entries.
+const STICKY: u32 = 0o1000;
+
+/// Returns device and inode of the entry at a path that another user chose, or `None` if there is none.
+///
+/// Follows no link of a user, and enters no file system that may hang, such as FUSE or NFS.
+pub fn claimed(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let found = walk(path, Walk::Claimed).and_then(|found| Ok(fstat(found)?));
+    match found {
+        Ok(meta) => Ok(Some((meta.st_dev, meta.st_ino))),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(in_path(path, &error)),
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory)
+}
+
+/// The requirements for a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walk {
+    /// Only root and the caller control the path.
+    Ours,
+    /// The same, and missing directories are created, the last one with this mode.
+    Make(u32),
+    /// Any user may control the path, and it may lead anywhere.
+    Claimed,
+}
+
+/// Walks a path from the root, checking every directory on it.
+pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
+    let absolute = std::path::absolute(path)?;
+    let mut left: VecDeque<OsString> = names(&absolute).collect();
+    let mut at = root()?;
+    let mut walked = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(name) = left.pop_front() {
+        if name == ".." {
+            // The parent was already checked.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            at = openat(&at, "..", flags, Mode::empty())?;
+            walked.pop();
+            continue;
+        }
+        let is_last = left.is_empty();
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut next = openat(&at, &name, flags, Mode::empty());
+        if let (Walk::Make(mode), Err(Errno::NOENT)) = (walk, &next) {
+            make_in(&at, &name, if is_last { mode } else { 0o755 })?;
+            next = openat(&at, &name, flags, Mode::empty());
+        }
+        let next = next.map_err(|error| of_part(&walked.join(&name), &absolute, error.into()))?;
+        if walk == Walk::Claimed {
+            stay_local(at.as_fd(), next.as_fd())?;
+        }
+        let meta = fstat(&next)?;
+        if FileType::from_raw_mode(meta.st_mode) == FileType::Symlink {
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(Errno::LOOP.into());
+            }
+            if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
+                let why = refused(format!("it is a link that {}", belongs_to(meta.st_uid)));
+                return Err(of_part(&walked.join(&name), &absolute, why));
+            }
+            let to = readlinkat(&next, "", Vec::new())?;
+            let to = PathBuf::from(OsStr::from_bytes(to.to_bytes()));
+            if to.is_absolute() {
+                at = root()?;
+                walked = PathBuf::from("/");
+            }
+            for name in names(&to).collect::<Vec<_>>().into_iter().rev() {
+                left.push_front(name);
+            }
+            continue;
+        }
+        walked.push(&name);
+        if walk != Walk::Claimed {
+            check(&meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
+        }
+        at = next;
+    }
+    Ok(at)
+}
+
+/// Creates a directory with exactly this mode, unless another process has created it.
+fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
+    match mkdirat(at, name, Mode::from_raw_mode(mode)) {
+        Ok(()) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let directory = openat(at, name, flags, Mode::empty())?;
+            // The umask may have removed bits.
+            Ok(fchmod(&directory, Mode::from_raw_mode(mode))?)
+        }
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn root() -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, "/", flags, Mode::empty())?)
+}
+
+fn names(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+/// Refuses a directory in which another user could replace the next part of the path.
+fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
+    if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
+        return Err(refused("it is not a directory"));
+    }
+    if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
+        return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
+    }
+    // In a sticky directory users can replace only their own entries, so the next part decides.
+    if meta.st_mode & STICKY != 0 && !is_last {
+        return Ok(());
+    }
+    if meta.st_mode & OTHERS_WRITE != 0 {
+        return Err(refused("others can write to it"));
+    }
+    // On Ubuntu the system group syslog can write to /var/log, and often a user's own group to the user's directory.
+    let is_trusted =
+        |group: u32| group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw();
+    if meta.st_mode & GROUP_WRITES != 0 && !is_trusted(meta.st_gid) {
+        let group = group_name(meta.st_gid);
+        return Err(refused(format!("the group {group} can write to it")));
+    }
+    Ok(())
+}

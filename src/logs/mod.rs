@@ -1,0 +1,11 @@
+//! Follows, merges and rotates the logs of daemons, and groups the control sessions in them.
+
+mod follow;
+mod merge;
+mod rotate;
+mod sessions;
+
+pub use follow::{FollowEvent, Follower};
+pub use merge::merge;
+pub use rotate::{LOG_LIMIT, Rotation, needs_rotation, rotate};
+pub use sessions::{Commands, Entry, SessionGrouper, Sessions};

@@ -1,0 +1,40 @@
+use crate::host::{self, Account, Uid};
+
+/// The users who may connect to a daemon, as the permissions of its directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every user of the node.
+    Everybody,
+    /// The user who runs `mig-mps`.
+    Owner,
+    /// The members of a group, by its gid.
+    Group(u32),
+    /// Another user, who also runs the daemon.
+    User(Account),
+}
+
+impl Access {
+    pub(super) fn mode(&self) -> u32 {
+        match self {
+            Self::Everybody => 0o755,
+            Self::Group(_) => 0o750,
+            Self::Owner | Self::User(_) => 0o700,
+        }
+    }
+
+    /// The user who runs the daemon and owns its directories.
+    pub(super) fn owner(&self) -> Uid {
+        match self {
+            Self::User(account) => account.uid,
+            _ => host::caller(),
+        }
+    }
+
+    pub(super) fn group(&self) -> Option<u32> {
+        match self {
+            Self::Group(group) => Some(*group),
+            Self::User(account) => Some(account.gid),
+            Self::Everybody | Self::Owner => None,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The defaults of a daemon and the settings of its running servers: set, read back and compared.
+
+use std::time::{Duration, Instant};
+
+use super::log::{LOG_END, logged_limit};
+use super::session::{ANSWER_LIMIT, PATIENCE, parse_pid};
+use super::setting_command::{Mismatch, SettingCommand, compare};
+use super::{Daemon, LogFile, MpsError, ServerState};
+use crate::host::{Pid, Uid};
+use crate::settings::Settings;
+
+/// The time that a server may take to become ready (0.15 to 0.3 s on an H200). The daemon is single-threaded and
+/// answers nothing meanwhile.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const READY_PAUSE: Duration = Duration::from_millis(10);
+
+/// The time by which server.log may lag behind a server's answers: the daemon writes it.
+const LOG_LIMIT: Duration = Duration::from_secs(1);
+const LOG_PAUSE: Duration = Duration::from_millis(5);
+
+/// How often the settings are sent to servers that start and exit meanwhile.
+const ROUNDS: usize = 5;
+
+impl Daemon {
+    /// Sets the defaults of the daemon, reads them back, and starts a server if a `user` is given. Returns that server
+    /// once it is ACTIVE. `old` are the settings of a daemon that was already running.
+    pub fn configure(
+        &self,
+        settings: &Settings,
+        old: Option<&Settings>,
+        user: Option<Uid>,
+    ) -> Result<Option<Pid>, MpsError> {
+        let settings_commands = SettingCommand::defaults(settings, old);
+        let start = user.map(|user| format!("start_server -uid {user}"));
+        let mut commands: Vec<&str> = settings_commands
+            .iter()
+            .map(SettingCommand::command)
+            .collect();
+        commands.extend(start.as_deref());
+        commands.push("get_server_list");
+        let answer = self.session(&commands, PATIENCE, READY_LIMIT)?;
+        let unexpected = || MpsError::Unexpected {
+            asked: commands.join("\n"),
+            answer: answer.lines.join("\n"),
+        };
+        // A refused value is answered with the one that stays, at exit status 0.
+        let rest = self.checked(compare(&settings_commands, &answer.lines), unexpected)?;
+        // What follows is the server list, or a refusal.
+        let servers: Option<Vec<Pid>> = rest.into_iter().map(parse_pid).collect();
+        let servers = servers.ok_or_else(unexpected)?;
+        if user.is_none() {
+            // A server that was already running has settings of its own.
+            self.set_servers(servers, settings, old)?;
+            return Ok(None);
+        }
+        self.await_active(servers.first().copied()).map(Some)
+    }
+
+    /// Changes the settings of a running daemon and its servers, for clients that connect later. Every value is read
+    /// back. After an error some values may have been set.
+    pub fn set(&self, new: &Settings, old: &Settings) -> Result<(), MpsError> {
+        let commands = SettingCommand::defaults(new, Some(old));
+        let servers = self.send(&commands, true)?;
+        self.set_servers(servers, new, Some(old))
+    }
+
+    /// Waits until a server is ACTIVE.
+    fn await_active(&self, first: Option<Pid>) -> Result<Pid, MpsError> {
+        let start = Instant::now();
+        let mut server = first;
+        loop {
+            // The list is empty only if the server failed to start: the daemon answers nothing while one is starting.
+            let Some(pid) = server else {
+                return Err(self.failure("the MPS server did not start"));
+            };
+            let status = self.query(&[pid], false, PATIENCE, READY_LIMIT)?;
+            match status.servers.iter().find(|server| server.pid == pid) {
+                Some(server) if server.state == Some(ServerState::Active) => return Ok(pid),
+                Some(_) if start.elapsed() < READY_LIMIT => std::thread::sleep(READY_PAUSE),
+                Some(server) => {
+                    return Err(self.failure(format!(
+                        "the MPS server {pid} is not ready after {} s: its state is {:?}",
+                        READY_LIMIT.as_secs(),
+                        server.state
+                    )));
+                }
+                None => server = status.servers.first().map(|server| server.pid),
+            }
+        }
+    }
+
+    /// Sets running servers. A server that starts afterwards has the daemon's defaults.
+    fn set_servers(
+        &self,
+        servers: Vec<Pid>,
+        new: &Settings,
+        old: Option<&Settings>,
+    ) -> Result<(), MpsError> {
+        let mut servers = servers;
+        for _ in 0..ROUNDS {
+            let commands: Vec<SettingCommand> = servers
+                .iter()
+                .flat_map(|&server| SettingCommand::of_server(server, new, old))
+                .collect();
+            if commands.is_empty() {
+                return Ok(());
+            }
+            match self.send(&commands, false) {
+                // A server that has exited needs nothing, and another one may have started.
+                Err(MpsError::Unexpected { answer, .. }) if answer.contains("not found") => {
+                    servers = self.send(&[], true)?;
+                }
+                other => {
+                    other?;
+                    self.await_log(&servers, new);
+                    return Ok(());
+                }
+            }
+        }
+        Err(self.failure("its servers come and go: they cannot be told their settings"))
+    }
+
+    /// Waits until the servers' log has their new memory limit. Only the log has its exact value, so the next reader
+    /// would take the old one for the current one. A log that lags longer or is lost is no failure.
+    fn await_log(&self, servers: &[Pid], new: &Settings) {
+        let Some(limit) = new.pinned_memory_limit else {
+            return;
+        };
+        let start = Instant::now();
+        while start.elapsed() < LOG_LIMIT {
+            let log = self.log_end(LogFile::Server, LOG_END);
+            let lags = |server: &Pid| {
+                let logged = logged_limit(&log, *server);
+                logged.is_some_and(|logged| logged != limit.bytes())
+            };
+            if !servers.iter().any(lags) {
+                return;
+            }
+            std::thread::sleep(LOG_PAUSE);
+        }
+    }
+
+    /// Sends commands in one session, and asks for the servers after them.
+    fn send(
+        &self,
+        setting_commands: &[SettingCommand],
+        with_servers: bool,
+    ) -> Result<Vec<Pid>, MpsError> {
+        let mut commands: Vec<&str> = setting_commands
+            .iter()
+            .map(SettingCommand::command)
+            .collect();
+        if with_servers {
+            commands.push("get_server_list");
+        }
+        let answer = self.session(&commands, PATIENCE, ANSWER_LIMIT)?;
+        let unexpected = || MpsError::Unexpected {
+            asked: commands.join("\n"),
+            answer: answer.lines.join("\n"),
+        };
+        let rest = self.checked(compare(setting_commands, &answer.lines), unexpected)?;
+        rest.into_iter()
+            .map(parse_pid)
+            .collect::<Option<_>>()
+            .ok_or_else(unexpected)
+    }
+
+    /// Turns a mismatch into an error about this daemon.
+    fn checked<T>(
+        &self,
+        compared: Result<T, Mismatch>,
+        unexpected: impl FnOnce() -> MpsError,
+    ) -> Result<T, MpsError> {
+        compared.map_err(|mismatch| match mismatch {
+            Mismatch::Differs(what) => self.failure(what),
+            Mismatch::NoAnswer => unexpected(),
+        })
+    }
+}

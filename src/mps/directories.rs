@@ -1,0 +1,161 @@
+//! The directories of a daemon: made, opened to its users, removed.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use rustix::fs::FileType;
+
+use super::pipe_dir::{LEFT, LOCK_FILE, PIPE_FILES};
+use super::{Access, Daemon, LogFile, MpsError};
+use crate::host::{self, Directory, Uid};
+
+impl Daemon {
+    /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
+    pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
+        let make = || {
+            let (logs, name) = self.log_parent()?;
+            logs.detach_mounts(name)?;
+            move_foreign_logs(&logs, name, access.owner())?;
+            let directory =
+                logs.make_child_of(name, access.mode(), access.owner(), access.group())?;
+            rename_non_files(&directory)?;
+            let device = self.device_directory()?;
+            device.detach_mounts(self.pipe_name())?;
+            device.make_child_of(self.pipe_name(), 0o700, access.owner(), access.group())?;
+            Ok(())
+        };
+        make().map_err(MpsError::Directory)
+    }
+
+    /// Opens the pipe directory to clients. Closes the lock file to them first: a user who can open it can take its lock
+    /// as soon as the daemon has exited.
+    pub(super) fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
+        let open = || {
+            let device = self.device_directory()?;
+            if !matches!(access, Access::User(_))
+                && let Some(pipe) = device.child(self.pipe_name())?
+                && let Some(lock) = pipe.open_file(LOCK_FILE)?
+            {
+                lock.set_permissions(PermissionsExt::from_mode(0o600))?;
+            }
+            device.make_child_of(
+                self.pipe_name(),
+                access.mode(),
+                access.owner(),
+                access.group(),
+            )?;
+            Ok(())
+        };
+        open().map_err(MpsError::Directory)
+    }
+
+    /// Opens the parent of the log directory, and returns the name of the log directory in it.
+    fn log_parent(&self) -> io::Result<(Directory, &str)> {
+        let parent = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+        let name = self.log.file_name().and_then(|name| name.to_str());
+        Ok((parent, name.unwrap_or_default()))
+    }
+
+    /// Returns the path of a log that is not a regular file, and its type.
+    pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
+        let (parent, name) = self.log_parent().ok()?;
+        let logs = parent.child(name).ok()??;
+        LogFile::ALL
+            .map(LogFile::name)
+            .into_iter()
+            .find_map(|name| {
+                let kind = match FileType::from_raw_mode(logs.stat(name).ok()??.st_mode) {
+                    FileType::RegularFile => return None,
+                    FileType::Fifo => "a FIFO",
+                    FileType::Symlink => "a symbolic link",
+                    _ => "no regular file",
+                };
+                Some((self.log.join(name), kind))
+            })
+    }
+
+    /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if its user keeps
+    /// other files there: those must not block us, and are not ours to remove.
+    pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
+        let remove = || {
+            let device = match self.device_directory() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                other => other?,
+            };
+            device.detach_mounts(self.pipe_name())?;
+            let removed = self
+                .remove_leftovers()
+                .and_then(|()| device.remove_dir(self.pipe_name()));
+            removed.or_else(|_| self.move_away())
+        };
+        remove().map_err(MpsError::Directory)
+    }
+
+    /// Moves the pipe directory to [`LEFT`], where no records are read: a user could have forged one.
+    pub(super) fn move_away(&self) -> io::Result<()> {
+        let device = self.device_directory()?;
+        let above = device.path().parent().unwrap_or(device.path());
+        let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
+        let name = device.path().file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let free = (1..=u16::MAX)
+            .map(|number| format!("{name}.{number}"))
+            .find(|free| !left.has(free));
+        let free = free.unwrap_or_else(|| name.into_owned());
+        device.rename(self.pipe_name(), &left, free)
+    }
+
+    /// Removes the files of a daemon that has exited. Any user may hold the lock of an old lock file, so the next daemon
+    /// must not find one.
+    pub(super) fn remove_leftovers(&self) -> io::Result<()> {
+        let Some(pipe) = self.pipe_directory()? else {
+            return Ok(());
+        };
+        PIPE_FILES
+            .iter()
+            .try_for_each(|file| pipe.remove_file(file))
+    }
+}
+
+/// Renames a log directory that belongs to another user, who may have put links there for the next daemon to write
+/// through.
+fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
+    let Some(meta) = logs.stat(name)? else {
+        return Ok(());
+    };
+    if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
+        return Ok(());
+    }
+    let aside = (1..=u16::MAX)
+        .map(|number| format!("{name}.of-{}.{number}", meta.st_uid))
+        .find(|aside| !logs.has(aside));
+    match aside {
+        Some(aside) => logs.rename(name, logs, aside),
+        None => Ok(()),
+    }
+}
+
+/// Renames logs that are not regular files: a daemon would wait for a reader of a FIFO. Fails if the directory's user
+/// has taken all new names.
+fn rename_non_files(logs: &Directory) -> io::Result<()> {
+    for name in LogFile::ALL.map(LogFile::name) {
+        let Some(meta) = logs.stat(name)? else {
+            continue;
+        };
+        if FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile {
+            continue;
+        }
+        let free = (1..=u16::MAX)
+            .map(|number| format!("{name}.no-file.{number}"))
+            .find(|free| !logs.has(free));
+        let Some(free) = free else {
+            return Err(io::Error::other(format!(
+                "{path} is no regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
+                path = logs.path().join(name).display()
+            )));
+        };
+        logs.rename(name, logs, free)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! The user, CPUs and open files of a daemon.
+
+use super::{Access, Daemon, LaunchOptions, MpsError};
+use crate::host::{Limits, Process, Uid, caller, open_files};
+use crate::settings::NOFILE;
+
+/// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
+/// start and its log grew without pause.
+const FEWEST_FILES: u64 = 64;
+
+impl Daemon {
+    /// Refuses a limit of open files that is too low for a daemon. Root can raise any limit.
+    pub(super) fn check_files(&self) -> Result<(), MpsError> {
+        match open_files() {
+            (_, Some(most)) if most < FEWEST_FILES && caller() != Uid::ROOT => {
+                Err(self.failure(format!(
+                    "this user may have {most} files open, and an MPS daemon needs {FEWEST_FILES}: raise ulimit -n"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the user and the limits of the daemon, without those that the caller already has.
+    pub(super) fn limits(&self, wanted: &LaunchOptions) -> Limits {
+        let files = wanted.nofile.unwrap_or(NOFILE);
+        let (current, _) = open_files();
+        let differs = current != Some(files);
+        Limits {
+            groups_of: match &wanted.access {
+                Access::User(account) => Some(account.name.clone()),
+                _ => None,
+            },
+            cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+            files: differs.then_some(files),
+            or_fewer: differs && wanted.nofile.is_none(),
+            ..self.limits_of_owner()
+        }
+    }
+
+    /// Checks the user and the limits of the running daemon.
+    pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
+        let shown = |value: Option<String>| value.unwrap_or_else(|| "hidden".to_owned());
+        let differs = |key: &str, set: String, is: Option<String>| {
+            (is.as_deref() != Some(set.as_str())).then(|| (key.to_owned(), set, shown(is)))
+        };
+        let owner = process.owner();
+        let files = process.open_files();
+        let difference = differs(
+            "its user",
+            wanted.access.owner().to_string(),
+            owner.map(|uid| uid.to_string()),
+        )
+        .or_else(|| {
+            let cpus = process.cpus();
+            differs("cpus", wanted.cpus.as_ref()?.to_string(), cpus)
+        })
+        .or_else(|| {
+            differs(
+                "nofile",
+                wanted.nofile?.to_string(),
+                files.map(|files| files.to_string()),
+            )
+        });
+        match difference {
+            None => Ok(()),
+            Some((key, set, is)) => {
+                Err(self.failure(format!("{key} was set to {set} and reads back as {is}")))
+            }
+        }
+    }
+}

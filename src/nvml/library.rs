@@ -1,0 +1,136 @@
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use nvml_wrapper::Nvml as Library;
+
+use super::{Code, NvmlError, Session, supervise};
+use crate::config::NVML_CALL_LIMIT;
+
+/// Held for reading while a task runs, and for writing while the library is [shut down](Nvml::while_shut_down).
+static OPEN: RwLock<()> = RwLock::new(());
+
+/// The loaded library. It is never unloaded: `nvmlShutdown` takes 17 ms and an exiting process does not need it.
+#[derive(Clone, Copy)]
+pub struct Nvml {
+    library: &'static Library,
+    limit: Duration,
+}
+
+/// The library while it is being loaded.
+pub struct Opening(supervise::Watched<Nvml>);
+
+impl Opening {
+    /// Waits until the library is loaded.
+    pub fn wait(self) -> Result<Nvml, NvmlError> {
+        self.0.wait()
+    }
+}
+
+impl Nvml {
+    /// Loads and initialises the library: `path`, or the driver's `libnvidia-ml.so.1`.
+    pub fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
+        Self::start_opening(path)?.wait()
+    }
+
+    /// Starts to load and initialise the library.
+    pub fn start_opening(path: Option<&Path>) -> Result<Opening, NvmlError> {
+        let path = path.map(Path::to_owned);
+        let opening = supervise::begin(NVML_CALL_LIMIT, move |watch| {
+            watch.begin("nvmlInit_v2", "the driver");
+            let name = path
+                .as_deref()
+                .map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
+            let library = Library::builder()
+                .lib_path(name)
+                .init()
+                .map_err(|error| NvmlError::at_init(name, &error))?;
+            Ok(Self {
+                library: Box::leak(Box::new(library)),
+                limit: NVML_CALL_LIMIT,
+            })
+        })?;
+        Ok(Opening(opening))
+    }
+
+    /// Starts the threads for this number of concurrent calls, or none.
+    pub fn reserve(calls: usize) -> Result<(), NvmlError> {
+        supervise::reserve(calls)
+    }
+
+    /// Returns the same library with another limit per call than [`NVML_CALL_LIMIT`].
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Runs a task in another thread, which is abandoned with [`NvmlError::Hung`] when one of its calls hangs.
+    pub fn supervise<T: Send + 'static>(
+        self,
+        task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<T, NvmlError> {
+        let library = self.library;
+        // Held by the waiting thread and not by the task, whose thread may hang.
+        let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+        supervise::watched(self.limit, move |watch| task(&Session::new(library, watch)))
+    }
+
+    /// Opens the first `count` GPUs in parallel. The driver opens a GPU at its first call, which takes 7 ms on an H200,
+    /// and 4 ms each for two at a time. Errors other than [`NvmlError::Hung`] are left to the next call.
+    pub fn find(self, count: u32) -> Result<(), NvmlError> {
+        let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+        let library = self.library;
+        let find = |index| {
+            let task = move |watch| Session::new(library, watch).find(index);
+            supervise::begin(self.limit, task)
+        };
+        // Without a thread, the GPU is opened by its next call.
+        let finders: Vec<_> = (0..count).map_while(|index| find(index).ok()).collect();
+        for finder in finders {
+            if let Err(error @ NvmlError::Hung { .. }) = finder.wait() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shuts the library down, calls `work`, and initialises the library again.
+    ///
+    /// A process with NVML initialised holds `/dev/nvidiaN` open until `nvmlShutdown` (seen on an H200 with driver 580),
+    /// and a GPU that any process holds cannot be reset (manual of nvidia-smi: "monitoring application like other
+    /// instance of nvidia-smi"). Other tasks wait meanwhile, and `work` must not use NVML.
+    ///
+    /// # Errors
+    /// If the library cannot be shut down, `work` is not called. If it does not start again, the result of `work` is
+    /// lost.
+    pub fn while_shut_down<T>(self, work: impl FnOnce() -> T) -> Result<T, NvmlError> {
+        let library = self.library;
+        let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        let call = move |name: &'static str, begin: bool| {
+            supervise::watched(self.limit, move |watch| {
+                let session = Session::new(library, watch);
+                let (init, shutdown) = (
+                    &session.symbols().nvmlInit_v2,
+                    &session.symbols().nvmlShutdown,
+                );
+                let symbol = if begin { init } else { shutdown };
+                session.call(name, "the driver", symbol, |function| {
+                    // SAFETY: neither takes an argument; no handle outlives a task, and no task runs.
+                    unsafe { function() }
+                })
+            })
+        };
+        // NVML counts its initialisations: each one needs a shutdown of its own.
+        loop {
+            match call("nvmlShutdown", false) {
+                Ok(()) => {}
+                Err(error) if error.code() == Some(Code::UNINITIALIZED) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let answer = work();
+        call("nvmlInit_v2", true)?;
+        Ok(answer)
+    }
+}
