@@ -8,7 +8,7 @@ use super::lines::Lines;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::mps::{Entry, Folder, LogDir, LogFile, LogLine, Past, Woken, merge};
-use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
+use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
 
 /// The flags of `logs`.
@@ -109,7 +109,7 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
         Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
         Err(ambiguous) => return Err(ambiguous.into()),
     };
-    let node = match observe(environment, Look::Clients) {
+    let node = match observe(environment, Detail::Clients) {
         Ok(node) => node,
         Err(error) => {
             ui.note(&format!(

@@ -77,7 +77,7 @@ pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<T
         Column::left("LIKELY CAUSE", 0),
     ]);
     let mut is_empty = true;
-    for outside in &node.outside {
+    for outside in &node.outside_mps {
         let name = node.name_of_uuid(&outside.uuid);
         if !devices.is_empty() && !devices.contains(&name) {
             continue;
@@ -98,7 +98,7 @@ pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<T
 
 /// The MPS programs of others.
 pub(super) fn foreign(node: &Node) -> Option<Table> {
-    if node.foreign.is_empty() {
+    if node.unmanaged.is_empty() {
         return None;
     }
     let mut table = Table::new(vec![
@@ -112,7 +112,7 @@ pub(super) fn foreign(node: &Node) -> Option<Table> {
         Column::left("PIPE DIRECTORY", 1),
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
-    for foreign in &node.foreign {
+    for foreign in &node.unmanaged {
         let servers = foreign.servers.iter().map(|server| server.pid.to_string());
         let servers: Vec<String> = servers.collect();
         let names: Vec<String> = foreign
