@@ -3,8 +3,8 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
+use super::format::{ranges, shortened};
 use super::json::VERSION;
-use super::plan::{ranges, some};
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
 use crate::plan::Refusal;
@@ -104,7 +104,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
                 .map_or_else(String::new, ToString::to_string),
             device.settings.server.to_string(),
             format!("{}%", device.settings.active_thread_percentage),
-            some(&names),
+            shortened(&names),
         ]);
     }
     table.within(width)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::words::count;
+use super::format::count;
 use crate::plan::Kill;
 
 /// Who is ended, what that means, and how many go on.

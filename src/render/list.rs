@@ -3,9 +3,9 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
+use super::format::gib;
 use super::json::VERSION;
 use super::table::{Column, Table};
-use super::words::gib;
 use crate::node::{Device, Gpu, Node};
 
 /// GPUs, and under each its slice map and MIG devices.

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 use jiff::civil::{Date, DateTime};
 
-use super::words::{broken, harmless};
+use super::format::{escaped, wrapped};
 use crate::mps::{Entry, Kind, LogFile, LogLine, Sessions};
 
 /// A line is shown up to so many characters: whoever may write into a log may write a line without end.
@@ -141,7 +141,7 @@ impl LogView {
         let said = shortened(said);
         let parts = match self.width {
             None => vec![said],
-            Some(width) => broken(&said, width.saturating_sub(HEAD).max(LEAST)),
+            Some(width) => wrapped(&said, width.saturating_sub(HEAD).max(LEAST)),
         };
         for (nth, part) in parts.into_iter().enumerate() {
             let said = match kind {
@@ -193,7 +193,7 @@ impl LogView {
                     1 => String::new(),
                     times => format!(" ({times} times)"),
                 };
-                let said = harmless(&known.text);
+                let said = escaped(&known.text);
                 let said = console::truncate_str(&said, 60, "…");
                 let mark = mark_for_stderr(kind);
                 let _ = writeln!(text, "{mark}{said}{times}\n    {}", known.why);
@@ -235,12 +235,12 @@ fn mark_for_stderr(kind: Kind) -> String {
 fn shortened(said: &str) -> String {
     let length = said.chars().count();
     if length <= LONGEST {
-        return harmless(said).into_owned();
+        return escaped(said).into_owned();
     }
     let first: String = said.chars().take(LONGEST).collect();
     format!(
         "{}… ({} more characters)",
-        harmless(&first),
+        escaped(&first),
         length - LONGEST
     )
 }

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table as Comfy, presets};
 use console::{measure_text_width, style};
 
-use super::words::broken;
+use super::format::wrapped;
 
 /// A table of plain columns that fits the terminal by leaving columns out, never by breaking cells:
 /// a UUID that is cut in two cannot be copied.
@@ -123,7 +123,7 @@ impl Table {
         if !left_out.is_empty() {
             let left_out = left_out.join(", ").to_lowercase();
             let remark = format!("(not shown for want of room: {left_out}; --json has everything)");
-            for line in broken(&remark, width) {
+            for line in wrapped(&remark, width) {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }

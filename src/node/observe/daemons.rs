@@ -29,11 +29,7 @@ pub(super) fn observe(
     let program = node.control_program();
     fill_in_devices(node, program);
     let programs = environment.mps_programs().ok();
-    let changing = match node.under_way.as_slice() {
-        [] if node.may_be_changing => Changing::Hidden,
-        [] => Changing::No,
-        _ => Changing::Yes,
-    };
+    let changing = changing(node);
     let (boot_id, processes) = (&node.boot_id, &node.processes);
     let (mut questions, mut fresh) = (Vec::new(), Vec::new());
     for served in &mut node.served {
@@ -80,6 +76,14 @@ pub(super) fn observe(
     }
     *answers = ask_all(questions);
     log_growth::measure(&fresh, &mut node.served);
+}
+
+fn changing(node: &Node) -> Changing {
+    match node.under_way.as_slice() {
+        [] if node.may_be_changing => Changing::Hidden,
+        [] => Changing::No,
+        _ => Changing::Yes,
+    }
 }
 
 /// Fills in whether each recorded device exists, its GPU's compute mode and its limit of clients.

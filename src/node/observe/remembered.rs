@@ -18,7 +18,7 @@ pub(super) struct Remembered {
     pub(super) glance: Option<Glance>,
 }
 
-/// What can be seen of a daemon without a control session.
+/// The signs of a daemon that are visible without a control session.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     processes: Vec<(Pid, StartTime)>,

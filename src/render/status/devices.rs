@@ -7,8 +7,8 @@ use super::columns::StatusColumn;
 use super::row::Row;
 use crate::host::{Uid, user_name};
 use crate::node::{Node, Served};
+use crate::render::format::{age, gib};
 use crate::render::table::Table;
-use crate::render::words::{age, gib};
 
 /// The devices and their servers, in these columns; in all of them that there is room for where none is named.
 pub(super) fn table(node: &Node, rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {

@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 
 use console::Style;
 
+use super::format::wrapped;
 use super::table::Table;
-use super::words::broken;
 use crate::node::Node;
 use row::{Row, rows};
 
@@ -79,7 +79,7 @@ pub(super) fn text(
         parts.gap();
         parts.table(&foreign);
     }
-    words(&mut parts, node, devices);
+    notices(&mut parts, node, devices);
     parts.out
 }
 
@@ -107,7 +107,7 @@ fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
 }
 
 /// What is wrong, what is remarkable, and what cannot be seen.
-fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
+fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     let problems = node.problems(devices);
     let remarks = node.remarks(devices);
     let to_say = || problems.iter().filter(|problem| !problem.is_listed);
@@ -146,7 +146,7 @@ impl Parts<'_> {
         let mark = self.mark(line);
         let gutter = console::measure_text_width(&mark);
         let room = self.width.saturating_sub(INDENT.len());
-        for (nth, part) in broken(line, room).iter().enumerate() {
+        for (nth, part) in wrapped(line, room).iter().enumerate() {
             let part = style.apply_to(part);
             let _ = match nth {
                 0 => writeln!(self.out, "{mark}{part}"),

@@ -3,8 +3,8 @@
 use super::devices::user;
 use super::row::Row;
 use crate::node::{Client, MpsProgram, Node, Variable};
+use crate::render::format::{age, gib};
 use crate::render::table::{Column, Table};
-use crate::render::words::{age, gib};
 
 /// The clients, and who waits to become one.
 pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
