@@ -9,7 +9,7 @@ pub enum Detail {
     /// only profiles in use. A control session costs the daemon log lines and 1 to 2 ms: one is opened only if NVML and
     /// `/proc` leave a question open.
     Status,
-    /// Geometry, servers and clients, with every daemon asked: enough to see whom a change would disrupt.
+    /// Geometry, servers and clients, with every daemon asked: enough to see which clients a change would disrupt.
     Clients,
     /// `Clients`, and the daemons' current settings: enough to plan changes of daemons.
     Settings,

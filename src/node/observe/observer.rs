@@ -19,7 +19,7 @@ pub enum ObserveError {
     /// NVML does not answer.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// `/proc` cannot be read: daemons that run could not be told from dead ones.
+    /// `/proc` cannot be read: running daemons could not be distinguished from dead ones.
     #[error("cannot read /proc: {0}")]
     Proc(std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! `status` for programs.
+//! `status --json`.
 
 use super::row::{Row, rows};
 use super::schema::{Client, Device, Foreign, Outside, Remark, Server, State, Status};
@@ -6,7 +6,7 @@ use crate::host::{Uid, user_name};
 use crate::node::{self, Life, MpsProgram, Node, Problem, ServerProcess, Variable};
 use crate::render::json::VERSION;
 
-/// What there is to say about these devices; about all where none is named.
+/// Returns the status of these devices, or of all if none is named.
 pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Status {
     let rows = rows(node, devices);
     let of_all = |wanted: fn(&node::Served) -> &Vec<node::Client>| {
