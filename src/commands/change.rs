@@ -12,7 +12,7 @@ use crate::apply::{self, Allowed, ApplyError, OnFailure, Site};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Environment, Home};
 use crate::host::{Lock, raise_memory};
-use crate::node::{Look, Node, Observer};
+use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
 use crate::render::{Consent, Ui};
 use crate::state::RunDir;
@@ -55,7 +55,7 @@ pub(super) struct Change<'a> {
     pub(super) consent: &'a ConsentArgs,
     pub(super) allowed: Allowed,
     pub(super) on_failure: OnFailure,
-    pub(super) look: Look,
+    pub(super) look: Detail,
     pub(super) planner: &'a dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal>,
     /// Notes shown with a plan.
     pub(super) remark: &'a dyn Fn(&Node, &Plan),
@@ -140,7 +140,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Observes and plans. The outer error is that nothing could be observed.
     fn plan(&self) -> Result<(Node, Result<Plan, Refusal>)> {
-        let node = self.observer.borrow_mut().look(self.change.look)?;
+        let node = self.observer.borrow_mut().observe(self.change.look)?;
         let plan = (self.change.planner)(&node, &self.state);
         let plan = plan.map(|plan| match self.change.consent.force() {
             Some(seconds) => plan.by_force(seconds),
@@ -266,7 +266,7 @@ impl Run<'_> {
                 }
             };
             if !self.change.verify {
-                let after = self.observer.borrow_mut().look(self.change.look);
+                let after = self.observer.borrow_mut().observe(self.change.look);
                 return Ok(Changed {
                     lock,
                     after: after.map_err(|error| read_back(error.into()))?,

@@ -10,7 +10,7 @@ use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::Directory;
 use crate::host::{Environment, Home};
-use crate::node::{Look, Node};
+use crate::node::{Detail, Node};
 use crate::plan::{self, Action, Down, Plan};
 use crate::render::Ui;
 use crate::state::RunDir;
@@ -62,7 +62,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
             stop_holders: args.stop_holders,
         },
         on_failure: OnFailure::GoOn,
-        look: Look::Clients,
+        look: Detail::Clients,
         planner: &|node, run_dir| {
             let wanted = Down {
                 devices: node.resolve(&args.devices)?,
@@ -127,7 +127,7 @@ fn may_need_reset(plan: &Plan) -> bool {
 
 /// Daemons that users run themselves are theirs to end.
 fn remark_on_users_daemons(node: &Node, ui: &Ui) {
-    for foreign in &node.foreign {
+    for foreign in &node.unmanaged {
         if let Some(command) = foreign.managed_by("down") {
             ui.note(&format!(
                 "Daemon {} is a user's own: {command}",

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use crate::convert::{export, to_mig_parted};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::Environment;
-use crate::node::{Look, observe};
+use crate::node::{Detail, observe};
 use crate::render::Ui;
 use crate::state::RunDir;
 
@@ -28,7 +28,7 @@ enum Format {
 
 /// Prints the node as a profile.
 pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
-    let node = observe(environment, Look::Offers)?;
+    let node = observe(environment, Detail::Offers)?;
     match args.format {
         Format::MigParted => {
             let (text, lost) = to_mig_parted(&node);

@@ -8,7 +8,7 @@ use crate::apply::{self, Ended};
 use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
 use crate::host::{Pid, raise_memory};
-use crate::node::{Look, Node, observe};
+use crate::node::{Detail, Node, observe};
 use crate::plan::{self, Kill, Victim};
 use crate::render::{Consent, Ui};
 use crate::state::RunDir;
@@ -64,7 +64,7 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
     raise_memory()?;
     let programs = environment.mps_programs()?;
     let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
-    let node = observe(environment, Look::Clients)?;
+    let node = observe(environment, Detail::Clients)?;
     let shown = planned(&node, args, &pids, environment)?;
     let signal = args.signal.map(Signal::named);
     if signal.is_some() {
@@ -86,7 +86,7 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         shown.run_dir == RunDir::at(&home.run) && shown.run_dir.owner() == Some(environment.caller)
     });
     let _lock = home.map(|home| locked(environment, &home)).transpose()?;
-    let node = observe(environment, Look::Clients)?;
+    let node = observe(environment, Detail::Clients)?;
     let left = shown.left(&node);
     let gone = shown.victims.iter();
     for victim in gone.filter(|victim| !left.contains(&victim.client.pid)) {

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
-use crate::node::{Look, observe};
+use crate::node::{Detail, observe};
 use crate::render::Ui;
 
 #[derive(Args, Debug)]
@@ -19,7 +19,7 @@ pub struct ListArgs {
 
 /// Shows GPUs and their MIG devices.
 pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
-    let node = observe(environment, Look::Offers)?;
+    let node = observe(environment, Detail::Offers)?;
     if args.json {
         ui.list_json(&node)?;
     } else {

@@ -9,7 +9,7 @@ use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::logs::{Entry, FollowEvent, Follower, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
-use crate::node::{DeviceLogs, Logs, Look, NoSuchDevice, observe};
+use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
 
 #[derive(Args, Debug)]
@@ -106,7 +106,7 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
         Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
         Err(ambiguous) => return Err(ambiguous.into()),
     };
-    let node = match observe(environment, Look::Clients) {
+    let node = match observe(environment, Detail::Clients) {
         Ok(node) => node,
         Err(error) => {
             ui.note(&format!(

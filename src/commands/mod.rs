@@ -30,7 +30,7 @@ use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directory, Lock};
 use crate::host::{Environment, Home};
 use crate::mps::{ContextMemory, ControlProgram, Support};
-use crate::node::{Look, Node, observe};
+use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
 use crate::render::Ui;
 use crate::settings::MemoryLimit;
@@ -40,11 +40,11 @@ use crate::state::RunDir;
 const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
-fn look_for(profile: &Profile) -> Look {
+fn detail_for(profile: &Profile) -> Detail {
     if profile.partitions() {
-        Look::Plan
+        Detail::Plan
     } else {
-        Look::Close
+        Detail::Settings
     }
 }
 
@@ -117,7 +117,7 @@ fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Resul
         return Ok(false);
     }
     let _lock = locked(environment, home)?;
-    let node = observe(environment, Look::Geometry)?;
+    let node = observe(environment, Detail::Geometry)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         ui.note(&format!("{said} Going on from what is there."));
     }

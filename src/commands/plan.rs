@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{accounts, look_for, tell_of_interrupted, warn};
+use super::{accounts, detail_for, tell_of_interrupted, warn};
 use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::observe;
@@ -31,7 +31,7 @@ pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let home = RunDir::at(&environment.home()?.run);
-    let node = observe(environment, look_for(&profile))?;
+    let node = observe(environment, detail_for(&profile))?;
     let plan = plan::up(&node, &profile, &home, environment.caller)?;
     tell_of_interrupted(environment, ui);
     if args.json {

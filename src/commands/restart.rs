@@ -6,7 +6,7 @@ use super::change::{Change, ConsentArgs};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
-use crate::node::Look;
+use crate::node::Detail;
 use crate::plan;
 use crate::render::Ui;
 
@@ -28,7 +28,7 @@ pub fn run(args: &RestartArgs, environment: &Environment, ui: &Ui) -> Result<Exi
         consent: &args.consent,
         allowed: Allowed::default(),
         on_failure: OnFailure::RollBack,
-        look: Look::Clients,
+        look: Detail::Clients,
         planner: &|node, run_dir| plan::restart(node, run_dir, &node.resolve(&args.devices)?),
         remark: &|_, _| {},
         needs_consent: &|_| true,

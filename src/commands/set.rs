@@ -7,7 +7,7 @@ use super::warn;
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
-use crate::node::Look;
+use crate::node::Detail;
 use crate::plan;
 use crate::profile::Assignment;
 use crate::render::Ui;
@@ -33,7 +33,7 @@ pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<ExitSta
         consent: &args.consent,
         allowed: Allowed::default(),
         on_failure: OnFailure::RollBack,
-        look: Look::Close,
+        look: Detail::Settings,
         planner: &|node, run_dir| {
             plan::set(node, run_dir, &node.resolve(devices)?[0], &args.settings)
         },

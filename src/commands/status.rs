@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
-use crate::node::{Look, Node, Observer, observe};
+use crate::node::{Detail, Node, Observer, observe};
 use crate::render::{Key, Screen, StatusColumn, Ui};
 
 #[derive(Args, Debug)]
@@ -62,7 +62,7 @@ pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<Exit
     if let Some(every) = args.watch {
         return watch(args, environment, every);
     }
-    let node = observe(environment, Look::Status)?;
+    let node = observe(environment, Detail::Status)?;
     let devices = node.resolve(&args.devices)?;
     if args.json {
         ui.status_json(&node, &devices)?;
@@ -84,7 +84,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
-    let mut seen = observer.look(Look::Status)?;
+    let mut seen = observer.observe(Detail::Status)?;
     if let Err(unknown) = seen.resolve(&args.devices) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.iter();
@@ -110,7 +110,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             Key::Quit => return Ok(ExitStatus::Done),
             Key::Interrupt => return Ok(ExitStatus::Interrupted),
         }
-        match observer.look(Look::Status) {
+        match observer.observe(Detail::Status) {
             Ok(node) => {
                 seen = node;
                 trouble = None;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::change::{Change, ConsentArgs, Outcome};
-use super::{accounts, large_logs, look_for, warn};
+use super::{accounts, detail_for, large_logs, warn};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::{Environment, Home};
@@ -50,7 +50,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
             stop_holders: args.stop_holders,
         },
         on_failure: OnFailure::RollBack,
-        look: look_for(&profile),
+        look: detail_for(&profile),
         planner: &|node, run_dir| plan::up(node, &profile, run_dir, environment.caller),
         remark: &|node, plan| warn(Some(node), plan.memory_limits(), ui),
         needs_consent: &|_| true,

@@ -4,20 +4,20 @@ use crate::state::DeviceKey;
 /// What one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// What it is matched by.
+    /// Its identity in records.
     pub key: DeviceKey,
     /// `MIG-…` or `GPU-…`, as CUDA takes it.
     pub uuid: String,
     /// Its GPU's index.
     pub gpu: u32,
-    /// `<gpu index>.<start of its placement>`, with `.c<n>` where several compute instances share a
-    /// GPU instance; a whole GPU's index.
+    /// `<gpu index>.<start of its placement>`, followed by `.c<n>` if several compute instances share a
+    /// GPU instance; of a whole GPU, its index.
     pub default_name: String,
-    /// Its part of the GPU; `None` for a whole one.
+    /// Its part of the GPU; `None` for a whole GPU.
     pub part: Option<DevicePart>,
 }
 
-/// A MIG device's place in its GPU.
+/// A MIG device's part of its GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePart {
     /// The GPU instance.
@@ -26,11 +26,11 @@ pub struct DevicePart {
     pub compute_instance: ComputeInstanceId,
     /// The GPU instance profile.
     pub profile: ProfileName,
-    /// `3g.40gb`, or `1c.3g.40gb` where the compute instance has only part of the SMs.
+    /// `3g.40gb`, or `1c.3g.40gb` if the compute instance has only some of the SMs.
     pub title: String,
-    /// Where the GPU instance lies.
+    /// The placement of the GPU instance.
     pub placement: Placement,
-    /// Streaming multiprocessors.
+    /// The number of streaming multiprocessors.
     pub multiprocessors: u32,
     /// Memory of the GPU instance in MiB, shared by its compute instances.
     pub memory_mib: u64,

@@ -1,4 +1,5 @@
 use super::device::{Device, DevicePart};
+use crate::catalog::Model;
 use crate::geometry::{GpuInstanceProfile, ProfileId, Segment, SliceMap};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
 use crate::state::{DeviceKey, InstanceKey};
@@ -14,24 +15,22 @@ pub struct Gpu {
     pub product: String,
     /// `0000:17:00.0`
     pub pci: String,
-    /// `None` where the driver does not tell the caller, or was not asked.
+    /// `None` if the driver hides it from the caller, or was not asked.
     pub memory: Option<Memory>,
-    /// How much of the last sampling period it was computing, in percent; `None` in MIG mode, where no
-    /// driver tells, and where it was not asked.
+    /// Percent of the last sampling period in which it computed; `None` in MIG mode, where no driver reports
+    /// it, and if it was not read.
     pub utilization: Option<u32>,
-    /// Its compute mode by NVML's number; `None` in MIG mode, and where it was not asked.
+    /// Its compute mode by NVML's number; `None` in MIG mode, and if it was not read.
     pub compute_mode: Option<u32>,
-    /// `None` for a GPU that has no MIG.
+    /// `None` for a GPU without MIG.
     pub mig: Option<MigMode>,
-    /// Whether its MIG mode changes without a reset; `None` where nobody has asked.
+    /// True if its MIG mode changes without a reset; `None` if that was not read.
     pub resetless: Option<bool>,
-    /// What it offers, as far as the [`Look`](super::Look) asked; with `Look::Status` only what it has, and without
-    /// places.
+    /// The GPU instance profiles that it offers; with `Detail::Status` only those in use, without placements.
     pub profiles: Vec<GpuInstanceProfile>,
-    /// Its GPU instances, by placement; with [`Look::Status`](super::Look::Status) only those that hold
-    /// MIG devices.
+    /// Its GPU instances, by placement; with `Detail::Status` only those that hold MIG devices.
     pub instances: Vec<GpuInstanceReading>,
-    /// Why its instances cannot be seen, if they cannot.
+    /// The reason its instances cannot be read, if there is one.
     pub hidden: Option<String>,
 }
 
@@ -53,29 +52,55 @@ impl Gpu {
         }
     }
 
-    /// Whether it is partitioned now.
+    /// Returns an imaginary GPU of a catalog model: MIG off, nothing on it.
+    pub fn of_model(index: u32, model: &Model) -> Self {
+        let memory = model.memory_total_mib.map(|mib| Memory {
+            total: mib << 20,
+            used: 0,
+        });
+        Self {
+            index,
+            // It has no UUID; a message that lists all GPUs must still tell them apart.
+            uuid: format!("{}#{index}", model.key),
+            product: model.product().to_owned(),
+            pci: "(catalog)".to_owned(),
+            memory,
+            utilization: None,
+            compute_mode: None,
+            mig: Some(MigMode {
+                current: false,
+                pending: false,
+            }),
+            resetless: None,
+            profiles: model.offers(),
+            instances: Vec::new(),
+            hidden: None,
+        }
+    }
+
+    /// True if MIG mode is on now.
     pub fn in_mig_mode(&self) -> bool {
         self.mig.is_some_and(|mode| mode.current)
     }
 
-    /// Its placement units: 8 on A100 and H100, 4 on A30, 12 on RTX PRO 6000.
+    /// Returns the number of its placement units: 8 on A100 and H100, 4 on A30, 12 on RTX PRO 6000.
     pub fn units(&self) -> u32 {
         let ends = self.profiles.iter().flat_map(|profile| &profile.placements);
         ends.map(|placement| placement.end()).max().unwrap_or(0)
     }
 
-    /// The profile with that id.
+    /// Returns the profile with this id.
     pub fn profile(&self, id: ProfileId) -> Option<&GpuInstanceProfile> {
         self.profiles.iter().find(|profile| profile.id == id)
     }
 
-    /// Who occupies its placement units.
+    /// Returns the map of its placement units.
     pub fn slice_map(&self) -> SliceMap {
         let all: Vec<_> = self.instances.iter().collect();
         SliceMap::new(self.units(), self.segments_of(&all))
     }
 
-    /// Some of its instances as segments of a slice map.
+    /// Returns some of its instances as segments of a slice map.
     pub fn segments_of(&self, instances: &[&GpuInstanceReading]) -> Vec<Segment> {
         instances
             .iter()
@@ -86,7 +111,7 @@ impl Gpu {
             .collect()
     }
 
-    /// What daemons can serve on it: its MIG devices, or itself.
+    /// Returns its MIG devices, or itself if MIG mode is off.
     pub fn devices(&self) -> Vec<Device> {
         if !self.in_mig_mode() {
             return vec![Device {
@@ -141,7 +166,7 @@ impl Gpu {
             .collect()
     }
 
-    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with only part of the SMs.
+    /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.
     fn title(
         &self,
         instance: &GpuInstanceReading,

@@ -1,110 +1,44 @@
-//! Where the logs of daemons lie: of those that run, and of those that ran.
+use std::path::PathBuf;
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use super::no_such_device::NoSuchDevice;
 
-use super::{NoSuchDevice, Node, daemons};
-use crate::host::Environment;
-use crate::host::{Uid, steers};
-use crate::state::DeviceRecord;
-
-/// The logs that there are.
+/// The log directories of all daemons that run or ran.
 #[derive(Debug, Default)]
 pub struct Logs {
-    all: Vec<DeviceLogs>,
-    /// What could not be seen, in words.
+    pub(super) all: Vec<DeviceLogs>,
+    /// Descriptions of what could not be read.
     pub hidden: Vec<String>,
 }
 
-/// A device that has, or had, a daemon, and the directory of its logs.
+/// A device that has or had a daemon, and its log directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLogs {
-    /// Its name; `None` where no record gives it one.
+    /// Its name; `None` if it has no record.
     pub name: Option<String>,
-    /// Its UUID, or the name of a directory with what a daemon of another user wrote: `<UUID>.of-1000.1`.
+    /// Its UUID, or `<UUID>.of-1000.1` for a directory of another user's logs that was set aside.
     pub uuid: String,
-    /// The directory; `None` where that is not known: another user's dead daemon alone knew it.
+    /// The directory; `None` if unknown: a dead daemon of another user had one of its own.
     pub path: Option<PathBuf>,
 }
 
 impl Logs {
-    /// Looks for them in every run and log directory that the caller's environment names. This needs no driver: a
-    /// log is read when something is wrong.
-    pub fn read(environment: &Environment) -> Self {
-        let mut node = Node {
-            // Where it is hidden, so are the daemons.
-            boot_id: environment.host.boot_id().unwrap_or_default(),
-            ..Node::default()
-        };
-        daemons::read_records(environment, &mut node);
-        let recorded = node.served.iter().map(|served| {
-            let record = &served.record;
-            let home = environment.logs_of(served.run_dir.path());
-            let home = home.map(|home| home.join(&record.uuid));
-            let told = told(environment, &node.boot_id, record);
-            DeviceLogs {
-                name: Some(record.name.clone()),
-                uuid: record.uuid.clone(),
-                path: told.or(home),
-            }
-        });
-        let mut logs = Self {
-            all: recorded.collect(),
-            hidden: std::mem::take(&mut node.hidden),
-        };
-        for dir in environment.log_dirs() {
-            logs.add_unrecorded(&dir);
-        }
-        logs
-    }
-
-    /// Adds what lies in a log directory and belongs to no record.
-    fn add_unrecorded(&mut self, dir: &Path) {
-        let entries = match std::fs::read_dir(dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return,
-            Err(error) => {
-                let hidden = format!("cannot read {}: {error}", dir.display());
-                return self.hidden.push(hidden);
-            }
-        };
-        let mut found: Vec<DeviceLogs> = entries
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-            .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
-            .filter(|(name, _)| !name.contains(steers))
-            .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name))
-            .map(|(uuid, path)| DeviceLogs {
-                name: None,
-                uuid,
-                path: Some(path),
-            })
-            .collect();
-        found.sort_by(|a, b| a.uuid.cmp(&b.uuid));
-        self.all.append(&mut found);
-    }
-
-    /// The logs that a word on the command line means: a name, a UUID, or the unique beginning of one.
-    ///
-    /// # Errors
-    /// [`NoSuchDevice`], with what there is.
+    /// Returns the logs that a word of the command line selects: a name, a UUID, or a unique prefix of a UUID.
     pub fn of(&self, word: &str) -> Result<&DeviceLogs, NoSuchDevice> {
-        let is_called =
-            |logs: &&DeviceLogs| logs.name.as_deref() == Some(word) || logs.uuid == word;
-        // A prefix must say more than what every UUID begins with. What was put aside is not meant by its device's.
+        let is_exact = |logs: &&DeviceLogs| logs.name.as_deref() == Some(word) || logs.uuid == word;
+        // Every UUID starts with `MIG-` or `GPU-`: a prefix must be longer. A device's prefix does not select logs
+        // that were set aside.
         let is_prefix = word.len() > "MIG-".len();
-        let begins = |logs: &&DeviceLogs| {
-            let put_aside = logs.uuid.contains(".of-") && !word.contains(".of-");
-            is_prefix && logs.uuid.starts_with(word) && !put_aside
+        let has_prefix = |logs: &&DeviceLogs| {
+            let is_set_aside = logs.uuid.contains(".of-") && !word.contains(".of-");
+            is_prefix && logs.uuid.starts_with(word) && !is_set_aside
         };
-        let called: Vec<&DeviceLogs> = self.all.iter().filter(is_called).collect();
-        let fits = if called.is_empty() {
-            self.all.iter().filter(begins).collect()
+        let exact: Vec<&DeviceLogs> = self.all.iter().filter(is_exact).collect();
+        let matches = if exact.is_empty() {
+            self.all.iter().filter(has_prefix).collect()
         } else {
-            called
+            exact
         };
-        match fits.as_slice() {
+        match matches.as_slice() {
             [logs] => Ok(logs),
             [] => Err(NoSuchDevice::Unknown {
                 wanted: word.to_owned(),
@@ -116,26 +50,17 @@ impl Logs {
             }),
             _ => Err(NoSuchDevice::Ambiguous {
                 wanted: word.to_owned(),
-                uuids: fits.iter().map(|logs| logs.uuid.clone()).collect(),
+                uuids: matches.iter().map(|logs| logs.uuid.clone()).collect(),
             }),
         }
     }
 }
 
 impl DeviceLogs {
-    /// What it is called.
+    /// Returns its name, or its UUID.
     pub fn title(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.uuid)
     }
-}
-
-/// Where a living daemon was told to write. A user's daemon may claim anything.
-fn told(environment: &Environment, boot_id: &str, record: &DeviceRecord) -> Option<PathBuf> {
-    let id = record.daemon.filter(|_| record.boot_id == boot_id)?;
-    let process = id.running(&environment.host)?;
-    let is_trusted = [Some(Uid::ROOT), Some(environment.caller)].contains(&process.owner());
-    let told = process.environment("CUDA_MPS_LOG_DIRECTORY");
-    told.filter(|_| is_trusted).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -155,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_a_uuid_or_its_beginning_means_a_device() {
+    fn a_name_a_uuid_or_its_prefix_selects_logs() {
         let logs = logs(&[
             (Some("0.0"), "MIG-11"),
             (None, "MIG-11.of-1000.1"),

@@ -19,7 +19,7 @@ impl Beside {
     /// Those on the device with that UUID. One in our own directory is taken over, and not beside ours.
     pub(super) fn all(node: &Node, home: &RunDir, uuid: &str) -> Vec<Self> {
         let pipe = home.pipe_dir(uuid).display().to_string();
-        let foreign = node.foreign.iter().filter(|foreign| {
+        let foreign = node.unmanaged.iter().filter(|foreign| {
             foreign.program == MpsProgram::Control
                 && foreign.devices.iter().any(|device| device == uuid)
                 && foreign.pipe_directory.value() != Some(&pipe)

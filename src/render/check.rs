@@ -3,15 +3,15 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
+use super::format::{ranges, shortened};
 use super::json::VERSION;
-use super::plan::{ranges, some};
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, OnNode, Shape, ShapeDevice};
 use crate::profile::{Profile, Selector};
 
-/// What a profile makes of a node that is not there; GPUs that become alike are shown together.
+/// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.
 pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
     let mut groups: Vec<Vec<(u32, &Model, Option<&Shape>)>> = Vec::new();
@@ -64,7 +64,7 @@ pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
     out
 }
 
-/// Whether the same becomes of both, whatever their devices are called.
+/// True if both have the same result, apart from the names of devices.
 fn alike(a: (u32, &Model, Option<&Shape>), b: (u32, &Model, Option<&Shape>)) -> bool {
     let nameless = |shape: Option<&Shape>| {
         let mut shape = shape.cloned();
@@ -104,7 +104,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
                 .map_or_else(String::new, ToString::to_string),
             device.settings.server.to_string(),
             format!("{}%", device.settings.active_thread_percentage),
-            some(&names),
+            shortened(&names),
         ]);
     }
     table.within(width)
@@ -122,7 +122,7 @@ fn heading(profile: &Profile, block: usize) -> String {
     format!("line {}: {select}", profile.source.line(span))
 }
 
-/// Each block on each model it can meet.
+/// Formats the result of each block on each model that it can select.
 pub(super) fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
@@ -164,7 +164,7 @@ pub(super) fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
     out
 }
 
-/// Models that a block names and that cannot be judged. One that selects all GPUs names none.
+/// Returns the models that a block names and that the catalog cannot judge. A block that selects all GPUs names none.
 fn unjudged(profile: &Profile, block: usize) -> impl Iterator<Item = &'static Incomplete> {
     let select = &profile.blocks[block].select;
     catalog::incomplete().iter().filter(move |model| {
@@ -186,7 +186,7 @@ fn in_short(refusal: &Refusal) -> String {
     }
 }
 
-/// The same as [`node`] for programs.
+/// Returns the content of [`node`] as JSON.
 pub(super) fn node_json(profile: &Profile, judged: &Result<OnNode, Refusal>) -> Value {
     let on_node = match judged {
         Ok(on_node) => on_node,
@@ -230,7 +230,7 @@ fn devices_json(shape: &Shape) -> Vec<Value> {
     shape.devices.iter().map(device).collect()
 }
 
-/// The same as [`fleet`] for programs.
+/// Returns the content of [`fleet`] as JSON.
 pub(super) fn fleet_json(profile: &Profile, judged: &[BlockOnModel]) -> Value {
     let blocks: Vec<Value> = judged
         .chunk_by(|a, b| a.block == b.block)

@@ -5,17 +5,17 @@ use serde::Serialize;
 
 use crate::host::steers;
 
-/// The form of `--json`: it only grows; a change that breaks readers raises it.
+/// The version of `--json`. The format only grows; a change that breaks readers raises it.
 pub(super) const VERSION: u32 = 1;
 
-/// A value as a person can read it too, with a newline at its end.
+/// Formats a value as indented JSON with a newline at its end.
 pub(super) fn pretty(value: &impl Serialize) -> Result<String> {
     let mut text = spelled(&serde_json::to_string_pretty(value)?);
     text.push('\n');
     Ok(text)
 }
 
-/// JSON with everything spelled out that could steer a terminal: it stands in strings alone, where that is allowed.
+/// Escapes everything in JSON that could control a terminal: it occurs in strings alone, where escapes are allowed.
 pub(super) fn spelled(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,11 +1,11 @@
-//! Whose work is about to be ended.
+//! The clients that a kill terminates.
 
 use std::fmt::Write as _;
 
-use super::words::count;
+use super::format::count;
 use crate::plan::Kill;
 
-/// Who is ended, what that means, and how many go on.
+/// Lists these clients, describes the effect, and counts the clients that go on.
 pub(super) fn text(kill: &Kill, signal: Option<&str>) -> String {
     let number = kill.victims.len();
     let clients = count(number, "client");

@@ -3,12 +3,12 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
+use super::format::gib;
 use super::json::VERSION;
 use super::table::{Column, Table};
-use super::words::gib;
 use crate::node::{Device, Gpu, Node};
 
-/// GPUs, and under each its slice map and MIG devices.
+/// Formats the GPUs, and under each its slice map and MIG devices.
 pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
     let mut out = String::new();
     if node.gpus.is_empty() {
@@ -88,7 +88,7 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
     table.within(width)
 }
 
-/// GPU instances without a compute instance: invisible to CUDA, and in the way.
+/// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
 fn without_compute(gpu: &Gpu) -> String {
     gpu.instances
         .iter()
@@ -155,7 +155,7 @@ fn indent(text: &str) -> String {
     })
 }
 
-/// The same for programs.
+/// Returns the same as JSON.
 pub(super) fn json(node: &Node) -> Value {
     let gpus: Vec<Value> = node
         .gpus

@@ -3,46 +3,46 @@ use std::fmt::Write as _;
 use console::style;
 use jiff::civil::{Date, DateTime};
 
-use super::words::{broken, harmless};
+use super::format::{escaped, wrapped};
 use crate::logs::{Entry, Sessions};
 use crate::mps::{Kind, LogFile, LogLine};
 
-/// A line is shown up to so many characters: whoever may write into a log may write a line without end.
+/// The most characters of a line that are shown: a client may write lines without end.
 const LONGEST: usize = 4096;
 
-/// What stands before a line's text: mark, time, file and process id, with blanks between them.
+/// Width of the columns before a line's text: mark, time, file and process id, separated by blanks.
 const HEAD: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
 
-/// A line's text gets so much room, however narrow the terminal is.
+/// The least width of a line's text, however narrow the terminal is.
 const LEAST: usize = 20;
 
-/// How the lines of a daemon's logs are shown: it remembers what it has shown and explained.
+/// Formats the lines of a daemon's logs, and remembers what it has shown and explained.
 #[derive(Debug)]
 pub struct LogView {
-    /// The terminal's width; `None` where nobody sits before one: then every line has its date, and none is broken.
+    /// The terminal's width; `None` without a terminal: then every line has its date, and none is wrapped.
     width: Option<usize>,
     day: Option<Date>,
-    /// What lines that were shown mean, each once.
+    /// The meanings of the lines shown, each once.
     meanings: Vec<Explained>,
-    /// Whether sessions were put together.
+    /// True if sessions were merged.
     has_sessions: bool,
-    /// Whether that was said.
+    /// True if that was explained.
     said_sessions: bool,
 }
 
-/// What a kind of line means.
+/// The meaning of a kind of line.
 #[derive(Debug)]
 struct Explained {
     kind: Kind,
     why: &'static str,
-    /// One that says it.
+    /// An example.
     text: Box<str>,
     times: usize,
     is_said: bool,
 }
 
 impl LogView {
-    /// A view of that width.
+    /// Returns a view of this width.
     pub(super) fn new(width: Option<usize>) -> Self {
         Self {
             width,
@@ -53,7 +53,7 @@ impl LogView {
         }
     }
 
-    /// These lines and sessions.
+    /// Formats these lines and sessions.
     pub(super) fn text(&mut self, entries: &[Entry]) -> String {
         let mut text = String::new();
         for entry in entries {
@@ -77,7 +77,7 @@ impl LogView {
             (_, Some(tag)) => format!("({tag}) "),
         };
         let said = format!("{written_by}{}", line.text.trim_end());
-        // A line without a head was written with the one before it.
+        // A line without a head belongs to the one before it.
         let at = line.at.filter(|_| line.tag.is_some());
         self.row(meaning.kind, at, line.file, line.pid, &said, text);
     }
@@ -142,7 +142,7 @@ impl LogView {
         let said = shortened(said);
         let parts = match self.width {
             None => vec![said],
-            Some(width) => broken(&said, width.saturating_sub(HEAD).max(LEAST)),
+            Some(width) => wrapped(&said, width.saturating_sub(HEAD).max(LEAST)),
         };
         for (nth, part) in parts.into_iter().enumerate() {
             let said = match kind {
@@ -177,8 +177,8 @@ impl LogView {
         }
     }
 
-    /// What is to be known about the lines shown since the last call, each meaning once; nothing where everything
-    /// was said. What is worst comes last, where the eye is.
+    /// Explains the lines shown since the last call, each meaning once; empty if all were explained. The worst comes
+    /// last, next to the prompt.
     pub(super) fn explanation(&mut self) -> String {
         let mut text = String::new();
         if self.has_sessions && !self.said_sessions {
@@ -194,7 +194,7 @@ impl LogView {
                     1 => String::new(),
                     times => format!(" ({times} times)"),
                 };
-                let said = harmless(&known.text);
+                let said = escaped(&known.text);
                 let said = console::truncate_str(&said, 60, "…");
                 let mark = mark_for_stderr(kind);
                 let _ = writeln!(text, "{mark}{said}{times}\n    {}", known.why);
@@ -205,7 +205,7 @@ impl LogView {
     }
 }
 
-/// What tells a line's kind without colours.
+/// Returns the mark that tells a line's kind without colours.
 const fn sign(kind: Kind) -> &'static str {
     match kind {
         Kind::Fault => "!! ",
@@ -232,16 +232,16 @@ fn mark_for_stderr(kind: Kind) -> String {
     }
 }
 
-/// The text with nothing in it that steers the terminal, and an end.
+/// Escapes the text and limits its length.
 fn shortened(said: &str) -> String {
     let length = said.chars().count();
     if length <= LONGEST {
-        return harmless(said).into_owned();
+        return escaped(said).into_owned();
     }
     let first: String = said.chars().take(LONGEST).collect();
     format!(
         "{}… ({} more characters)",
-        harmless(&first),
+        escaped(&first),
         length - LONGEST
     )
 }

@@ -3,10 +3,10 @@ use serde::Serialize;
 use super::json::spelled;
 use crate::mps::{Kind, LogLine};
 
-/// A line for a program.
+/// A line of a log.
 #[derive(Serialize)]
 struct JsonLine<'a> {
-    /// In the machine's own time; a line without a head has that of the line before it.
+    /// In local time; a line without a head has the time of the line before it.
     time: Option<String>,
     file: &'static str,
     tag: Option<&'a str>,
@@ -16,7 +16,7 @@ struct JsonLine<'a> {
     meaning: Option<&'static str>,
 }
 
-/// These lines for a program, an object each.
+/// Formats these lines as JSON, one object each.
 pub(super) fn of(lines: &[LogLine]) -> serde_json::Result<String> {
     let mut text = String::new();
     for line in lines {

@@ -1,13 +1,15 @@
-//! What a person or a program is shown: tables, JSON, progress, questions.
+//! The output of commands: tables, JSON, progress, questions.
 
-mod beside;
 mod check;
+mod consequences;
+mod format;
 mod json;
 mod kill;
 mod list;
 mod logs;
 mod logs_json;
 mod models;
+mod output;
 mod pager;
 mod plan;
 mod plan_json;
@@ -17,9 +19,10 @@ mod screen;
 mod status;
 mod table;
 mod ui;
-mod words;
+mod unmanaged;
 
 pub use logs::LogView;
+pub use output::{error, note};
 pub use screen::{Key, Screen, restore_terminal};
 pub use status::StatusColumn;
-pub use ui::{Consent, NoConsent, Ui, error, note};
+pub use ui::{Consent, NoConsent, Ui};

@@ -6,7 +6,7 @@ use super::json::VERSION;
 use super::table::{Column, Table};
 use crate::catalog::{Evidence, Incomplete, Model};
 
-/// Every model, and those of which too little is known.
+/// Formats every model, and those with incomplete data.
 pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("MODEL", 0),
@@ -61,7 +61,7 @@ fn products(names: &[String]) -> String {
     }
 }
 
-/// Its profiles by the shortest names that mean them.
+/// Returns a model's profiles by their shortest names.
 fn short_profiles(model: &Model) -> Vec<String> {
     let offers = model.offers();
     let names = offers.iter().map(|offer| {
@@ -76,7 +76,7 @@ fn short_profiles(model: &Model) -> Vec<String> {
     names.map(|name| name.to_string()).collect()
 }
 
-/// The same for programs.
+/// Returns the same as JSON.
 pub(super) fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
     let complete: Vec<Value> = models
         .iter()

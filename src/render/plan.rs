@@ -2,15 +2,14 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::beside;
-use super::words::count;
-use crate::apply::Allowed;
+use super::format::{count, ranges, shortened};
+use super::unmanaged;
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, GpuPlan, ModeChange, Plan, Start, Step};
 
-/// What will happen, GPU by GPU; GPUs that are treated alike are shown together.
+/// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
 pub(super) fn text(plan: &Plan) -> String {
     let mut out = String::new();
     let mut groups: Vec<Vec<&GpuPlan>> = Vec::new();
@@ -30,12 +29,12 @@ pub(super) fn text(plan: &Plan) -> String {
             let _ = writeln!(out, "  {line}");
         }
     }
-    out.push_str(&beside::text(plan));
+    out.push_str(&unmanaged::text(plan));
     out.push_str(&ended(plan));
     out
 }
 
-/// The clients that are not waited for.
+/// Lists the clients that are terminated.
 fn ended(plan: &Plan) -> String {
     let forced = plan.stops().filter(|stop| stop.patience != Patience::Idle);
     let clients: Vec<String> = forced
@@ -49,7 +48,7 @@ fn ended(plan: &Plan) -> String {
     }
 }
 
-/// Whether the same happens to both, whatever their devices are called.
+/// True if both get the same changes, apart from the names of devices.
 fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
     a.product == b.product
         && a.before == b.before
@@ -94,19 +93,25 @@ fn heading(group: &[&GpuPlan]) -> String {
     format!("GPU {}  {}", ranges(&indices), first.product)
 }
 
-/// `0-3,6`
-pub(super) fn ranges(indices: &[u32]) -> String {
-    indices
-        .chunk_by(|a, b| a + 1 == *b)
-        .map(|run| match run {
-            [one] => one.to_string(),
-            _ => format!("{}-{}", run[0], run[run.len() - 1]),
-        })
-        .collect::<Vec<_>>()
-        .join(",")
+/// Returns a line for each kind of change and its reason.
+fn lines(group: &[&GpuPlan]) -> Vec<String> {
+    let mut lines = removals(group);
+    let first = group[0];
+    for step in &first.steps {
+        if let Action::SwitchMig { on } = step.action {
+            let verb = if on { "+ enable" } else { "- disable" };
+            lines.push(format!("{verb} MIG mode ({})", step.because));
+        }
+    }
+    lines.extend(additions(group));
+    if first.to_be_continued {
+        let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
+        lines.push(rest.to_owned());
+    }
+    lines
 }
 
-fn lines(group: &[&GpuPlan]) -> Vec<String> {
+fn removals(group: &[&GpuPlan]) -> Vec<String> {
     let steps = &group[0].steps;
     let mut lines = daemons(group, "- stop", |action| match action {
         Action::Stop(stop) if stop.alive && stop.means != Means::Heal => Some(&stop.name),
@@ -136,22 +141,17 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
             _ => None,
         },
     ));
-    lines.extend(listed(
-        "- destroy",
-        steps.iter().filter_map(|step| destroyed(step, steps)),
-    ));
-    for step in steps {
-        if let Action::SwitchMig { on } = step.action {
-            let verb = if on { "+ enable" } else { "- disable" };
-            lines.push(format!("{verb} MIG mode ({})", step.because));
-        }
-    }
-    lines.extend(listed(
-        "+ create",
-        steps.iter().filter_map(|step| created(step, steps)),
-    ));
+    let destroyed = steps.iter().filter_map(|step| destroyed(step, steps));
+    lines.extend(listed("- destroy", destroyed));
+    lines
+}
+
+fn additions(group: &[&GpuPlan]) -> Vec<String> {
+    let steps = &group[0].steps;
+    let created = steps.iter().filter_map(|step| created(step, steps));
+    let mut lines = listed("+ create", created);
     lines.extend(group[0].compute_mode.map(mode));
-    // Its daemon goes on.
+    // A daemon whose hung server is killed goes on.
     let is_healed = |start: &Start| {
         group.iter().flat_map(|gpu| &gpu.steps).any(|step| {
             matches!(&step.action, Action::Stop(stop) if stop.name == start.name && stop.means == Means::Heal)
@@ -174,24 +174,20 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
             _ => None,
         },
     ));
-    if group[0].to_be_continued {
-        let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
-        lines.push(rest.to_owned());
-    }
     lines
 }
 
-/// Programs outside MPS feel it: none computes on a GPU that one process has to itself.
+/// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
 fn mode(change: ModeChange) -> String {
-    let shall = compute_mode_in_words(change.shall);
+    let wanted = compute_mode_in_words(change.shall);
     if change.is_for_a_daemon() {
-        format!("~ set compute mode to {shall}: MPS alone computes (given back by down)")
+        format!("~ set compute mode to {wanted}: MPS alone computes (given back by down)")
     } else {
-        format!("~ set compute mode back to {shall} (as before its daemon)")
+        format!("~ set compute mode back to {wanted} (as before its daemon)")
     }
 }
 
-/// Instances that go or come for the same reason, on one line. What the profile asks for needs none.
+/// Puts instances with the same reason on one line. Those of the profile have none.
 fn listed<'a>(verb: &str, items: impl Iterator<Item = (&'a str, String)>) -> Vec<String> {
     let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
     for (because, item) in items {
@@ -209,7 +205,7 @@ fn listed<'a>(verb: &str, items: impl Iterator<Item = (&'a str, String)>) -> Vec
         .collect()
 }
 
-/// What goes. That a GPU instance's compute instances go with it needs no saying.
+/// Describes an instance that is destroyed; none if its GPU instance is, too.
 fn destroyed<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
     let goes = |instance: &Placement| {
         steps.iter().any(|other| {
@@ -228,7 +224,7 @@ fn destroyed<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
     Some((&step.because, what))
 }
 
-/// What is made. The compute instance that every new GPU instance needs goes without saying.
+/// Describes an instance that is created; none for the full compute instance of a new GPU instance.
 fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
     match &step.action {
         Action::CreateGpuInstance {
@@ -253,14 +249,13 @@ fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
     }
 }
 
-/// Daemons that are started or ended for the same reason, on one line.
+/// Puts daemons with the same reason on one line.
 fn daemons(
     group: &[&GpuPlan],
     verb: &str,
     name: impl Fn(&Action) -> Option<&String>,
 ) -> Vec<String> {
-    // They start in the order in which their devices come to be; a reader wants them from left to
-    // right.
+    // They start in the order in which their devices are created, and are shown from left to right.
     let place = |action: &Action| match action {
         Action::Start(start) => Some(start.place),
         _ => None,
@@ -289,105 +284,8 @@ fn daemons(
             format!(
                 "{verb} {} ({reason}): {}",
                 count(names.len(), "daemon"),
-                some(&names)
+                shortened(&names)
             )
         })
         .collect()
-}
-
-/// A few names, and the last one.
-pub(super) fn some(names: &[&str]) -> String {
-    match names {
-        [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
-        _ => names.join(", "),
-    }
-}
-
-/// Whom a plan disturbs, and what keeps it from being carried out; empty where there is neither.
-pub(super) fn consequences(plan: &Plan) -> String {
-    let mut out = String::new();
-    let clients: Vec<_> = plan.clients().collect();
-    if !clients.is_empty() {
-        let _ = writeln!(
-            out,
-            "\n{} would be disturbed ({} refuses, unless --drain lets them end or --force ends them):",
-            count(clients.len(), "client"),
-            if plan.restarts() > 0 { "restart" } else { "up" },
-        );
-    }
-    for client in clients {
-        let _ = writeln!(out, "  {client}");
-    }
-    let kept: Vec<_> = plan.keep().collect();
-    if !kept.is_empty() {
-        let (s, their) = if kept.len() == 1 {
-            ("s", "it")
-        } else {
-            ("", "they")
-        };
-        let _ = writeln!(
-            out,
-            "\n{} keep{s} what {their} started with: the settings are for programs that start afterwards:",
-            count(kept.len(), "client")
-        );
-    }
-    for client in kept {
-        let _ = writeln!(out, "  {client}");
-    }
-    let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();
-    for gpu in &plan.gpus {
-        let Some(due) = gpu.due.as_deref() else {
-            continue;
-        };
-        match dues.iter_mut().find(|(other, _)| *other == due) {
-            Some((_, gpus)) => gpus.push(gpu.index),
-            None => dues.push((due, vec![gpu.index])),
-        }
-    }
-    for (due, gpus) in dues {
-        let _ = writeln!(out, "\nGPU {}: {due}", ranges(&gpus));
-    }
-    let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
-    let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
-    for obstacle in obstacles.chain(unasked) {
-        let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
-    }
-    out
-}
-
-/// What a plan ends or destroys, as one phrase; empty where it does neither.
-pub(super) fn disturbances(plan: &Plan, allowed: Allowed) -> String {
-    let mut phrases = Vec::new();
-    let again = plan.restarts();
-    let stopped = plan.interrupts().len() - again;
-    let clients = plan.ended_clients().count();
-    if clients > 0 {
-        phrases.push(format!("end {}", count(clients, "client")));
-    }
-    // The plan shown above has the names; a question is short.
-    for (verb, daemons) in [("stop", stopped), ("restart", again)] {
-        if daemons > 0 {
-            phrases.push(format!("{verb} {}", count(daemons, "daemon")));
-        }
-    }
-    let destroys = plan.destroys();
-    match destroys.as_slice() {
-        [] => {}
-        [one] => phrases.push(format!("destroy {one}")),
-        _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
-    }
-    // Off may leave a GPU in need of a reset; on is what partitioning it means.
-    let off = plan.switches(&[false]);
-    if !off.is_empty() {
-        phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
-    }
-    let switched = plan.switches(&[true, false]);
-    if allowed.reset && !switched.is_empty() {
-        phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
-    }
-    match phrases.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, before)) => format!("{} and {last}", before.join(", ")),
-        None => String::new(),
-    }
 }

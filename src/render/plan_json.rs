@@ -1,4 +1,4 @@
-//! A plan for a program.
+//! Plans as JSON.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -6,16 +6,14 @@ use serde_json::{Value, json};
 use super::json::VERSION;
 use crate::geometry::{ComputeChoice, SliceMap};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Step};
+use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Set, Start, Step};
 
-/// What `up` came to. `changed` comes last.
+/// The outcome of a change. `changed` comes last.
 #[derive(Serialize)]
 pub(super) struct Outcome {
-    /// What was carried out.
     pub(super) plan: Value,
-    /// What is there now.
+    /// The status after the change.
     pub(super) status: Value,
-    /// Whether anything was changed.
     pub(super) changed: bool,
 }
 
@@ -111,30 +109,8 @@ fn step(step: &Step) -> Value {
                 },
             }),
         ),
-        Action::Start(start) => (
-            "start-daemon",
-            json!({
-                "device": start.name,
-                "serve": start.serve(),
-                "beside": start.beside.iter().map(|daemon| json!({
-                    "pid": daemon.pid.0,
-                    "user": daemon.user,
-                    "pipe_directory": daemon.pipe_directory.value(),
-                })).collect::<Vec<_>>(),
-            }),
-        ),
-        Action::Set(set) => (
-            "set",
-            json!({
-                "device": set.name,
-                "changes": set.changes.iter().map(|change| json!({
-                    "key": change.key,
-                    "is": change.is,
-                    "shall": change.shall,
-                })).collect::<Vec<_>>(),
-                "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
-            }),
-        ),
+        Action::Start(start) => ("start-daemon", start_fields(start)),
+        Action::Set(set) => ("set", set_fields(set)),
         Action::StartServer(server) => ("start-server", json!({ "device": server.name })),
         Action::EndStray(stray) => (
             "end-stray-server",
@@ -144,4 +120,34 @@ fn step(step: &Step) -> Value {
     fields["action"] = action.into();
     fields["because"] = step.because.as_str().into();
     fields
+}
+
+fn start_fields(start: &Start) -> Value {
+    let unmanaged = start.beside.iter().map(|daemon| {
+        json!({
+            "pid": daemon.pid.0,
+            "user": daemon.user,
+            "pipe_directory": daemon.pipe_directory.value(),
+        })
+    });
+    json!({
+        "device": start.name,
+        "serve": start.serve(),
+        "beside": unmanaged.collect::<Vec<_>>(),
+    })
+}
+
+fn set_fields(set: &Set) -> Value {
+    let changes = set.changes.iter().map(|change| {
+        json!({
+            "key": change.key,
+            "is": change.is,
+            "shall": change.shall,
+        })
+    });
+    json!({
+        "device": set.name,
+        "changes": changes.collect::<Vec<_>>(),
+        "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
+    })
 }

@@ -1,5 +1,6 @@
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::output::note;
 use crate::apply::Progress;
 use crate::plan::{Action, Plan};
 
@@ -29,7 +30,7 @@ impl Progress for Bar {
     }
 
     fn note(&self, what: &str) {
-        self.bar.suspend(|| super::note(what));
+        self.bar.suspend(|| note(what));
     }
 }
 

@@ -5,16 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dialoguer::theme::{SimpleTheme, Theme};
 
-/// Whether the cursor stands behind a question.
+/// True while the cursor is behind a question.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Asks for a line, in dialoguer's form; `None` where the input ends.
+/// Asks for a line, in dialoguer's form; `None` if the input ends.
 ///
-/// The terminal makes the line, and not dialoguer's `Input`: that takes no notice of Ctrl-D, and what is typed next as
-/// the answer.
-///
-/// # Errors
-/// The system's.
+/// The terminal edits the line, and not dialoguer's `Input`: that ignores Ctrl-D, and takes what is typed next as the
+/// answer.
 pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
     let mut prompt = String::new();
     SimpleTheme
@@ -28,7 +25,7 @@ pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
     let read = io::stdin().lock().read_until(b'\n', &mut answer);
     let is_line = answer.ends_with(b"\n");
     if is_line {
-        // The terminal has ended it.
+        // The terminal has moved to the next line.
         ASKED.store(false, Ordering::SeqCst);
     }
     end_question();
@@ -36,10 +33,10 @@ pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
     Ok(is_line.then(|| String::from_utf8_lossy(&answer).trim().to_owned()))
 }
 
-/// Ends the line of a question that has no answer: what is written next begins in one of its own, whoever writes it.
+/// Ends the line of a question without an answer, so that the next message starts a line of its own.
 pub(super) fn end_question() {
     if ASKED.swap(false, Ordering::SeqCst) {
-        // Nobody can be told that standard error is closed.
+        // If standard error is closed, there is nowhere to report it.
         let _ = writeln!(io::stderr());
     }
 }

@@ -1,4 +1,4 @@
-//! A terminal that is drawn over again and again, and is given back as it was.
+//! A full-screen view that is redrawn, and restores the terminal when it ends.
 
 use std::io::{self, Write, stdout};
 use std::sync::Once;
@@ -18,34 +18,31 @@ use super::question::end_question;
 use super::status::{self, Marks, StatusColumn, StatusView};
 use crate::node::Node;
 
-/// Whether the terminal is ours now.
+/// True while the view has the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// A terminal in the form that this program draws on; dropping it gives it back.
+/// A full-screen view. Dropping it restores the terminal.
 #[derive(Debug)]
 pub struct Screen {
     marks: Marks,
-    /// The first line that is shown of a text that is longer than the screen.
+    /// The first line that is shown if the text is longer than the screen.
     first: usize,
     text: String,
 }
 
-/// What whoever sits before it wants.
+/// The request of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Nothing: the time is over.
+    /// Nothing within the time.
     Nothing,
-    /// The end.
+    /// To quit.
     Quit,
-    /// The end, by Ctrl-C.
+    /// To quit, with Ctrl-C.
     Interrupt,
 }
 
 impl Screen {
-    /// Takes the terminal. It is given back at a panic too, before its message is shown.
-    ///
-    /// # Errors
-    /// The system's, where there is no terminal.
+    /// Takes the terminal. A panic restores it before its message is shown.
     pub fn take() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -66,11 +63,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows the servers and clients of these devices, under a line of its own, with what has changed
-    /// since the last time marked.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Shows the status of these devices under a head line, with changed lines marked.
     pub fn status(
         &mut self,
         head: &str,
@@ -86,16 +79,13 @@ impl Screen {
         self.draw()
     }
 
-    /// Says why there is nothing new to show.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Shows the reason why there is no new status.
     pub fn trouble(&mut self, head: &str, trouble: &str) -> io::Result<()> {
         self.text = format!("{head}\n\n{trouble}\n");
         self.draw()
     }
 
-    /// Writes as much of the text as there is room for, over what is there.
+    /// Draws as much of the text as fits.
     fn draw(&mut self) -> io::Result<()> {
         let (width, height) = size()?;
         let room = usize::from(height.saturating_sub(1)).max(1);
@@ -121,10 +111,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Waits for a key that ends it, at most until then; others scroll.
-    ///
-    /// # Errors
-    /// The system's.
+    /// Waits until then for a key that quits; other keys scroll.
     pub fn wait(&mut self, until: Instant) -> io::Result<Key> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -143,7 +130,7 @@ impl Screen {
                     KeyCode::PageUp => self.scroll(-10)?,
                     _ => {}
                 },
-                // The next look fills the new size; until then what is there is cut.
+                // The next status has the new size; until then the old one is cut.
                 Event::Resize(..) => self.draw()?,
                 _ => {}
             }
@@ -165,18 +152,18 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back as it was, if it was taken, and at the beginning of a line: also for whoever ends the program
-/// from elsewhere.
+/// Restores the terminal if the view has it, and moves the cursor to the start of a line. Also called when the program
+/// exits elsewhere.
 pub fn restore_terminal() {
     end_question();
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // Nobody can be told, and the other half may still work.
+        // A failure cannot be reported, and the other half may still work.
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         let _ = terminal::disable_raw_mode();
     }
 }
 
-/// The terminal's columns and rows. A new pseudo-terminal that nobody has measured has 0 of both.
+/// Returns the terminal's columns and rows. A new pseudo-terminal without a size has 0 of both.
 fn size() -> io::Result<(u16, u16)> {
     let or = |size: u16, usual| if size == 0 { usual } else { size };
     let (columns, rows) = terminal::size()?;

@@ -3,22 +3,21 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table as Comfy, presets};
 use console::{measure_text_width, style};
 
-use super::words::broken;
+use super::format::wrapped;
 
-/// A table of plain columns that fits the terminal by leaving columns out, never by breaking cells:
-/// a UUID that is cut in two cannot be copied.
+/// A table that fits the terminal by leaving columns out, never by breaking cells: half a UUID cannot be copied.
 pub(super) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
 }
 
-/// One column.
+/// A column of a table.
 pub(super) struct Column {
     title: &'static str,
     right: bool,
     /// Columns with higher ranks are left out first; rank 0 stays.
     rank: u8,
-    /// Whether what it says changes with nothing but time.
+    /// True if its cells change with time alone.
     is_restless: bool,
 }
 
@@ -41,7 +40,7 @@ impl Column {
         }
     }
 
-    /// It changes with nothing but time.
+    /// Marks it as changing with time alone.
     pub(super) const fn restless(self) -> Self {
         Self {
             is_restless: true,
@@ -49,13 +48,13 @@ impl Column {
         }
     }
 
-    /// It is never left out.
+    /// Marks it as never left out.
     pub(super) const fn kept(self) -> Self {
         Self { rank: 0, ..self }
     }
 }
 
-/// Between two columns.
+/// The gap between two columns.
 const GAP: usize = 2;
 
 impl Table {
@@ -71,7 +70,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// What each row says, but for what changes with time alone.
+    /// Returns the text of each row without the columns that change with time alone.
     pub(super) fn essences(&self) -> Vec<String> {
         let lasting = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.columns);
@@ -82,7 +81,7 @@ impl Table {
         self.rows.iter().map(lasting).collect()
     }
 
-    /// The table in at most `width` characters, and the titles of the columns left out for it.
+    /// Formats the table in at most `width` characters; also returns the titles of the columns left out.
     pub(super) fn fit(&self, width: usize) -> (String, Vec<&'static str>) {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
@@ -117,13 +116,13 @@ impl Table {
         (self.draw(&shown), left_out)
     }
 
-    /// The same, with a remark under it that names the columns left out.
+    /// Formats the table, with a line under it that names the columns left out.
     pub(super) fn within(&self, width: usize) -> String {
         let (mut text, left_out) = self.fit(width);
         if !left_out.is_empty() {
             let left_out = left_out.join(", ").to_lowercase();
             let remark = format!("(not shown for want of room: {left_out}; --json has everything)");
-            for line in broken(&remark, width) {
+            for line in wrapped(&remark, width) {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }

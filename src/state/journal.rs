@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{Host, Pid, StartTime, Unit, bounded};
 
-/// `journal.json`: a change under way. One that is found with its writer gone was killed.
+/// `journal.json`: a change in progress. If its process has exited, the change was killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Journal {
-    /// The writer's command line.
+    /// The command line of the process.
     pub command: String,
-    /// When it began.
+    /// The time at which the change started.
     pub since: Timestamp,
-    /// The writer.
+    /// The process.
     pub pid: Pid,
-    /// With the id, its identity.
+    /// Identifies the process together with the pid.
     pub start_time: StartTime,
-    /// The boot it ran in: after another, units have been started by systemd.
+    /// The boot in which it ran: after the next boot, systemd has started the units.
     pub boot_id: String,
-    /// Monitoring units that it has stopped, or was about to, and that must be started again.
+    /// Monitoring units that it stopped, or was about to, and that must be started again.
     pub units: Vec<Unit>,
-    /// What it has taken away, or was about to.
+    /// GPU instances that it destroyed, or was about to.
     pub taken: Vec<Taken>,
 }
 
-/// A GPU instance that a change takes away.
+/// A GPU instance that a change destroys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Taken {
@@ -36,12 +36,12 @@ pub struct Taken {
     pub profile: ProfileId,
     /// Its profile's name.
     pub name: String,
-    /// Where it lay.
+    /// Its placement.
     pub placement: Placement,
 }
 
 impl Journal {
-    /// Whether its writer has ended.
+    /// True if its process has exited.
     pub fn is_of_the_dead(&self, host: &Host) -> bool {
         let writer = host.process(self.pid);
         writer.is_none_or(|writer| writer.started != self.start_time)

@@ -2,22 +2,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Placement, ProfileId};
 
-/// What a device is matched by from one boot to the next: a MIG UUID is opaque and may change.
+/// Identifies a device across boots: a MIG UUID is opaque and may change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceKey {
     /// The GPU's UUID.
     pub gpu: String,
-    /// The part of it; `None` for the whole.
+    /// The compute instance; `None` for the whole GPU.
     pub instance: Option<InstanceKey>,
 }
 
-/// A compute instance's place.
+/// The profile and placements of a compute instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceKey {
     /// The GPU instance's profile.
     pub profile: ProfileId,
-    /// Where the GPU instance lies.
+    /// The GPU instance's placement.
     pub placement: Placement,
-    /// Where the compute instance lies in it, in compute slices.
+    /// The compute instance's placement, in compute slices.
     pub compute: Placement,
 }

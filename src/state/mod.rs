@@ -2,6 +2,7 @@
 
 mod journal;
 mod key;
+mod leftovers;
 mod record;
 mod run_dir;
 

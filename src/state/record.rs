@@ -6,32 +6,31 @@ use crate::geometry::{Placement, ProfileId};
 use crate::host::{Host, Pid, Process, StartTime, Uid};
 use crate::settings::Settings;
 
-/// `device.json`: what mig-mps made for one device.
+/// `device.json`: the state of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceRecord {
     /// The device's name.
     pub name: String,
-    /// What it is matched by.
+    /// Its identity across boots.
     pub key: DeviceKey,
-    /// Its UUID when the daemon was started: the directory is called so.
+    /// Its UUID when the daemon was started, and the name of the directory.
     pub uuid: String,
-    /// How its daemon serves; `serve` is always said.
+    /// The settings of its daemon; `serve` is always set.
     pub settings: Settings,
-    /// The keys of them that `mig-mps set` has set, which no profile says.
+    /// The keys of the settings that `mig-mps set` changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_hand: Vec<String>,
-    /// The compute mode that the GPU had before this daemon was given another, by NVML's number; the
-    /// daemon's end gives it back.
+    /// The GPU's compute mode before this daemon changed it, by NVML's number. It is restored when the daemon stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode_before: Option<u32>,
-    /// The control daemon; `None` until it has been seen to hold its lock.
+    /// The control daemon; `None` until it holds its lock.
     pub daemon: Option<DaemonId>,
-    /// Whether everything was set, started and read back. An interrupted start leaves it false.
+    /// True once everything was set, started and read back. An interrupted start leaves it false.
     pub finished: bool,
-    /// The boot it was started in.
+    /// The boot in which it was started.
     pub boot_id: String,
-    /// When it was started.
+    /// The time at which it was started.
     pub since: Timestamp,
 }
 
@@ -41,18 +40,18 @@ pub struct DeviceRecord {
 pub struct DaemonId {
     /// Its process id.
     pub pid: Pid,
-    /// When that process started, in clock ticks since boot.
+    /// The start time of that process, in clock ticks since boot.
     pub start_time: StartTime,
-    /// Its user. Records of earlier versions do not say.
+    /// Its user; `None` in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Uid>,
-    /// The pid namespace in which the process has that id. Records of earlier versions do not say.
+    /// The pid namespace of the process id; `None` in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<u64>,
 }
 
 impl DaemonId {
-    /// The identity of a process that runs now.
+    /// Returns the identity of a running process.
     pub fn of(process: &Process, host: &Host) -> Self {
         Self {
             pid: process.pid,
@@ -62,18 +61,18 @@ impl DaemonId {
         }
     }
 
-    /// True if a process is the one that was recorded.
+    /// True if this is the recorded process.
     pub fn is(&self, process: &Process) -> bool {
         let is_users = self.user.is_none() || self.user == process.owner();
         process.pid == self.pid && process.started == self.start_time && is_users
     }
 
-    /// The process, if it still runs and can be seen.
+    /// Returns the process if it still runs and can be seen.
     pub fn running(&self, host: &Host) -> Option<Process> {
         host.process(self.pid).filter(|process| self.is(process))
     }
 
-    /// True if the process may run and cannot be seen: it is of another pid namespace, or `/proc` hides it.
+    /// True if the process may run and cannot be seen: it is in another pid namespace, or `/proc` hides it.
     pub fn is_hidden(&self, host: &Host) -> bool {
         let own = host.pid_namespace();
         let is_elsewhere =
@@ -82,15 +81,15 @@ impl DaemonId {
     }
 }
 
-/// `node.json`: what mig-mps did to the node as a whole.
+/// `node.json`: the state of the node as a whole.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NodeFile {
-    /// The applied profile's own name or path.
+    /// The name or path of the applied profile.
     pub profile: Option<String>,
-    /// The boot of `created`: instances vanish with it.
+    /// The boot in which `created` were made: instances do not survive a boot.
     pub boot_id: String,
-    /// The instances mig-mps made and has not destroyed.
+    /// The instances that mig-mps made and has not destroyed.
     #[serde(default)]
     pub created: Vec<Created>,
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
@@ -106,9 +105,9 @@ pub struct Created {
     pub gpu: String,
     /// The GPU instance's profile.
     pub profile: ProfileId,
-    /// Where the GPU instance lies.
+    /// The GPU instance's placement.
     pub placement: Placement,
-    /// For a compute instance made within somebody else's GPU instance, its place there; `None`
-    /// for the GPU instance itself.
+    /// The placement of a compute instance in a GPU instance that mig-mps did not make; `None` for a whole GPU
+    /// instance.
     pub compute: Option<Placement>,
 }

@@ -1,7 +1,6 @@
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use super::journal::Journal;
 use super::record::{DeviceRecord, NodeFile};
@@ -9,17 +8,17 @@ use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name}
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
-/// How often making a link is tried: a process that removes the last other one also removes their directory.
+/// Attempts to make a link: a process that removes the last other one also removes their directory.
 const TRIES: u32 = 20;
 
-const RECORD: &str = "device.json";
-const NODE: &str = "node.json";
-const JOURNAL: &str = "journal.json";
-const BY_NAME: &str = "by-name";
+pub(super) const RECORD: &str = "device.json";
+pub(super) const NODE: &str = "node.json";
+pub(super) const JOURNAL: &str = "journal.json";
+pub(super) const BY_NAME: &str = "by-name";
 /// The file whose lock allows changes.
 const LOCK: &str = "lock";
-/// What is written beside its place before it is put there.
-const HALF_MADE: &str = "new";
+/// The extension of a file before it is renamed into place.
+pub(super) const HALF_MADE: &str = "new";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
 const PUBLIC: u32 = 0o644;
@@ -32,19 +31,18 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// The run directory at `path`, whether or not it is there.
+    /// Returns the run directory at `path`, whether or not it exists.
     pub fn at(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
         }
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes it if it is not there. One of another user is refused.
+    /// Creates the directory if it does not exist. Refuses one of another user.
     pub fn make(&self) -> io::Result<Directory> {
         let directory = Directory::make(&self.path, 0o755)?;
         let owner = directory.stat_self()?.st_uid;
@@ -56,34 +54,34 @@ impl RunDir {
         Err(in_path(&self.path, &error))
     }
 
-    /// The name of the file whose lock allows changes.
+    /// Returns the name of the file whose lock allows changes.
     pub fn lock(&self) -> &'static str {
         LOCK
     }
 
-    /// A device's pipe directory.
+    /// Returns a device's pipe directory.
     pub fn pipe_dir(&self, uuid: &str) -> PathBuf {
         self.path.join(uuid).join("pipe")
     }
 
-    /// The name under which jobs find a device's directory: it survives a reboot that changes UUIDs.
+    /// Returns the link to a device's directory that jobs use: it survives a reboot that changes UUIDs.
     pub fn by_name(&self, name: &str) -> PathBuf {
         self.path.join(BY_NAME).join(name)
     }
 
-    /// Whose it is; `None` if there is none.
+    /// Returns its owner; `None` if it does not exist.
     pub fn owner(&self) -> Option<Uid> {
         let meta = self.open().ok()?.stat_self().ok()?;
         Some(Uid(meta.st_uid))
     }
 
-    /// Opens it. One that somebody else could change is refused.
-    fn open(&self) -> io::Result<Directory> {
+    /// Opens the directory. Refuses one that another user could change.
+    pub(super) fn open(&self) -> io::Result<Directory> {
         Directory::open(&self.path)
     }
 
-    /// Opens it; `None` if there is none.
-    fn open_if_there(&self) -> io::Result<Option<Directory>> {
+    /// Opens the directory; `None` if it does not exist.
+    pub(super) fn open_if_there(&self) -> io::Result<Option<Directory>> {
         match self.open() {
             Ok(directory) => Ok(Some(directory)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -91,7 +89,7 @@ impl RunDir {
         }
     }
 
-    /// Every device record in it, and the reasons why others cannot be read: a record that cannot be understood
+    /// Returns every device record, and the errors of those that cannot be read: a record that cannot be parsed
     /// is not a missing one.
     pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
         let mut records = Vec::new();
@@ -123,7 +121,7 @@ impl RunDir {
         (records, problems)
     }
 
-    /// The record of one device; `None` if there is none.
+    /// Returns the record of one device, if it has one.
     pub fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
         match self.open_if_there()? {
             Some(directory) => record_in(&directory, uuid),
@@ -131,8 +129,8 @@ impl RunDir {
         }
     }
 
-    /// When each file that says what was made, and what is being changed, was last written, with its inode: a file
-    /// is replaced when what it says changes.
+    /// Returns the path, inode and time of each record and of the journal. A file is replaced when its content
+    /// changes.
     pub fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
         let Ok(Some(directory)) = self.open_if_there() else {
             return Vec::new();
@@ -148,47 +146,7 @@ impl RunDir {
         marks
     }
 
-    /// Pipe directories that were put aside because of what their users had put into them.
-    pub fn left(&self) -> Vec<PathBuf> {
-        let left = self
-            .open()
-            .and_then(|directory| directory.child(LEFT))
-            .ok()
-            .flatten();
-        let names = left.and_then(|left| left.names().ok()).unwrap_or_default();
-        let mut left: Vec<PathBuf> = names
-            .iter()
-            .map(|name| self.path.join(LEFT).join(name))
-            .collect();
-        left.sort();
-        left
-    }
-
-    /// Removes pipe directories that were put aside, by `until`: those of these devices, or all of them.
-    pub fn remove_left(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
-        let Some(directory) = self.open_if_there()? else {
-            return Ok(());
-        };
-        let Some(left) = directory.child(LEFT)? else {
-            return Ok(());
-        };
-        let is_wanted = |name: &OsStr| {
-            devices.is_none_or(|uuids| {
-                let name = name.to_string_lossy();
-                let mut uuids = uuids.iter();
-                uuids.any(|uuid| {
-                    let rest = name.strip_prefix(uuid.as_str());
-                    rest.is_some_and(|rest| rest.starts_with('.'))
-                })
-            })
-        };
-        for name in left.names()?.iter().filter(|name| is_wanted(name)) {
-            left.remove_all(name, until)?;
-        }
-        directory.remove_dir_if_empty(LEFT)
-    }
-
-    /// When a device's record was last written.
+    /// Returns the time at which a device's record was last written.
     pub fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
         let device = self.open().ok()?.child(uuid).ok()??;
         mark(&device, RECORD).map(|(_, _, time)| time)
@@ -199,7 +157,7 @@ impl RunDir {
         let is_new = !self.has_record(&record.uuid);
         let written = self.try_to_write_record(record);
         if written.is_err() && is_new {
-            // A full disk leaves a part of it, which nobody would take for half-made.
+            // A full disk leaves an incomplete record that looks complete.
             let _ = self.remove_record(record);
         }
         written
@@ -246,71 +204,31 @@ impl RunDir {
         }
         if let Some(device) = directory.child(&record.uuid)? {
             device.remove_file(RECORD)?;
-            // Left by a process that was killed while it wrote another one.
+            // Left by a process that was killed while it wrote a new record.
             device.remove_file(format!("{RECORD}.{HALF_MADE}"))?;
         }
         directory.remove_dir(&record.uuid)?;
         directory.remove_dir_if_empty(BY_NAME)
     }
 
-    /// Removes what a change that was killed while it wrote or removed a record has left: half-made files, links
-    /// that lead nowhere, device directories without a record.
-    pub fn remove_leftovers(&self) -> io::Result<()> {
-        let directory = self.open()?;
-        for name in directory.names()? {
-            // Whoever names a directory that others use as well loses nothing of theirs.
-            if [NODE, JOURNAL]
-                .map(half_made)
-                .iter()
-                .any(|ours| name == ours.as_str())
-            {
-                directory.remove_file(&name)?;
-            } else if is_of_a_device(&name)
-                && let Ok(Some(device)) = directory.child(&name)
-            {
-                for file in device.names()?.iter().filter(|file| is_half_made(file)) {
-                    device.remove_file(file)?;
-                }
-                if !device.has(RECORD) {
-                    // Whatever else lies there is not ours.
-                    directory.remove_dir_if_empty(&name)?;
-                }
-            }
-        }
-        let Some(by_name) = directory.child(BY_NAME)? else {
-            return Ok(());
-        };
-        for name in by_name.names()? {
-            let Some(to) = by_name.link(&name) else {
-                continue;
-            };
-            let device = to.file_name().map(|uuid| directory.child(uuid));
-            let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
-            if !has_record || is_half_made(&name) {
-                by_name.remove_file(&name)?;
-            }
-        }
-        directory.remove_dir_if_empty(BY_NAME)
-    }
-
-    /// True if a change is under way, or was killed.
+    /// True if a change is in progress, or was killed.
     pub fn has_journal(&self) -> bool {
         self.open().is_ok_and(|directory| directory.has(JOURNAL))
     }
 
-    /// True if there is a record of a device with that UUID, whatever it says.
+    /// True if a device with this UUID has a record, readable or not.
     pub fn has_record(&self, uuid: &str) -> bool {
         let device = self.open().and_then(|directory| directory.child(uuid));
         matches!(device, Ok(Some(device)) if device.has(RECORD))
     }
 
-    /// What a change that is under way, or was killed, says of itself.
+    /// Returns the journal of a change that is in progress or was killed.
     pub fn journal(&self) -> io::Result<Option<Journal>> {
         let Some(directory) = self.open_if_there()? else {
             return Ok(None);
         };
         let mut journal: Option<Journal> = directory.read_json(JOURNAL)?;
-        // A user chooses what the system's journal is shown on: it must not steer a terminal.
+        // A user may choose the command line and names in it: they must not control a terminal.
         if let Some(journal) = &mut journal {
             journal.command = printable(&journal.command);
             for taken in &mut journal.taken {
@@ -330,7 +248,7 @@ impl RunDir {
         self.open()?.remove_file(JOURNAL)
     }
 
-    /// What `node.json` says; nothing where there is none.
+    /// Returns the content of `node.json`, or its default if there is none.
     pub fn node(&self) -> io::Result<NodeFile> {
         let Some(directory) = self.open_if_there()? else {
             return Ok(NodeFile::default());
@@ -338,7 +256,7 @@ impl RunDir {
         Ok(directory.read_json(NODE)?.unwrap_or_default())
     }
 
-    /// Replaces `node.json`; one that says nothing any more is removed.
+    /// Replaces `node.json`, or removes it if it would be empty.
     pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
         let directory = self.open()?;
         if node.created.is_empty() && node.switched_on.is_empty() && node.profile.is_none() {
@@ -348,7 +266,7 @@ impl RunDir {
     }
 }
 
-/// The record of one device; `None` where the entry is no device directory.
+/// Returns the record of one device; `None` if the entry is no device directory.
 fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
     match directory.child(name) {
         Ok(Some(device)) => device.read_json(RECORD),
@@ -368,21 +286,4 @@ fn mark(directory: &Directory, name: &str) -> Option<(PathBuf, u64, SystemTime)>
     let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
     let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
     Some((directory.path().join(name), meta.st_ino, written))
-}
-
-/// What a file is called while it is written.
-fn half_made(name: &str) -> String {
-    format!("{name}.{HALF_MADE}")
-}
-
-/// True for the name of a device's directory.
-fn is_of_a_device(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.starts_with(b"GPU-") || name.starts_with(b"MIG-")
-}
-
-fn is_half_made(name: &OsStr) -> bool {
-    Path::new(name)
-        .extension()
-        .is_some_and(|extension| extension == HALF_MADE)
 }

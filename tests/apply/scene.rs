@@ -7,7 +7,7 @@ use std::path::Path;
 
 use mig_mps::apply::{self, Allowed, ApplyError, OnFailure, Progress, Site};
 use mig_mps::host::{Environment, Home, MpsPrograms};
-use mig_mps::node::{Life, Look, Node, observe};
+use mig_mps::node::{Detail, Life, Node, observe};
 use mig_mps::plan::{self, Action, Plan};
 use mig_mps::profile::Profile;
 use mig_mps::settings::Server;
@@ -60,7 +60,7 @@ impl Hand {
 
     pub(crate) fn observe(&self) -> Node {
         // What `status` reads is too little to plan with.
-        observe(&self.environment, Look::Plan).unwrap()
+        observe(&self.environment, Detail::Plan).unwrap()
     }
 
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {

@@ -7,10 +7,10 @@ use super::columns::StatusColumn;
 use super::row::Row;
 use crate::host::{Uid, user_name};
 use crate::node::{Node, Served};
+use crate::render::format::{age, gib};
 use crate::render::table::Table;
-use crate::render::words::{age, gib};
 
-/// The devices and their servers, in these columns; in all of them that there is room for where none is named.
+/// Returns the table of devices with these columns; with as many as fit if none is named.
 pub(super) fn table(node: &Node, rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
     let columns = if wanted.is_empty() {
         <StatusColumn as clap::ValueEnum>::value_variants()
@@ -22,7 +22,7 @@ pub(super) fn table(node: &Node, rows: &[Row<'_>], wanted: &[StatusColumn]) -> T
             .iter()
             .map(|column| {
                 let column = column.column();
-                // What was asked for is shown, whatever the width.
+                // A column that the user named is shown, whatever the width.
                 if wanted.is_empty() {
                     column
                 } else {
@@ -80,7 +80,7 @@ fn cell(node: &Node, row: &Row<'_>, column: StatusColumn) -> String {
     shown.unwrap_or_else(|| "-".to_owned())
 }
 
-/// What stands for something that there is none of, or that nobody knows.
+/// Returns the cell of a value that does not exist or is unknown.
 fn unknown(row: &Row<'_>) -> &'static str {
     if row.is_known() { "-" } else { "?" }
 }
@@ -109,7 +109,7 @@ fn threads(served: &Served) -> String {
     }
 }
 
-/// Whose the servers are.
+/// Names the users of the servers.
 fn users(served: &Served) -> Option<String> {
     let mut names: Vec<String> = served
         .servers

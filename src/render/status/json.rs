@@ -1,4 +1,4 @@
-//! `status` for programs.
+//! `status --json`.
 
 use super::row::{Row, rows};
 use super::schema::{Client, Device, Foreign, Outside, Remark, Server, State, Status};
@@ -6,7 +6,7 @@ use crate::host::{Uid, user_name};
 use crate::node::{self, Life, MpsProgram, Node, Problem, ServerProcess, Variable};
 use crate::render::json::VERSION;
 
-/// What there is to say about these devices; about all where none is named.
+/// Returns the status of these devices, or of all if none is named.
 pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Status {
     let rows = rows(node, devices);
     let of_all = |wanted: fn(&node::Served) -> &Vec<node::Client>| {
@@ -24,13 +24,13 @@ pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Status {
         waiting: of_all(|served| &served.waiting),
         devices: rows.iter().map(|row| device(node, row)).collect(),
         outside_mps: node
-            .outside
+            .outside_mps
             .iter()
             .map(|outside| one_outside(node, outside))
             .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
             .collect(),
         foreign: node
-            .foreign
+            .unmanaged
             .iter()
             .map(|foreign| one_foreign(node, foreign))
             .collect(),
@@ -125,7 +125,7 @@ fn one_client(row: &Row<'_>, client: &node::Client) -> Client {
     }
 }
 
-fn one_outside(node: &Node, outside: &node::Outside) -> Outside {
+fn one_outside(node: &Node, outside: &node::OutsideMps) -> Outside {
     let (user, uid) = person(outside.user);
     Outside {
         device: node.name_of_uuid(&outside.uuid),
@@ -140,7 +140,7 @@ fn one_outside(node: &Node, outside: &node::Outside) -> Outside {
     }
 }
 
-fn one_foreign(node: &Node, foreign: &node::Foreign) -> Foreign {
+fn one_foreign(node: &Node, foreign: &node::Unmanaged) -> Foreign {
     let (user, uid) = person(foreign.user);
     Foreign {
         program: match foreign.program {

@@ -2,11 +2,11 @@ use std::collections::BTreeSet;
 
 use console::style;
 
-/// How many characters the mark in front of a line takes.
+/// Width of the mark in front of a line.
 pub(super) const WIDTH: usize = 2;
 
-/// Which lines were there the last time. A changed line is marked with a character, so that it can be seen without
-/// colours.
+/// Finds the lines that were not shown the last time. A changed line is marked with a character, so that it can be seen
+/// without colours.
 #[derive(Clone, Debug, Default)]
 pub(in crate::render) struct Marks {
     before: Option<BTreeSet<String>>,
@@ -14,14 +14,14 @@ pub(in crate::render) struct Marks {
 }
 
 impl Marks {
-    /// From here on, lines are compared with those since the last call.
+    /// Starts a new turn: its lines are compared with those of the last one.
     pub(in crate::render) fn turn(&mut self) {
         if !self.now.is_empty() {
             self.before = Some(std::mem::take(&mut self.now));
         }
     }
 
-    /// The mark in front of a line that says this.
+    /// Returns the mark in front of a line with this text.
     pub(super) fn mark(&mut self, essence: &str) -> String {
         self.now.insert(essence.to_owned());
         let is_new = self

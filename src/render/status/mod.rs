@@ -1,4 +1,4 @@
-//! `status`: servers, clients, and what is not as it should be.
+//! `status`: devices, servers, clients, problems.
 
 mod columns;
 mod devices;
@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 
 use console::Style;
 
+use super::format::wrapped;
 use super::table::Table;
-use super::words::broken;
 use crate::node::Node;
 use row::{Row, rows};
 
@@ -22,20 +22,19 @@ pub(super) use json::of as json;
 pub(super) use marks::Marks;
 pub(super) use schema::schema;
 
-/// Before what is left of a line that was broken.
+/// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
 
-/// How the tables of `status` are shown.
+/// The width and columns of the tables of `status`.
 #[derive(Clone, Debug)]
 pub(super) struct StatusView {
-    /// How wide they may be.
     width: usize,
-    /// The columns of the first one; empty for those that there is room for.
+    /// The columns of the table of devices; empty for as many as fit.
     columns: Vec<StatusColumn>,
 }
 
 impl StatusView {
-    /// A column that is named twice is shown once.
+    /// Returns a view; a column that is named twice is shown once.
     pub(super) fn new(width: usize, columns: &[StatusColumn]) -> Self {
         let nth = columns.iter().enumerate();
         let first = nth.filter(|(nth, column)| !columns[..*nth].contains(column));
@@ -46,7 +45,7 @@ impl StatusView {
     }
 }
 
-/// All of it. With `marks`, lines that say something else than the last time are marked in front.
+/// Formats the status. With `marks`, lines that differ from the last time are marked.
 pub(super) fn text(
     node: &Node,
     devices: &[String],
@@ -79,7 +78,7 @@ pub(super) fn text(
         parts.gap();
         parts.table(&foreign);
     }
-    words(&mut parts, node, devices);
+    notices(&mut parts, node, devices);
     parts.out
 }
 
@@ -106,8 +105,8 @@ fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
     }
 }
 
-/// What is wrong, what is remarkable, and what cannot be seen.
-fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
+/// Adds the problems, the remarks, and what is hidden.
+fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     let problems = node.problems(devices);
     let remarks = node.remarks(devices);
     let to_say = || problems.iter().filter(|problem| !problem.is_listed);
@@ -125,7 +124,7 @@ fn words(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     }
 }
 
-/// The text as it grows.
+/// The text under construction.
 struct Parts<'a> {
     out: String,
     width: usize,
@@ -141,12 +140,12 @@ impl Parts<'_> {
         self.line_as(line, &Style::new());
     }
 
-    /// A line in this style, broken where there is no room for it.
+    /// Adds a line in this style, wrapped at the width.
     fn line_as(&mut self, line: &str, style: &Style) {
         let mark = self.mark(line);
         let gutter = console::measure_text_width(&mark);
         let room = self.width.saturating_sub(INDENT.len());
-        for (nth, part) in broken(line, room).iter().enumerate() {
+        for (nth, part) in wrapped(line, room).iter().enumerate() {
             let part = style.apply_to(part);
             let _ = match nth {
                 0 => writeln!(self.out, "{mark}{part}"),
@@ -159,7 +158,7 @@ impl Parts<'_> {
         let drawn = table.within(self.width);
         let mut essences = table.essences().into_iter();
         for (number, line) in drawn.lines().enumerate() {
-            // The head, and the remark about columns left out, say nothing about the node.
+            // The head and the line about columns left out say nothing about the node.
             let essence = if number == 0 { None } else { essences.next() };
             let mark = match (essence, &self.marks) {
                 (Some(essence), _) => self.mark(&essence),

@@ -1,12 +1,12 @@
-//! The tables below the devices: clients, programs outside MPS, foreign daemons.
+//! The tables below the devices: clients, programs outside MPS, unmanaged daemons.
 
 use super::devices::user;
 use super::row::Row;
 use crate::node::{Client, MpsProgram, Node, Variable};
+use crate::render::format::{age, gib};
 use crate::render::table::{Column, Table};
-use crate::render::words::{age, gib};
 
-/// The clients, and who waits to become one.
+/// Returns the table of clients and waiting programs.
 pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
     let mut table = Table::new(vec![
         Column::left("CLIENT OF", 0),
@@ -18,7 +18,7 @@ pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
     ]);
     let command = |client: &Client| {
         let command = client.command.as_deref().unwrap_or("hidden");
-        // What is left of the line for the command: it is cut, not the table.
+        // The command gets the rest of the line and is cut to it, so that the table fits.
         cut(command, width.saturating_sub(48))
     };
     for row in rows {
@@ -65,7 +65,7 @@ pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
     table
 }
 
-/// What computes beside MPS.
+/// Returns the table of programs outside MPS.
 pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<Table> {
     let mut table = Table::new(vec![
         Column::left("OUTSIDE MPS", 0),
@@ -77,7 +77,7 @@ pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<T
         Column::left("LIKELY CAUSE", 0),
     ]);
     let mut is_empty = true;
-    for outside in &node.outside {
+    for outside in &node.outside_mps {
         let name = node.name_of_uuid(&outside.uuid);
         if !devices.is_empty() && !devices.contains(&name) {
             continue;
@@ -96,9 +96,9 @@ pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<T
     (!is_empty).then_some(table)
 }
 
-/// The MPS programs of others.
+/// Returns the table of unmanaged daemons and servers.
 pub(super) fn foreign(node: &Node) -> Option<Table> {
-    if node.foreign.is_empty() {
+    if node.unmanaged.is_empty() {
         return None;
     }
     let mut table = Table::new(vec![
@@ -112,7 +112,7 @@ pub(super) fn foreign(node: &Node) -> Option<Table> {
         Column::left("PIPE DIRECTORY", 1),
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
-    for foreign in &node.foreign {
+    for foreign in &node.unmanaged {
         let servers = foreign.servers.iter().map(|server| server.pid.to_string());
         let servers: Vec<String> = servers.collect();
         let names: Vec<String> = foreign

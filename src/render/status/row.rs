@@ -1,14 +1,14 @@
 use crate::node::{Device, Node, Served};
 use crate::nvml::Memory;
 
-/// A device and the daemon that serves it.
+/// A device and its daemon.
 pub(super) struct Row<'a> {
     pub(super) name: String,
     pub(super) device: Option<Device>,
     pub(super) served: Option<&'a Served>,
 }
 
-/// The devices with their daemons: what is recorded first, then what nobody serves.
+/// Returns the devices with a record first, then the others.
 pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     let mut rows: Vec<Row<'a>> = node
         .served
@@ -83,7 +83,7 @@ impl Row<'_> {
             .and_then(|processes| processes.memory)
     }
 
-    /// Whether it is a part of a GPU: of these, no driver tells how busy they are.
+    /// True for a MIG device: no driver reports its utilization.
     pub(super) fn is_part(&self) -> bool {
         let key = self.device.as_ref().map(|device| &device.key);
         let key = key.or_else(|| self.served.map(|served| &served.record.key));
@@ -99,12 +99,12 @@ impl Row<'_> {
         gpus.find(|gpu| gpu.index == device.gpu)?.utilization
     }
 
-    /// Whether its servers and clients are known.
+    /// True if its servers and clients are known.
     pub(super) fn is_known(&self) -> bool {
         self.served.is_some_and(|served| served.is_known)
     }
 
-    /// Whether its daemon lives and its servers and clients are not known.
+    /// True if its daemon runs and its servers and clients are unknown.
     pub(super) fn is_unknown(&self) -> bool {
         self.served.is_some_and(Served::is_alive) && !self.is_known()
     }

@@ -1,13 +1,13 @@
-//! Foreign daemons on devices that get one of ours.
+//! Unmanaged daemons on devices for which a plan starts daemons.
 
 use std::fmt::Write as _;
 
-use super::plan::some;
+use super::format::shortened;
 use crate::host::printable;
 use crate::node::Variable;
 use crate::plan::{Beside, Plan};
 
-/// What such daemons mean, and how each is ended; empty where there is none.
+/// Describes these daemons and the command that stops each; empty if there are none.
 pub(super) fn text(plan: &Plan) -> String {
     let mut all: Vec<(&Beside, Vec<&str>)> = Vec::new();
     for start in plan.starts() {
@@ -26,7 +26,7 @@ pub(super) fn text(plan: &Plan) -> String {
             "Foreign daemon {}{} serves {} too. Its owner ends it with\n  {}",
             daemon.pid,
             user.unwrap_or_default(),
-            some(names),
+            shortened(names),
             quit(&daemon.pipe_directory)
         );
     }
@@ -36,7 +36,7 @@ pub(super) fn text(plan: &Plan) -> String {
     out
 }
 
-/// What ends a daemon, to be copied into a shell. Its directory's name is its owner's choice.
+/// Returns the shell command that stops a daemon. The owner chose its directory's name.
 fn quit(pipe_directory: &Variable) -> String {
     let variable = match pipe_directory {
         Variable::Unset => String::new(),

@@ -1,30 +1,12 @@
-use super::{Node, ServerProcess};
-use crate::host::{Host, Pid, Process, ProcessTable, StartTime, caller};
+use crate::host::{Host, Pid, Process, ProcessTable, caller};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
+use crate::node::client::ServerProcess;
+use crate::node::snapshot::Node;
+use crate::node::stray::Stray;
 use crate::state::RunDir;
 
-/// A server in one of our pipe directories that outlived its daemon. It keeps its GPU memory until it is ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray {
-    /// The UUID of its device.
-    pub uuid: String,
-    /// Its process.
-    pub server: ServerProcess,
-    /// With the pid, its identity.
-    pub started: StartTime,
-    /// The clients on its device that no daemon accounts for; `None` where the driver hides clients.
-    pub clients: Option<Vec<Pid>>,
-}
-
-impl Stray {
-    /// True if ending it disrupts nobody.
-    pub fn is_idle(&self) -> bool {
-        self.clients.as_ref().is_some_and(Vec::is_empty)
-    }
-}
-
-/// Finds them in the process table. `ours` is the run directory that the caller changes.
-pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut Node) {
+/// Finds the strays of the caller's run directory in the process table.
+pub(super) fn find(host: &Host, table: &ProcessTable, run_dir: &RunDir, node: &mut Node) {
     let has_daemon = |server: &Process| table.get(server.parent).is_some_and(is_daemon);
     let servers = table
         .iter()
@@ -33,8 +15,8 @@ pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut 
         .filter(|server| !has_daemon(server))
         .filter_map(|server| {
             let mut devices = node.devices().map(|device| device.uuid);
-            let uuid = devices.find(|uuid| serves_in(server, &ours.pipe_dir(uuid)))?;
-            // Anybody can call a process so. A server that has outlived its daemon has a context.
+            let uuid = devices.find(|uuid| serves_in(server, &run_dir.pipe_dir(uuid)))?;
+            // Any user can give a process this name and directory. A real stray has a context.
             let has_context = node.processes.get(&uuid).map(|processes| {
                 let mut usages = processes.compute.iter();
                 usages.any(|usage| usage.pid == server.pid.0)
@@ -42,7 +24,7 @@ pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut 
             if !has_context.unwrap_or(server.owner() == Some(caller())) {
                 return None;
             }
-            // One that has ended since left no stray.
+            // It may have exited since the table was read.
             host.open_process(server.pid, server.started)?;
             Some(Stray {
                 clients: clients(node, &uuid),
@@ -57,7 +39,7 @@ pub(super) fn find(host: &Host, table: &ProcessTable, ours: &RunDir, node: &mut 
     node.strays = strays.collect();
 }
 
-/// The clients of a device that the daemon that serves there now does not have.
+/// Returns the clients of a device that do not belong to the daemon that serves it now.
 fn clients(node: &Node, uuid: &str) -> Option<Vec<Pid>> {
     let listed = &node.processes.get(uuid)?.clients;
     let served = node

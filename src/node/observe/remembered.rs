@@ -1,38 +1,38 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use super::Served;
 use crate::host::{Pid, Process, StartTime};
 use crate::mps::{DaemonStatus, LogDir, LogFile, ServerState};
+use crate::node::served::Served;
 use crate::nvml::{Processes, Usage};
 
-/// What daemons answered when they were last asked, by their devices' UUIDs.
+/// The daemons' last answers, by the UUIDs of their devices.
 pub(super) type Answers = BTreeMap<String, Remembered>;
 
-/// An answer, and all that could be seen without asking when it was given: while that stays as it is, so does
-/// the answer.
+/// An answer, and everything that could be seen without asking at that time. While that stays unchanged, so does the
+/// answer.
 #[derive(Clone, Debug)]
 pub(super) struct Remembered {
     pub(super) seen: Seen,
-    /// What it said; `None` if it hung.
+    /// The answer; `None` if the daemon hung.
     pub(super) glance: Option<DaemonStatus>,
 }
 
-/// What can be seen of a daemon without a control session.
+/// The signs of a daemon that are visible without a control session.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     processes: Vec<(Pid, StartTime)>,
     compute: Option<Vec<u32>>,
     clients: Option<Vec<u32>>,
-    /// How long its server.log is, and when it was last written: every fault, and every client that comes or
-    /// goes, adds to it, and control sessions do not.
+    /// The length of its server.log, and the time of its last line: every fault, and every client that arrives or
+    /// leaves, adds a line, and control sessions do not.
     log: (u64, SystemTime),
-    /// When its record was written: `set` and `up` change what it answers.
+    /// The time of its record: `set` and `up` change the answers.
     recorded: Option<SystemTime>,
 }
 
 impl Seen {
-    /// `None` if the log cannot be read: a fault would stay unseen.
+    /// Returns `None` if the log cannot be read: a fault would stay unseen.
     pub(super) fn of(
         served: &Served,
         daemon: &Process,
@@ -58,8 +58,7 @@ impl Seen {
     }
 }
 
-/// Whether an answer can be relied on until something else is seen. A server that starts says nothing when it
-/// is ready.
+/// True if an answer stays valid until something else changes. A server that starts gives no sign when it is ready.
 pub(super) fn lasts(glance: &DaemonStatus) -> bool {
     let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
     let mut servers = glance.servers.iter();

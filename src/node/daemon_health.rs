@@ -1,0 +1,140 @@
+use super::log_growth::LogGrowth;
+use super::served::{Life, Served};
+use super::snapshot::Node;
+
+/// Describes the problem of a device's daemon, if there is one.
+pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
+    let name = &served.record.name;
+    let daemon = served.record.daemon;
+    let pid = daemon.map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
+    if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
+        return Some(logs_without_pause(growth, served, &pid));
+    }
+    match served.life {
+        Life::Dead => dead(node, served),
+        Life::Orphan => Some(format!(
+            "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
+        )),
+        Life::Hung => Some(hung(served)),
+        Life::NoAnswer => Some(match &served.problem {
+            Some(problem) => format!(
+                "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
+            ),
+            None => format!(
+                "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
+            ),
+        }),
+        Life::Hidden if served.problem.is_some() => {
+            let problem = served.problem.as_deref().unwrap_or_default();
+            Some(format!("its daemon{pid} cannot be asked: {problem}"))
+        }
+        Life::Fault => Some(fault(served)),
+        _ if served.mode_is_lost() => Some(format!(
+            "somebody has changed its GPU's compute mode, which was exclusive-process: \
+             `mig-mps restart {name}` sets it again"
+        )),
+        _ if served.is_abandoned => Some(format!(
+            "an interrupted change has not finished with it: `up` goes on from there, `mig-mps restart {name}` starts it again"
+        )),
+        _ if !served.device_is_there => Some(format!(
+            "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
+        )),
+        _ => None,
+    }
+}
+
+fn dead(node: &Node, served: &Served) -> Option<String> {
+    if node.is_changing() {
+        // The change is stopping or restarting it.
+        return None;
+    }
+    let name = &served.record.name;
+    if served.record.boot_id != node.boot_id {
+        return Some(format!(
+            "its directory is of an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
+        ));
+    }
+    let what = match served.record.daemon {
+        Some(_) => "its daemon has died",
+        None => "an interrupted change has left it without a daemon",
+    };
+    let remedy = if served.device_is_there {
+        format!("mig-mps restart {name}")
+    } else {
+        "up".to_owned()
+    };
+    Some(format!(
+        "{what}: `{remedy}` starts it again, `mig-mps down {name}` removes what it left"
+    ))
+}
+
+fn fault(served: &Served) -> String {
+    let name = &served.record.name;
+    if served.clients.is_empty() {
+        return format!(
+            "a GPU fault whose clients have gone: it clears within a second or so; if it does not, \
+             `mig-mps restart {name}` starts another"
+        );
+    }
+    let clients = served.clients.iter().map(|client| client.pid);
+    // 0 is a client in a pid namespace that cannot be seen from here.
+    let pids: Vec<String> = clients
+        .filter(|pid| pid.0 != 0)
+        .map(|pid| pid.to_string())
+        .collect();
+    let remedy = if pids.is_empty() {
+        format!("mig-mps restart {name} --force")
+    } else {
+        format!("mig-mps kill {name} {} --signal", pids.join(" "))
+    };
+    format!(
+        "a GPU fault: it serves again when all its clients have ended, and `{remedy}` ends them"
+    )
+}
+
+/// `its daemon (pid 4711) logs without pause: …`
+fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> String {
+    let (path, name) = (growth.path.display(), &served.record.name);
+    let (length, per_second) = (growth.length >> 10, growth.per_second >> 10);
+    let cause = if growth.accepts_nobody() {
+        format!(
+            "most likely its limit of open files is exhausted, and no program can join it; {}",
+            who_works(served)
+        )
+    } else {
+        format!("`mig-mps logs {name}` shows it")
+    };
+    format!(
+        "its daemon{pid} logs without pause: {path} has {length} KiB and grows by {per_second} KiB/s with \"{}\": \
+         {cause}; `mig-mps restart {name} --force` starts another",
+        growth.text
+    )
+}
+
+/// Describes a device that hangs, its clients, and the remedy.
+fn hung(served: &Served) -> String {
+    let name = &served.record.name;
+    let remedy = match served.clients.as_slice() {
+        [] if served.is_known => format!("`mig-mps restart {name}` ends that"),
+        [] => format!("`mig-mps restart {name} --force` ends that, and them"),
+        _ => format!(
+            "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
+        ),
+    };
+    format!(
+        "it hangs: a client died while it connected, and every new one waits for ever; {}; {remedy}",
+        who_works(served)
+    )
+}
+
+/// `pid 4711, 4712 still work`
+fn who_works(served: &Served) -> String {
+    let pids = served.clients.iter().map(|client| client.pid.to_string());
+    let pids: Vec<String> = pids.collect();
+    match pids.as_slice() {
+        [] if served.is_known => "no client works".to_owned(),
+        [] => "whether clients still work is hidden".to_owned(),
+        [one] => format!("pid {one} still works"),
+        _ => format!("pids {} still work", pids.join(", ")),
+    }
+}

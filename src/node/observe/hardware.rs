@@ -1,0 +1,165 @@
+//! Reads GPUs, instances and processes through NVML.
+
+use std::collections::BTreeMap;
+
+use super::detail::Detail;
+use crate::node::gpu::Gpu;
+use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
+
+/// Attempts to read a GPU while another command destroys its devices.
+const TRIES: u32 = 4;
+
+#[derive(Default)]
+pub(super) struct Hardware {
+    pub(super) driver: String,
+    pub(super) gpus: Vec<Gpu>,
+    pub(super) processes: BTreeMap<String, Processes>,
+    /// Descriptions of what could not be read, `lost` included.
+    pub(super) hidden: Vec<String>,
+    /// Descriptions of the GPUs that could not be read.
+    pub(super) lost: Vec<String>,
+}
+
+/// Reads every GPU; all its instances, or only those that hold MIG devices.
+pub(super) fn read_hardware(
+    nvml: Nvml,
+    detail: Detail,
+    all_instances: bool,
+) -> Result<Hardware, NvmlError> {
+    let (driver, count) =
+        nvml.supervise(|session| Ok((session.driver_version()?, session.gpu_count()?)))?;
+    let mut hardware = Hardware {
+        driver,
+        ..Hardware::default()
+    };
+    nvml.find(count)?;
+    for index in 0..count {
+        let read = nvml.supervise(move |session| {
+            Reader {
+                session,
+                detail,
+                all_instances,
+            }
+            .read(index)
+        });
+        let read = match read {
+            Ok(read) => read,
+            // A GPU that is lost must not hide the others.
+            Err(error) if error.code().is_some() => {
+                hardware.lost.push(error.to_string());
+                hardware.hidden.push(error.to_string());
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        hardware.gpus.push(read.gpu);
+        hardware.processes.extend(read.processes);
+        hardware.hidden.extend(read.hidden);
+    }
+    Ok(hardware)
+}
+
+/// A GPU, the processes on each of its devices, and descriptions of what could not be read.
+struct GpuSnapshot {
+    gpu: Gpu,
+    processes: BTreeMap<String, Processes>,
+    hidden: Vec<String>,
+}
+
+struct Reader<'a> {
+    session: &'a Session,
+    detail: Detail,
+    all_instances: bool,
+}
+
+impl Reader<'_> {
+    /// Reads a GPU, again if a device disappears meanwhile: another command may be destroying it.
+    fn read(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
+        let is_gone = |error: &NvmlError| error.code() == Some(Code::NOT_FOUND);
+        for _ in 1..TRIES {
+            match self.read_once(index) {
+                Err(error) if is_gone(&error) => {}
+                read => return read,
+            }
+        }
+        self.read_once(index)
+    }
+
+    fn read_once(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
+        let (session, detail) = (self.session, self.detail);
+        let mut gpu = self.read_gpu(index)?;
+        if detail.reads_resetless() && gpu.mig.is_some() {
+            gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
+        }
+        let mut processes = BTreeMap::new();
+        let mut hidden = Vec::new();
+        if detail.reads_processes() {
+            for device in gpu.devices() {
+                match session.read_processes(&device.uuid) {
+                    Ok(read) => drop(processes.insert(device.uuid, read)),
+                    Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+                        hidden.push(format!(
+                            "who computes on {}, which the driver shows to root alone",
+                            device.default_name
+                        ));
+                    }
+                    Err(error) if error.code() == Some(Code::NOT_FOUND) => return Err(error),
+                    Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
+                }
+            }
+        }
+        if detail.reads_processes() && !gpu.in_mig_mode() {
+            gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
+        }
+        if detail.reads_utilization() && !gpu.in_mig_mode() {
+            gpu.utilization = session.utilization(&gpu.uuid);
+        }
+        Ok(GpuSnapshot {
+            gpu,
+            processes,
+            hidden,
+        })
+    }
+
+    /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.
+    fn read_gpu(&self, index: u32) -> Result<Gpu, NvmlError> {
+        let session = self.session;
+        let reading = if self.all_instances {
+            session.read_gpu(index)?
+        } else {
+            session.read_gpu_briefly(index)?
+        };
+        let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
+        let offers = if self.detail.reads_offers() || (self.all_instances && in_mig_mode) {
+            session.offers(&reading)?
+        } else {
+            Vec::new()
+        };
+        let mut gpu = Gpu::new(reading, offers);
+        if self.detail.reads_capacity() {
+            for profile in &mut gpu.profiles {
+                profile.free = session.free(&gpu.uuid, profile.id);
+            }
+        }
+        if !in_mig_mode {
+            return Ok(gpu);
+        }
+        let instances = if self.all_instances {
+            session.read_instances(&gpu.uuid, &gpu.profiles)
+        } else {
+            session.read_mig_devices(&gpu.uuid)
+        };
+        match instances {
+            Ok(instances) => gpu.instances = instances,
+            Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+                gpu.hidden = Some(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        if !self.all_instances {
+            let ids = gpu.instances.iter().map(|instance| instance.profile);
+            gpu.profiles = session.profiles_in_use(&gpu.uuid, &ids.collect())?;
+        }
+        Ok(gpu)
+    }
+}

@@ -1,0 +1,22 @@
+//! Takes snapshots of the node.
+
+mod ask;
+mod daemons;
+mod detail;
+mod hang;
+mod hardware;
+mod liveness;
+mod log_growth;
+mod logs;
+mod observer;
+mod outside_mps;
+mod passive;
+mod probe;
+mod records;
+mod remembered;
+mod strays;
+mod unmanaged;
+mod waiting;
+
+pub use detail::Detail;
+pub use observer::{ObserveError, Observer, observe};

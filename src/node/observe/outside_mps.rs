@@ -1,0 +1,162 @@
+//! Finds programs that compute outside MPS. CUDA falls back to that without a message if it finds no daemon.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::host::{Host, Pid, Process, ProcessTable, Reader, claimed, user_name};
+use crate::mps::MpsProgram;
+use crate::node::outside_mps::OutsideMps;
+use crate::node::served::Served;
+use crate::node::snapshot::Node;
+use crate::node::variable::Variable;
+use crate::nvml::{Nvml, Processes, Usage};
+
+/// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
+/// not enough: NVML makes its two lists one after the other.
+pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
+    let mut first: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for (uuid, processes) in &node.processes {
+        let suspects = suspects(node, table, uuid, processes);
+        if !suspects.is_empty() {
+            first.insert(uuid.clone(), suspects);
+        }
+    }
+    let mut found = Vec::new();
+    for (uuid, suspects) in first {
+        let device = uuid.clone();
+        let Ok(second) = nvml.supervise(move |session| session.read_processes(&device)) else {
+            // The device was destroyed meanwhile.
+            continue;
+        };
+        let lists = |usages: &[Usage], pid| usages.iter().any(|usage| usage.pid == pid);
+        let mut unseen = 0;
+        for pid in suspects {
+            if !lists(&second.compute, pid) || lists(&second.clients, pid) {
+                continue;
+            }
+            match (table.get(Pid(pid)), host.process(Pid(pid))) {
+                (Some(before), Some(now)) if before.started == now.started => {
+                    let usage = second.compute.iter().find(|usage| usage.pid == pid);
+                    let memory = usage.and_then(|usage| usage.memory);
+                    found.push(read(host, node, &uuid, &now, memory));
+                }
+                (None, None) => unseen += 1,
+                _ => {}
+            }
+        }
+        if unseen > 0 {
+            let name = node.name_of_uuid(&uuid);
+            node.hidden.push(format!(
+                "what {unseen} process{} on {name} {}: /proc does not show {}, so MPS servers cannot be told from programs outside MPS",
+                if unseen == 1 { "" } else { "es" },
+                if unseen == 1 { "is" } else { "are" },
+                if unseen == 1 { "it" } else { "them" },
+            ));
+        }
+    }
+    node.outside_mps = found;
+}
+
+fn suspects(node: &Node, table: &ProcessTable, uuid: &str, processes: &Processes) -> Vec<u32> {
+    let served = node.served.iter().find(|served| served.record.uuid == uuid);
+    let is_mps = |pid: u32| {
+        let mut servers = served.into_iter().flat_map(|served| &served.servers);
+        let mut clients = served.into_iter().flat_map(|served| &served.clients);
+        servers.any(|server| server.pid.0 == pid)
+            || clients.any(|client| client.pid.0 == pid)
+            || processes.clients.iter().any(|client| client.pid == pid)
+            || table.get(Pid(pid)).is_some_and(MpsProgram::is_one)
+    };
+    let pids = processes.compute.iter().map(|usage| usage.pid);
+    pids.filter(|&pid| !is_mps(pid)).collect()
+}
+
+fn read(
+    host: &Host,
+    node: &Node,
+    uuid: &str,
+    process: &Process,
+    memory: Option<u64>,
+) -> OutsideMps {
+    let served = node
+        .served
+        .iter()
+        .find(|served| served.record.uuid == uuid && served.is_alive());
+    let has_unmanaged = node
+        .unmanaged
+        .iter()
+        .any(|daemon| daemon.devices.iter().any(|device| device == uuid));
+    OutsideMps {
+        uuid: uuid.to_owned(),
+        pid: process.pid,
+        user: process.owner(),
+        command: process.command(),
+        memory,
+        age: process.age(),
+        is_served: served.is_some() || has_unmanaged,
+        cause: match served {
+            Some(served) => cause(host, node, served, process),
+            None if has_unmanaged => {
+                "a foreign daemon serves this device, and it is no client of it".to_owned()
+            }
+            None => "no daemon serves this device".to_owned(),
+        },
+    }
+}
+
+/// Returns the most likely reason why a program on a served device is not its daemon's client.
+fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String {
+    let environ = process.environ();
+    let pipe = match Variable::of(environ.as_ref(), "CUDA_MPS_PIPE_DIRECTORY") {
+        Variable::Hidden => return "unknown: its environment is hidden".to_owned(),
+        Variable::Unset => return "CUDA_MPS_PIPE_DIRECTORY is not set".to_owned(),
+        Variable::Is(pipe) => pipe,
+    };
+    if let Variable::Is(version) = Variable::of(environ.as_ref(), "CUDA_MPS_PROTOCOL_VERSION")
+        && version != "2"
+    {
+        return format!("CUDA_MPS_PROTOCOL_VERSION is {version}, and the daemon speaks 2");
+    }
+    if let Some(cause) = wrong_pipe(node, served, &pipe) {
+        return cause;
+    }
+    let control = served.run_dir.pipe_dir(&served.record.uuid).join("control");
+    if let Some(user) = process.owner()
+        && let Some(closed) = Reader::User(user, process.groups()).is_kept_out_of(&control)
+    {
+        return format!("{} may not enter {}", user_name(user), closed.display());
+    }
+    let daemon = served.record.daemon;
+    if daemon.is_some_and(|daemon| {
+        let daemon = host.process(daemon.pid);
+        daemon.is_some_and(|daemon| process.started.0 < daemon.started.0)
+    }) {
+        return "it started before the daemon".to_owned();
+    }
+    "unknown: its pipe directory is the right one".to_owned()
+}
+
+/// Describes the program's pipe directory if it is not that of the device's daemon.
+fn wrong_pipe(node: &Node, served: &Served, pipe: &str) -> Option<String> {
+    let given = Path::new(pipe);
+    let real = claimed(given);
+    let is_pipe_of = |served: &Served| {
+        let directory = served.run_dir.pipe_dir(&served.record.uuid);
+        given == directory
+            || matches!((&real, claimed(&directory)), (Ok(Some(real)), Ok(Some(directory))) if *real == directory)
+    };
+    if is_pipe_of(served) {
+        return None;
+    }
+    let other = node.served.iter().find(|other| is_pipe_of(other));
+    Some(match other {
+        Some(other) if other.is_alive() => {
+            format!("its pipe directory is that of {}", other.record.name)
+        }
+        Some(other) => format!(
+            "its pipe directory is that of {}, whose daemon is dead",
+            other.record.name
+        ),
+        None => format!("its pipe directory is {pipe}"),
+    })
+}

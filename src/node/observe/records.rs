@@ -1,0 +1,127 @@
+//! Reads the run directories.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::host::{Environment, printable};
+use crate::node::name_order::name_order;
+use crate::node::served::{Life, Served};
+use crate::node::snapshot::Node;
+use crate::state::{DeviceRecord, RunDir};
+
+/// Reads the records and journals of every run directory.
+pub(super) fn read_records(environment: &Environment, node: &mut Node) {
+    for path in environment.run_dirs() {
+        let run_dir = RunDir::at(&path);
+        let (records, problems) = run_dir.records();
+        // A user chooses the names of directories in his own: they must not steer root's terminal.
+        let unreadable = problems
+            .into_iter()
+            .map(|problem| (run_dir.clone(), printable(&problem)));
+        node.unreadable.extend(unreadable);
+        read_node_file(&run_dir, node);
+        let is_changing = read_journal(environment, &path, &run_dir, node);
+        // Records that were unfinished before the journal was read and still are after it: no change works on them.
+        let abandoned = if !is_changing && records.iter().any(|record| !record.finished) {
+            let mut unfinished = run_dir.records().0;
+            unfinished.retain(|record| !record.finished);
+            unfinished
+        } else {
+            Vec::new()
+        };
+        for record in records {
+            let is_abandoned = abandoned.contains(&record);
+            add(record, is_abandoned, &run_dir, node);
+        }
+    }
+    let unreadable = node.unreadable.iter().map(|(_, problem)| problem.clone());
+    node.hidden.extend(unreadable);
+    node.served
+        .sort_by_key(|served| name_order(&served.record.name));
+}
+
+fn read_node_file(run_dir: &RunDir, node: &mut Node) {
+    match run_dir.node() {
+        Ok(file) if file.boot_id == node.boot_id => {
+            node.created.extend(file.created);
+            node.switched_on.extend(file.switched_on);
+        }
+        Ok(_) => {}
+        Err(error) => node.hidden.push(printable(&error.to_string())),
+    }
+}
+
+/// Reads the journal; returns false if no change is in progress in this run directory.
+fn read_journal(environment: &Environment, path: &Path, run_dir: &RunDir, node: &mut Node) -> bool {
+    match run_dir.journal() {
+        Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
+            // A process that exited since it was read has removed it first.
+            if let Ok(Some(journal)) = run_dir.journal() {
+                node.interrupted.push((run_dir.clone(), journal));
+            }
+            return false;
+        }
+        Ok(Some(journal)) => node.under_way.push(journal),
+        Ok(None) => return false,
+        // Only its owner may read it.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            node.may_be_changing = true;
+            node.hidden.push(printable(&format!(
+                "the change that is under way in {}, or was interrupted",
+                path.display()
+            )));
+        }
+        Err(error) => node.hidden.push(printable(&error.to_string())),
+    }
+    true
+}
+
+/// Adds a record, unless another run directory has one of this name or device: the system's directory comes first.
+fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut Node) {
+    let known = node.served.iter().find(|served| {
+        let same = served.record.name == record.name || served.record.key == record.key;
+        same && served.run_dir != *run_dir
+    });
+    if let Some(known) = known {
+        let hidden = format!(
+            "{} also has a device \"{}\": the one in {} is shown",
+            run_dir.path().display(),
+            record.name,
+            known.run_dir.path().display()
+        );
+        node.hidden.push(hidden);
+        return;
+    }
+    node.served.push(Served {
+        record,
+        run_dir: run_dir.clone(),
+        device_is_there: false,
+        is_abandoned,
+        life: Life::Dead,
+        is_known: false,
+        problem: None,
+        servers: Vec::new(),
+        clients: Vec::new(),
+        waiting: Vec::new(),
+        client_limit: None,
+        compute_mode: None,
+        answered: None,
+        log_growth: None,
+    });
+}
+
+/// Returns the path, inode and time of every record and journal. Each file is replaced when its content changes.
+pub(super) fn marks(environment: &Environment) -> Vec<(PathBuf, u64, SystemTime)> {
+    let run_dirs = environment.run_dirs();
+    run_dirs
+        .iter()
+        .flat_map(|path| RunDir::at(path).marks())
+        .collect()
+}
+
+/// True if a change is in progress, or was killed.
+pub(super) fn has_journal(environment: &Environment) -> bool {
+    let run_dirs = environment.run_dirs();
+    run_dirs.iter().any(|path| RunDir::at(path).has_journal())
+}

@@ -1,0 +1,171 @@
+use std::path::Path;
+
+use crate::host::{Environment, Host, Pid, Process, ProcessTable, claimed};
+use crate::mps::{MpsProgram, is_daemon};
+use crate::node::client::ServerProcess;
+use crate::node::snapshot::Node;
+use crate::node::unmanaged::{DEFAULT_PIPE_DIRECTORIES, Unmanaged};
+use crate::node::variable::Variable;
+use crate::state::RunDir;
+
+/// Finds unmanaged daemons, and servers without a daemon, in the process table.
+pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut Node) {
+    let host = &environment.host;
+    let programs: Vec<(MpsProgram, &Process)> = table
+        .iter()
+        .filter_map(|process| Some((MpsProgram::of(process)?, process)))
+        .collect();
+    let is_daemon = |pid: Pid| {
+        let mut daemons = programs
+            .iter()
+            .filter(|(program, _)| *program == MpsProgram::Control);
+        daemons.any(|(_, daemon)| daemon.pid == pid && is_daemon(daemon))
+    };
+    let mut unmanaged = Vec::new();
+    for &(program, process) in &programs {
+        let is_shown = match program {
+            // A control session is no daemon.
+            MpsProgram::Control => is_daemon(process.pid),
+            MpsProgram::Server => !is_daemon(process.parent),
+        };
+        let mut strays = node.strays.iter();
+        let is_managed =
+            is_recorded(node, process) || strays.any(|stray| stray.server.pid == process.pid);
+        if !is_shown || is_managed {
+            continue;
+        }
+        let found = read(host, table, node, program, process);
+        let may_be_managed = match &found.pipe_directory {
+            Variable::Is(pipe) => may_be_started(environment, process, Path::new(pipe)),
+            Variable::Hidden => may_be_recorded(environment, process),
+            Variable::Unset => false,
+        };
+        // If it has exited meanwhile, a `down` may have removed its record first.
+        let still_runs = host
+            .process(process.pid)
+            .is_some_and(|now| now.started == process.started);
+        if !may_be_managed && still_runs {
+            unmanaged.push(found);
+        }
+    }
+    node.unmanaged = unmanaged;
+}
+
+/// True if a record names the process, or the daemon whose server it is.
+fn is_recorded(node: &Node, process: &Process) -> bool {
+    let mut recorded = node.served.iter().filter_map(|served| served.record.daemon);
+    recorded.any(|daemon| {
+        let itself = daemon.pid == process.pid && daemon.start_time == process.started;
+        itself || daemon.pid == process.parent
+    })
+}
+
+/// True if the process uses the pipe directory of a device whose record names it by now, or names no daemon while a
+/// change is in progress: its start has not recorded it yet. Any process can claim the directory of a device that
+/// another one serves.
+fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> bool {
+    let device = || pipe.parent()?.file_name()?.to_str();
+    let Some(uuid) = device() else { return false };
+    environment.run_dirs().iter().any(|path| {
+        let run_dir = RunDir::at(path);
+        run_dir.pipe_dir(uuid) == pipe
+            && match run_dir.record(uuid) {
+                Ok(Some(record)) => match record.daemon {
+                    Some(daemon) => {
+                        let is_recorded = daemon.is(process) || daemon.pid == process.parent;
+                        is_recorded || daemon.is_hidden(&environment.host)
+                    }
+                    None => run_dir.has_journal(),
+                },
+                Ok(None) | Err(_) => false,
+            }
+    })
+}
+
+/// True if a process with a hidden environment is recorded by now, or may be a daemon whose start has not recorded it
+/// yet.
+fn may_be_recorded(environment: &Environment, process: &Process) -> bool {
+    environment.run_dirs().iter().any(|path| {
+        let (records, _) = RunDir::at(path).records();
+        let mut daemons = records.iter().map(|record| record.daemon);
+        daemons.any(|daemon| {
+            daemon.is_none_or(|daemon| daemon.is(process) || daemon.pid == process.parent)
+        })
+    })
+}
+
+fn read(
+    host: &Host,
+    table: &ProcessTable,
+    node: &Node,
+    program: MpsProgram,
+    process: &Process,
+) -> Unmanaged {
+    let environ = process.environ();
+    let variable = |name| Variable::of(environ.as_ref(), name);
+    let pipe_directory = variable("CUDA_MPS_PIPE_DIRECTORY");
+    let visible = variable("CUDA_VISIBLE_DEVICES");
+    let servers: Vec<ServerProcess> = match program {
+        MpsProgram::Control => table
+            .children(process.pid)
+            .filter(|child| MpsProgram::of(child) == Some(MpsProgram::Server))
+            .map(|child| ServerProcess {
+                pid: child.pid,
+                user: child.owner(),
+            })
+            .collect(),
+        MpsProgram::Server => Vec::new(),
+    };
+    let pids: Vec<u32> = std::iter::once(process.pid.0)
+        .chain(servers.iter().map(|server| server.pid.0))
+        .collect();
+    let is_orphan = environ.is_some() && {
+        let path = pipe_directory
+            .value()
+            .unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
+        // A container has another root, in which the directory may exist.
+        has_own_root(host, process) && matches!(claimed(Path::new(path)), Ok(None))
+    };
+    Unmanaged {
+        program,
+        pid: process.pid,
+        user: process.owner(),
+        command: process.command(),
+        age: process.age(),
+        is_orphan,
+        devices: devices(node, &visible, &pids),
+        pipe_directory,
+        visible,
+        servers,
+    }
+}
+
+/// True if the process has the same root directory as this one.
+fn has_own_root(host: &Host, process: &Process) -> bool {
+    let own = host.process(Pid(std::process::id()));
+    let root = process.root();
+    root.is_some() && root == own.and_then(|own| own.root())
+}
+
+/// Returns the devices that are visible to a daemon, and those on which NVML lists its processes.
+fn devices(node: &Node, visible: &Variable, pids: &[u32]) -> Vec<String> {
+    let is_visible = |uuid: &str, gpu: u32, is_whole: bool| match visible {
+        Variable::Hidden => false,
+        Variable::Unset => true,
+        Variable::Is(list) => list.split(',').map(str::trim).any(|word| {
+            let by_index = is_whole && word.parse() == Ok(gpu);
+            by_index || word.len() > "MIG-".len() && uuid.starts_with(word)
+        }),
+    };
+    let is_listed = |uuid: &str| {
+        let processes = node.processes.get(uuid).into_iter();
+        let mut usages = processes.flat_map(|processes| &processes.compute);
+        usages.any(|usage| pids.contains(&usage.pid))
+    };
+    node.devices()
+        .filter(|device| {
+            is_visible(&device.uuid, device.gpu, device.part.is_none()) || is_listed(&device.uuid)
+        })
+        .map(|device| device.uuid)
+        .collect()
+}

@@ -1,0 +1,173 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::device::Device;
+use super::gpu::Gpu;
+use super::no_such_device::NoSuchDevice;
+use super::outside_mps::OutsideMps;
+use super::served::Served;
+use super::stray::Stray;
+use super::unmanaged::Unmanaged;
+use crate::catalog::Model;
+use crate::mps::ControlProgram;
+use crate::nvml::Processes;
+use crate::state::{Created, DeviceKey, Journal, RunDir};
+
+/// A snapshot of the node.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// The driver's version.
+    pub driver: String,
+    /// The id of the current boot.
+    pub boot_id: String,
+    /// Every GPU that the driver shows, by index.
+    pub gpus: Vec<Gpu>,
+    /// Every device with a record in a run directory, by name.
+    pub served: Vec<Served>,
+    /// The processes that compute on each device, by its UUID. Devices whose lists are hidden are left out.
+    pub processes: BTreeMap<String, Processes>,
+    /// The GPU and compute instances that mig-mps made.
+    pub created: Vec<Created>,
+    /// Changes in progress.
+    pub under_way: Vec<Journal>,
+    /// True if the caller may not read a journal: a change is in progress, or was killed half-way.
+    pub may_be_changing: bool,
+    /// Changes that were killed half-way, and the run directories with their journals.
+    pub interrupted: Vec<(RunDir, Journal)>,
+    /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
+    pub switched_on: Vec<String>,
+    /// Device directories whose record cannot be read, with the reason: a daemon may use them.
+    pub unreadable: Vec<(RunDir, String)>,
+    /// Descriptions of everything that could not be read, `lost` included.
+    pub hidden: Vec<String>,
+    /// Descriptions of the GPUs that are lost or cannot be read.
+    pub lost: Vec<String>,
+    /// MPS programs that mig-mps did not start. Read with `Detail::Status`, `Settings` and `Plan`.
+    pub unmanaged: Vec<Unmanaged>,
+    /// Servers in the caller's run directory that outlived their daemons. Read wherever processes are.
+    pub strays: Vec<Stray>,
+    /// Programs that compute outside MPS. Read with `Detail::Status` alone.
+    pub outside_mps: Vec<OutsideMps>,
+}
+
+impl Node {
+    /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
+    pub fn of_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
+        let gpus = gpus
+            .into_iter()
+            .map(|(index, model)| Gpu::of_model(index, model));
+        Self {
+            gpus: gpus.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Describes the GPU instances that a change destroyed and that do not exist now.
+    pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
+        journal
+            .taken
+            .iter()
+            .filter_map(|taken| {
+                let gpu = self.gpus.iter().find(|gpu| gpu.uuid == taken.gpu)?;
+                let exists = gpu.instances.iter().any(|instance| {
+                    instance.placement == taken.placement && instance.profile == taken.profile
+                });
+                (!exists)
+                    .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
+            })
+            .collect()
+    }
+
+    /// Describes the changes that were killed half-way.
+    pub fn interrupted(&self) -> Vec<String> {
+        let journals = self.interrupted.iter().map(|(_, journal)| journal);
+        journals
+            .map(|journal| {
+                let missing = self.missing_after(journal);
+                if missing.is_empty() {
+                    return format!("interrupted: {journal}");
+                }
+                format!("interrupted: {journal}; missing: {}", missing.join(", "))
+            })
+            .collect()
+    }
+
+    /// True if a change is in progress, as far as the caller may know.
+    pub(super) fn is_changing(&self) -> bool {
+        self.may_be_changing || !self.under_way.is_empty()
+    }
+
+    /// Returns the features of the driver's MPS control program.
+    pub fn control_program(&self) -> ControlProgram {
+        ControlProgram::of(&self.driver)
+    }
+
+    /// Returns every device of every GPU.
+    pub fn devices(&self) -> impl Iterator<Item = Device> {
+        self.gpus.iter().flat_map(Gpu::devices)
+    }
+
+    /// Returns the device's record and daemon, if it has any.
+    pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
+        self.served.iter().find(|served| served.record.key == *key)
+    }
+
+    /// Returns the command by which root runs `mig-mps VERB NAME` as the user whose daemon serves the device.
+    pub fn managed_by(&self, name: &str, verb: &str) -> Option<String> {
+        let mut devices = self.devices();
+        let device = devices.find(|device| self.name_of(device) == name)?;
+        let mut unmanaged = self.unmanaged.iter();
+        unmanaged.find_map(|daemon| {
+            let serves = daemon.devices.contains(&device.uuid);
+            serves
+                .then(|| daemon.managed_by(&format!("{verb} {name}")))
+                .flatten()
+        })
+    }
+
+    /// Returns a device's recorded name, or its default name.
+    pub fn name_of(&self, device: &Device) -> String {
+        self.served_on(&device.key).map_or_else(
+            || device.default_name.clone(),
+            |served| served.record.name.clone(),
+        )
+    }
+
+    /// Returns the name of the device with this UUID, or the UUID if there is none.
+    pub fn name_of_uuid(&self, uuid: &str) -> String {
+        let mut devices = self.devices();
+        let device = devices.find(|device| device.uuid == uuid);
+        device.map_or_else(|| uuid.to_owned(), |device| self.name_of(&device))
+    }
+
+    /// Returns the names of the devices that the words of a command line select: each a name, a UUID, or a unique
+    /// prefix of a UUID.
+    pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
+        let mut named: BTreeSet<(String, String)> = self
+            .devices()
+            .map(|device| (self.name_of(&device), device.uuid))
+            .collect();
+        let recorded = self.served.iter().map(|served| &served.record);
+        named.extend(recorded.map(|record| (record.name.clone(), record.uuid.clone())));
+        let resolve = |word: &String| {
+            // Every UUID starts with `MIG-` or `GPU-`: a prefix must be longer.
+            let is_prefix = word.len() > "MIG-".len();
+            let by_name = named.iter().filter(|(name, _)| name == word);
+            let by_prefix = named
+                .iter()
+                .filter(|(_, uuid)| is_prefix && uuid.starts_with(word));
+            let matches: Vec<&(String, String)> = by_name.chain(by_prefix).collect();
+            match matches.as_slice() {
+                [(name, _)] => Ok(name.clone()),
+                [] => Err(NoSuchDevice::Unknown {
+                    wanted: word.clone(),
+                    known: named.iter().map(|(name, _)| name.clone()).collect(),
+                }),
+                _ => Err(NoSuchDevice::Ambiguous {
+                    wanted: word.clone(),
+                    uuids: matches.iter().map(|(_, uuid)| uuid.clone()).collect(),
+                }),
+            }
+        };
+        words.iter().map(resolve).collect()
+    }
+}

@@ -1,0 +1,96 @@
+//! The disruptions and obstacles of a plan.
+
+use std::fmt::Write as _;
+
+use super::format::{count, ranges};
+use crate::apply::Allowed;
+use crate::plan::Plan;
+
+/// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.
+pub(super) fn text(plan: &Plan) -> String {
+    let mut out = String::new();
+    let clients: Vec<_> = plan.clients().collect();
+    if !clients.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n{} would be disturbed ({} refuses, unless --drain lets them end or --force ends them):",
+            count(clients.len(), "client"),
+            if plan.restarts() > 0 { "restart" } else { "up" },
+        );
+    }
+    for client in clients {
+        let _ = writeln!(out, "  {client}");
+    }
+    let kept: Vec<_> = plan.keep().collect();
+    if !kept.is_empty() {
+        let (s, their) = if kept.len() == 1 {
+            ("s", "it")
+        } else {
+            ("", "they")
+        };
+        let _ = writeln!(
+            out,
+            "\n{} keep{s} what {their} started with: the settings are for programs that start afterwards:",
+            count(kept.len(), "client")
+        );
+    }
+    for client in kept {
+        let _ = writeln!(out, "  {client}");
+    }
+    let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();
+    for gpu in &plan.gpus {
+        let Some(due) = gpu.due.as_deref() else {
+            continue;
+        };
+        match dues.iter_mut().find(|(other, _)| *other == due) {
+            Some((_, gpus)) => gpus.push(gpu.index),
+            None => dues.push((due, vec![gpu.index])),
+        }
+    }
+    for (due, gpus) in dues {
+        let _ = writeln!(out, "\nGPU {}: {due}", ranges(&gpus));
+    }
+    let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
+    let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
+    for obstacle in obstacles.chain(unasked) {
+        let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
+    }
+    out
+}
+
+/// Describes what a plan stops or destroys, as one phrase; empty if nothing.
+pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
+    let mut phrases = Vec::new();
+    let again = plan.restarts();
+    let stopped = plan.interrupts().len() - again;
+    let clients = plan.ended_clients().count();
+    if clients > 0 {
+        phrases.push(format!("end {}", count(clients, "client")));
+    }
+    // The plan shown above has the names; a question is short.
+    for (verb, daemons) in [("stop", stopped), ("restart", again)] {
+        if daemons > 0 {
+            phrases.push(format!("{verb} {}", count(daemons, "daemon")));
+        }
+    }
+    let destroys = plan.destroys();
+    match destroys.as_slice() {
+        [] => {}
+        [one] => phrases.push(format!("destroy {one}")),
+        _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
+    }
+    // Switching MIG off may make a reset due; switching it on is part of partitioning.
+    let off = plan.switches(&[false]);
+    if !off.is_empty() {
+        phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
+    }
+    let switched = plan.switches(&[true, false]);
+    if allowed.reset && !switched.is_empty() {
+        phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
+    }
+    match phrases.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => String::new(),
+    }
+}

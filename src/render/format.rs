@@ -1,0 +1,131 @@
+use std::borrow::Cow;
+use std::time::Duration;
+
+use console::measure_text_width;
+
+use crate::host::steers;
+
+/// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
+pub(super) fn gib(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "shown with one decimal")]
+    let gib = bytes as f64 / f64::from(1 << 30);
+    format!("{gib:.1}")
+}
+
+/// Formats the two largest units of a duration: `45s`, `3m12s`, `2h5m`, `4d3h`.
+pub(super) fn age(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match () {
+        () if days > 0 => format!("{days}d{}h", hours % 24),
+        () if hours > 0 => format!("{hours}h{}m", minutes % 60),
+        () if minutes > 0 => format!("{minutes}m{}s", seconds % 60),
+        () => format!("{seconds}s"),
+    }
+}
+
+/// `1 client`, `3 clients`
+pub(super) fn count(number: usize, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
+/// Wraps the text between words at `room` characters; a longer word stays whole.
+pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in text.split_inclusive(' ') {
+        let wide = measure_text_width(word.trim_end());
+        if used > 0 && used + wide > room {
+            lines.push(String::new());
+            used = 0;
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(word);
+        }
+        used += measure_text_width(word);
+    }
+    // A blank after the last column would start another line.
+    lines
+        .iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+/// Escapes everything in text of others that could control the terminal.
+pub(super) fn escaped(text: &str) -> Cow<'_, str> {
+    escape(text, steers)
+}
+
+/// Escapes text of others, except its newlines and tabs.
+pub(super) fn escaped_lines(text: &str) -> Cow<'_, str> {
+    escape(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = |c: char| match c {
+        c if c.is_ascii() && is_escaped(c) => format!("\\x{:02x}", u32::from(c)),
+        c if is_escaped(c) => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+/// Formats numbers as ranges: `0-3,6`.
+pub(super) fn ranges(indices: &[u32]) -> String {
+    indices
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|run| match run {
+            [one] => one.to_string(),
+            _ => format!("{}-{}", run[0], run[run.len() - 1]),
+        })
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// Formats a list of names; of a long one, the first four names and the last.
+pub(super) fn shortened(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
+        _ => names.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_wrapped_between_words_and_short_ones_are_not() {
+        let wrapped_at = |room| wrapped("one two three-and-more four", room);
+        assert_eq!(wrapped_at(27), ["one two three-and-more four"]);
+        assert_eq!(wrapped_at(22), ["one two three-and-more", "four"]);
+        assert_eq!(wrapped_at(20), ["one two", "three-and-more four"]);
+        assert_eq!(wrapped_at(3), ["one", "two", "three-and-more", "four"]);
+        assert_eq!(wrapped("", 80), [""]);
+    }
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(escaped("plain, é, 中"), "plain, é, 中");
+        assert_eq!(
+            escaped("\u{1b}[2J\r\t\u{9b}1m\u{202e}x"),
+            r"\x1b[2J\x0d\x09\u{9b}1m\u{202e}x"
+        );
+    }
+
+    #[test]
+    fn lines_and_tabs_may_stay() {
+        assert_eq!(escaped_lines("a\n\tb"), "a\n\tb");
+        assert_eq!(escaped_lines("a\r\n\u{7}"), "a\\x0d\n\\x07");
+    }
+
+    #[test]
+    fn ages_show_their_two_largest_units() {
+        let shown = [5, 192, 7500, 356_400].map(|s| age(Duration::from_secs(s)));
+        assert_eq!(shown, ["5s", "3m12s", "2h5m", "4d3h"]);
+    }
+}

@@ -1,0 +1,40 @@
+use std::io::{self, Write};
+
+use anyhow::{Result, bail};
+use console::style;
+
+use super::format::escaped_lines;
+
+/// Prints a message to standard error.
+pub fn note(text: &str) {
+    say(&escaped_lines(text));
+}
+
+/// Prints an error and its hints to standard error. Both may quote text of users: a log, an answer, a path.
+pub fn error(text: &str, hints: &[String]) {
+    let head = style("error").red().bold().for_stderr();
+    say(&format!("{head}: {}", escaped_lines(text)));
+    for hint in hints {
+        let head = style("hint").cyan().bold().for_stderr();
+        say(&format!("{head}: {}", escaped_lines(hint)));
+    }
+}
+
+/// Prints text that is safe for a terminal to standard error.
+pub(super) fn say(text: &str) {
+    // If standard error is closed, there is nowhere to report it.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Prints text to standard output.
+pub(super) fn print(text: &str) -> Result<()> {
+    match io::stdout()
+        .write_all(text.as_bytes())
+        .and_then(|()| io::stdout().flush())
+    {
+        Ok(()) => Ok(()),
+        // The reader has exited. A change goes on all the same.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => bail!("cannot write to standard output: {error}"),
+    }
+}

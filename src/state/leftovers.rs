@@ -1,0 +1,108 @@
+//! Removes what interrupted changes and users left in a run directory.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::run_dir::{BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir};
+use crate::mps::LEFT;
+
+impl RunDir {
+    /// Returns the pipe directories that were set aside because their users had put files into them.
+    pub fn left(&self) -> Vec<PathBuf> {
+        let left = self
+            .open()
+            .and_then(|directory| directory.child(LEFT))
+            .ok()
+            .flatten();
+        let names = left.and_then(|left| left.names().ok()).unwrap_or_default();
+        let mut left: Vec<PathBuf> = names
+            .iter()
+            .map(|name| self.path().join(LEFT).join(name))
+            .collect();
+        left.sort();
+        left
+    }
+
+    /// Removes the pipe directories of these devices, or of all, that were set aside. Stops at `until`.
+    pub fn remove_left(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
+        let Some(directory) = self.open_if_there()? else {
+            return Ok(());
+        };
+        let Some(left) = directory.child(LEFT)? else {
+            return Ok(());
+        };
+        let is_wanted = |name: &OsStr| {
+            devices.is_none_or(|uuids| {
+                let name = name.to_string_lossy();
+                let mut uuids = uuids.iter();
+                uuids.any(|uuid| {
+                    let rest = name.strip_prefix(uuid.as_str());
+                    rest.is_some_and(|rest| rest.starts_with('.'))
+                })
+            })
+        };
+        for name in left.names()?.iter().filter(|name| is_wanted(name)) {
+            left.remove_all(name, until)?;
+        }
+        directory.remove_dir_if_empty(LEFT)
+    }
+
+    /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, broken
+    /// links, device directories without a record.
+    pub fn remove_leftovers(&self) -> io::Result<()> {
+        let directory = self.open()?;
+        for name in directory.names()? {
+            // A directory that is shared with other programs keeps their files.
+            if [NODE, JOURNAL]
+                .map(half_made)
+                .iter()
+                .any(|ours| name == ours.as_str())
+            {
+                directory.remove_file(&name)?;
+            } else if is_of_a_device(&name)
+                && let Ok(Some(device)) = directory.child(&name)
+            {
+                for file in device.names()?.iter().filter(|file| is_half_made(file)) {
+                    device.remove_file(file)?;
+                }
+                if !device.has(RECORD) {
+                    // Any other file in it is not of mig-mps.
+                    directory.remove_dir_if_empty(&name)?;
+                }
+            }
+        }
+        let Some(by_name) = directory.child(BY_NAME)? else {
+            return Ok(());
+        };
+        for name in by_name.names()? {
+            let Some(to) = by_name.link(&name) else {
+                continue;
+            };
+            let device = to.file_name().map(|uuid| directory.child(uuid));
+            let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
+            if !has_record || is_half_made(&name) {
+                by_name.remove_file(&name)?;
+            }
+        }
+        directory.remove_dir_if_empty(BY_NAME)
+    }
+}
+
+/// Returns the name of a file while it is written.
+fn half_made(name: &str) -> String {
+    format!("{name}.{HALF_MADE}")
+}
+
+/// True for the name of a device's directory.
+fn is_of_a_device(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b"GPU-") || name.starts_with(b"MIG-")
+}
+
+fn is_half_made(name: &OsStr) -> bool {
+    Path::new(name)
+        .extension()
+        .is_some_and(|extension| extension == HALF_MADE)
+}
