@@ -3,8 +3,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::Cause;
-use super::undo::RolledBack;
+use super::cause::Cause;
 
 /// A run that did not do everything.
 #[derive(Debug, Default)]
@@ -30,6 +29,21 @@ pub struct Failure {
     pub cause: Cause,
     /// Whether it is about the daemon of a user other than the caller: the rest of the run goes on without it.
     pub is_a_users: bool,
+}
+
+/// What came of undoing a run on one GPU.
+#[derive(Debug, Default)]
+pub struct RolledBack {
+    /// What was undone.
+    pub undone: Vec<String>,
+    /// What the run made and could not remove.
+    pub stands: Vec<String>,
+    /// What the run took away and could not bring back.
+    pub missing: Vec<String>,
+    /// How many clients had to go: nobody can bring them back.
+    pub clients: usize,
+    /// Whether something failed that may work when it is tried again: the journal stays then.
+    pub cut_short: bool,
 }
 
 impl Failure {

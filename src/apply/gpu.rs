@@ -1,10 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::daemons::{serve, user_beside_caller};
-use super::done::{Done, History};
+use super::cause::Cause;
+use super::effect::Effect;
 use super::error::Failure;
-use super::{Cause, Shared};
+use super::history::History;
+use super::owner::{serve, user_beside_caller};
+use super::shared::Shared;
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
@@ -21,7 +23,7 @@ pub(super) struct GpuRun<'a> {
     /// The GPU as it was before; `None` for one that is gone.
     pub(super) gpu: Option<&'a Gpu>,
     /// What stands on it now. NVML is not asked again: everything here is this run's doing.
-    pub(super) standing: BTreeMap<Placement, GpuInstanceReading>,
+    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
     /// Those that this run has made.
     pub(super) made: BTreeSet<Placement>,
     pub(super) history: Arc<History>,
@@ -32,14 +34,14 @@ pub(super) struct GpuRun<'a> {
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let mut gpus = shared.site.node.gpus.iter();
+        let mut gpus = shared.context.node.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.uuid == plan.uuid);
         let instances = gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default();
         Self {
             shared,
             plan,
             gpu,
-            standing: instances
+            instances: instances
                 .into_iter()
                 .map(|instance| (instance.placement, instance))
                 .collect(),
@@ -143,8 +145,8 @@ impl<'a> GpuRun<'a> {
                 placement,
             } => self.destroy_gpu_instance(*profile, name, *placement),
             Action::Set(set) => self.set(set),
-            Action::StartServer(server) => self.start_server(server),
-            Action::EndStray(stray) => self.end_stray(stray),
+            Action::StartServer(server) => self.shared.start_server(server),
+            Action::EndStray(stray) => self.shared.end_stray(stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }
@@ -160,7 +162,7 @@ impl<'a> GpuRun<'a> {
                 Some((key, gpu))
             }
             Place::Part { placement, nth } => {
-                let instance = self.standing.get(&placement)?;
+                let instance = self.instances.get(&placement)?;
                 let compute = instance.compute.get(nth)?;
                 let part = InstanceKey {
                     profile: instance.profile,
@@ -178,7 +180,7 @@ impl<'a> GpuRun<'a> {
 
     /// Who may cut a wait short: nobody any more once the run is undone.
     pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
-        (!self.rolling_back).then_some(&self.shared.site.environment.interrupt)
+        (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
     }
 
     pub(super) fn title(&self) -> String {
@@ -250,7 +252,10 @@ impl Attempt<'_> {
     fn start(&self, start: &Start, device: Option<(DeviceKey, String)>) -> Result<(), Cause> {
         let shared = self.shared;
         let (key, uuid) = device.ok_or(Cause::NoDevice)?;
-        if !shared.leaving.wait_for(&start.name, || shared.is_over()) {
+        if !shared
+            .names_in_use
+            .wait_for(&start.name, || shared.is_over())
+        {
             return Err(Cause::Interrupted);
         }
         shared.start_daemon(key, &uuid, start, &self.history)
@@ -258,7 +263,7 @@ impl Attempt<'_> {
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
         let Some(served) = self.shared.served(&stop.uuid) else {
-            self.shared.leaving.gone(&stop.name);
+            self.shared.names_in_use.gone(&stop.name);
             return Ok(());
         };
         let idle = served.is_known && served.clients.is_empty();
@@ -268,23 +273,15 @@ impl Attempt<'_> {
         // Also one whose directory could not be cleared away has gone.
         let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
         if has_gone {
-            self.shared.leaving.gone(&stop.name);
+            self.shared.names_in_use.gone(&stop.name);
         }
         if stop.alive && served.record.finished && has_gone {
             let record = Box::new(served.record.clone());
             let by_force = stop.patience != Patience::Idle;
             let clients = if by_force { stop.clients.len() } else { 0 };
-            self.history.did(Done::Stopped { record, clients });
+            self.history.did(Effect::Stopped { record, clients });
         }
         ended
-    }
-}
-
-impl<'a> Shared<'a> {
-    /// The device with that UUID, if it is in this run directory.
-    pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
-        let mut served = self.site.node.served.iter();
-        served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
 }
 
@@ -310,7 +307,7 @@ impl Shared<'_> {
         let (record, result) = self.bring_up_new(key, uuid, start);
         match result {
             Ok(false) => {}
-            Ok(true) => history.did(Done::Started(Box::new(record))),
+            Ok(true) => history.did(Effect::Started(Box::new(record))),
             Err(cause) => {
                 let kept = if start.again {
                     self.keep_record(&record)
@@ -319,7 +316,7 @@ impl Shared<'_> {
                 };
                 if matches!(cause, Cause::Left { .. }) {
                     // Undoing tries again to end it.
-                    history.did(Done::Started(Box::new(record)));
+                    history.did(Effect::Started(Box::new(record)));
                 }
                 return Err(cause.and(kept));
             }

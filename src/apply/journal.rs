@@ -3,8 +3,9 @@ use std::sync::Mutex;
 
 use jiff::Timestamp;
 
-use super::error::Failure;
-use super::{ApplyError, Cause, lock};
+use super::cause::Cause;
+use super::error::{ApplyError, Failure};
+use super::lock::lock;
 use crate::host::Environment;
 use crate::host::{Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::error::Failure;
-use super::{ApplyError, Cause};
+use super::cause::Cause;
+use super::error::{ApplyError, Failure};
 use crate::host::{Environment, MpsPrograms};
 use crate::host::{Held, Interrupt};
 use crate::mps::Daemon;

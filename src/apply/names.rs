@@ -1,12 +1,12 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::lock;
+use super::lock::lock;
 use crate::plan::Plan;
 
 /// The names of daemons that are still to end. A name may move to another GPU, and nobody gets one
 /// that is still in use.
-pub(super) struct Leaving {
+pub(super) struct NamesInUse {
     names: Mutex<Vec<String>>,
     one_has_gone: Condvar,
 }
@@ -14,7 +14,7 @@ pub(super) struct Leaving {
 /// Between two looks at whether waiting is pointless.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl Leaving {
+impl NamesInUse {
     pub(super) fn of(plan: &Plan) -> Self {
         Self {
             names: Mutex::new(plan.stops().map(|stop| stop.name.clone()).collect()),

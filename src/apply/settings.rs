@@ -1,17 +1,53 @@
-//! The compute mode of a whole GPU, which a daemon may need and its end gives back.
-
-use super::{Cause, Shared};
+use super::cause::Cause;
+use super::effect::Effect;
+use super::gpu::GpuRun;
+use super::shared::Shared;
 use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::plan::Set;
+use crate::settings::Settings;
 use crate::state::DeviceRecord;
 
+impl GpuRun<'_> {
+    /// Changes settings. What was begun is remembered: a change that fails half-way is undone too.
+    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
+        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
+        let before = &served.record;
+        let after = DeviceRecord {
+            settings: set.settings.clone(),
+            by_hand: set.by_hand.clone(),
+            ..before.clone()
+        };
+        self.history.did(Effect::Set {
+            before: Box::new(before.clone()),
+            after: Box::new(after.clone()),
+        });
+        // Somebody may have told the daemon something else than what is recorded.
+        let answered = served.answered.as_ref();
+        let was = answered.map(|answered| answered.over(&before.settings));
+        self.shared
+            .change(&after, was.as_ref().unwrap_or(&before.settings))
+    }
+}
+
 impl Shared<'_> {
+    /// Brings a running daemon to what a record says. Until that has been read back the record is
+    /// unfinished: a run that is killed here is gone on with.
+    pub(super) fn change(&self, shall: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        let unfinished = DeviceRecord {
+            finished: false,
+            ..shall.clone()
+        };
+        self.run_dir.write_record(&unfinished)?;
+        self.daemon(shall).set(&shall.settings, was)?;
+        Ok(self.run_dir.write_record(shall)?)
+    }
     /// The compute mode that an earlier daemon of this boot found on a device, if it changed it.
     pub(super) fn mode_before(&self, uuid: &str) -> Option<u32> {
-        let mut served = self.site.node.served.iter();
+        let mut served = self.context.node.served.iter();
         let earlier = served.find(|served| {
             let record = &served.record;
             record.uuid == uuid
-                && record.boot_id == self.site.node.boot_id
+                && record.boot_id == self.context.node.boot_id
                 && served.run_dir == self.run_dir
         });
         earlier?.record.compute_mode_before
@@ -38,12 +74,12 @@ impl Shared<'_> {
     /// Gives back the compute mode that was there before a daemon; what somebody else has set since then
     /// stays.
     pub(super) fn give_mode_back(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let is_of_this_boot = record.boot_id == self.site.node.boot_id;
+        let is_of_this_boot = record.boot_id == self.context.node.boot_id;
         let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
             return Ok(());
         };
         let is_there = |gpu: &crate::node::Gpu| gpu.uuid == record.key.gpu;
-        if !self.site.node.gpus.iter().any(is_there) {
+        if !self.context.node.gpus.iter().any(is_there) {
             return Ok(());
         }
         let gpu = record.key.gpu.clone();

@@ -1,15 +1,11 @@
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Mutex;
 
-use super::error::Failure;
-use super::lock;
 use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};
 use crate::state::DeviceRecord;
 
 /// Something a run has done to a GPU, with what is needed to undo it.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum Effect {
     /// MIG mode was switched, or its change noted by the driver.
     MigMode {
         on: bool,
@@ -60,7 +56,7 @@ pub(super) enum Done {
     },
 }
 
-impl Done {
+impl Effect {
     /// Whether it took something away: not undone, that is missing. Anything else still stands then.
     pub(super) fn took_away(&self) -> bool {
         match self {
@@ -77,7 +73,7 @@ impl Done {
 }
 
 /// What was made or taken away.
-impl fmt::Display for Done {
+impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MigMode { .. } => f.write_str("MIG mode on"),
@@ -106,70 +102,5 @@ impl fmt::Display for Done {
             }
             Self::Set { before, .. } => write!(f, "changed settings of {}", before.name),
         }
-    }
-}
-
-/// What a run has done to one GPU so far, written by several threads.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    done: Mutex<Vec<Done>>,
-    /// The plan's steps that are over, one way or the other.
-    over: Mutex<BTreeSet<usize>>,
-    /// The steps that failed.
-    failures: Mutex<BTreeMap<usize, Failure>>,
-}
-
-impl History {
-    /// Remembers something that was done.
-    pub(super) fn did(&self, done: Done) {
-        lock(&self.done).push(done);
-    }
-
-    /// Whether the MIG mode was switched, or its change noted.
-    pub(super) fn has_switched(&self) -> bool {
-        let done = lock(&self.done);
-        done.iter().any(|done| matches!(done, Done::MigMode { .. }))
-    }
-
-    /// Takes everything that was done, in order.
-    pub(super) fn take(&self) -> Vec<Done> {
-        std::mem::take(&mut *lock(&self.done))
-    }
-
-    /// Takes the change of a daemon's settings, with what they were and are.
-    pub(super) fn take_change(&self, uuid: &str) -> Option<(Box<DeviceRecord>, Box<DeviceRecord>)> {
-        let mut done = lock(&self.done);
-        let is_it = |done: &Done| matches!(done, Done::Set { before, .. } if before.uuid == uuid);
-        let place = done.iter().rposition(is_it)?;
-        match done.remove(place) {
-            Done::Set { before, after } => Some((before, after)),
-            _ => None,
-        }
-    }
-
-    /// Remembers that the step with that number failed.
-    pub(super) fn did_not(&self, step: usize, failure: Failure) {
-        lock(&self.failures).insert(step, failure);
-    }
-
-    /// How many steps have failed so far.
-    pub(super) fn failed(&self) -> usize {
-        lock(&self.failures).len()
-    }
-
-    /// Takes the failures, in the plan's order.
-    pub(super) fn take_failures(&self) -> Vec<Failure> {
-        let failures = std::mem::take(&mut *lock(&self.failures));
-        failures.into_values().collect()
-    }
-
-    /// Notes that the plan's step with that number needs nothing more.
-    pub(super) fn over(&self, step: usize) {
-        lock(&self.over).insert(step);
-    }
-
-    /// Whether it is over.
-    pub(super) fn is_over(&self, step: usize) -> bool {
-        lock(&self.over).contains(&step)
     }
 }

@@ -1,18 +1,18 @@
 use std::io;
 use std::sync::Mutex;
 
-use super::lock;
+use super::lock::lock;
 use crate::state::{Created, NodeFile, RunDir};
 
 /// The instances mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys those alone.
 ///
 /// An instance is noted before it is made: what a crash leaves is then known as ours.
-pub(super) struct Ledger {
+pub(super) struct NodeRecord {
     run_dir: RunDir,
     file: Mutex<NodeFile>,
 }
 
-impl Ledger {
+impl NodeRecord {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
         let mut file = run_dir.node().map_err(|error| {
             if error.kind() != io::ErrorKind::InvalidData {
@@ -79,4 +79,22 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// Says in `node.json` which profile was applied.
+///
+/// # Errors
+/// The system's.
+pub fn record_profile(
+    run_dir: &RunDir,
+    boot_id: &str,
+    profile: Option<String>,
+) -> std::io::Result<()> {
+    let mut file = run_dir.node()?;
+    if file.boot_id != boot_id {
+        file = NodeFile::default();
+    }
+    boot_id.clone_into(&mut file.boot_id);
+    file.profile = profile;
+    run_dir.write_node(&file)
 }

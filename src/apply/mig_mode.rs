@@ -1,7 +1,9 @@
-use super::done::Done;
+use super::cause::{Cause, Due};
+use super::effect::Effect;
 use super::gpu::GpuRun;
 use super::retry::Backoff;
-use super::{Cause, Due};
+use super::shared::Shared;
+use crate::host::Holders;
 use crate::node::Gpu;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -16,47 +18,49 @@ impl GpuRun<'_> {
             // Another change was pending: it is taken back, and nothing else happens.
             self.set_mode(on)?;
             if !on {
-                self.shared.ledger.switched_on(&self.plan.uuid, false)?;
+                self.shared
+                    .node_record
+                    .switched_on(&self.plan.uuid, false)?;
             }
             return Ok(());
         }
-        let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
-        let was_ours = ledger.has_switched_on(gpu);
+        let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
+        let was_ours = node_record.has_switched_on(gpu);
         if on {
             // Noted before it is done: what a crash leaves is then known as ours.
-            ledger.switched_on(gpu, true)?;
+            node_record.switched_on(gpu, true)?;
         }
         let switched = self.try_to_switch(on, was_ours);
         let is_noted = self.history.has_switched();
-        let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
+        let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
         if !is_noted {
-            ledger.switched_on(gpu, was_ours)?;
+            node_record.switched_on(gpu, was_ours)?;
         } else if switched.is_ok() {
-            ledger.switched_on(gpu, on)?;
+            node_record.switched_on(gpu, on)?;
         }
         switched
     }
 
     fn try_to_switch(&mut self, on: bool, was_ours: bool) -> Result<(), Cause> {
         let mut backoff = Backoff::new(self.interrupt());
-        let mut may_stop = self.shared.site.allowed.stop_holders;
+        let mut may_stop = self.shared.context.allowed.stop_holders;
         loop {
             let activation = self.set_mode(on)?;
             let mode = match self.read_mode() {
                 Ok(mode) => mode,
                 Err(error) => {
-                    self.history.did(Done::MigMode { on, was_ours });
+                    self.history.did(Effect::MigMode { on, was_ours });
                     return Err(error.into());
                 }
             };
             if mode.current == on {
-                self.history.did(Done::MigMode { on, was_ours });
-                self.standing.clear();
+                self.history.did(Effect::MigMode { on, was_ours });
+                self.instances.clear();
                 return Ok(());
             }
             if activation != Code::IN_USE {
                 // It stays noted: with the reset or reboot it is active.
-                self.history.did(Done::MigMode { on, was_ours });
+                self.history.did(Effect::MigMode { on, was_ours });
                 return self.reset(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
@@ -89,11 +93,11 @@ impl GpuRun<'_> {
                 due,
             })
         };
-        if !self.shared.site.allowed.reset {
+        if !self.shared.context.allowed.reset {
             return not_active(mode, Due::Reset);
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
-        let smi = self.shared.site.environment.nvidia_smi()?;
+        let smi = self.shared.context.environment.nvidia_smi()?;
         if let Err(error) = self.shared.nvml.aside(|| smi.reset(&pci))? {
             if error.is_in_use() {
                 return Err(Cause::Reset {
@@ -107,7 +111,7 @@ impl GpuRun<'_> {
         if mode.current != on {
             return not_active(mode, Due::Reboot("it was reset".to_owned()));
         }
-        self.standing.clear();
+        self.instances.clear();
         Ok(())
     }
 
@@ -126,7 +130,7 @@ impl GpuRun<'_> {
         };
         // Switching on is what the instances that were there need, and an idle GPU does it; off is
         // what leaves an Ampere GPU in need of a reset.
-        if from && !self.standing.is_empty() {
+        if from && !self.instances.is_empty() {
             return Err(Cause::StillPartitioned);
         }
         if from && !resetless()? {
@@ -137,7 +141,7 @@ impl GpuRun<'_> {
             let activation = self.set_mode(!from)?;
             let mode = self.read_mode()?;
             if mode.current != from {
-                self.standing.clear();
+                self.instances.clear();
                 return Ok(());
             }
             if activation != Code::IN_USE {
@@ -174,5 +178,19 @@ impl GpuRun<'_> {
         let gpu = self.plan.uuid.clone();
         let nvml = self.shared.nvml;
         nvml.supervise(move |nvml| nvml.read_mig_mode(&gpu))
+    }
+}
+
+impl Shared<'_> {
+    /// Stops the known monitoring units among the holders of a GPU; `false` where there are none.
+    /// They are in the journal before the first is stopped, and are started again at the end.
+    pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
+        let units = self.context.environment.units()?;
+        let holding = units.holding(holders)?;
+        self.journal.stopping(&holding)?;
+        for unit in &holding {
+            units.stop(*unit)?;
+        }
+        Ok(!holding.is_empty())
     }
 }

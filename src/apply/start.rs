@@ -1,11 +1,11 @@
-use std::time::{Duration, Instant};
-
 use jiff::Timestamp;
 
-use super::{Cause, Shared, lock};
-use crate::host::{Account, Pid, Reader, Uid, group_named};
+use super::cause::Cause;
+use super::owner::{owner, serve, user};
+use super::shared::Shared;
+use crate::host::{Pid, Reader, Uid, group_named};
 use crate::mps::{Daemon, Launch, Launched, Means, MpsProgram, Patience, WhoMay};
-use crate::plan::Start;
+use crate::plan::{Start, StartServer};
 use crate::settings::{Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
 
@@ -27,7 +27,7 @@ impl Shared<'_> {
             compute_mode_before: self.mode_before(uuid),
             daemon: None,
             finished: false,
-            boot_id: self.site.node.boot_id.clone(),
+            boot_id: self.context.node.boot_id.clone(),
             since: Timestamp::now(),
         };
         let is_new = self.bring_up(&mut record);
@@ -49,7 +49,7 @@ impl Shared<'_> {
 
     /// True if a recorded daemon runs, or one of its servers without it.
     pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
-        let host = &self.site.environment.host;
+        let host = &self.context.environment.host;
         let owner = owner(record);
         owner.is_ok_and(|owner| self.daemon(record).has_processes(host, owner))
     }
@@ -59,7 +59,7 @@ impl Shared<'_> {
         let daemon = self.daemon(record);
         daemon.check_path()?;
         let shall = self.shall(record)?;
-        let host = &self.site.environment.host;
+        let host = &self.context.environment.host;
         self.run_dir.write_record(record)?;
         let launched = self.hold_mode(record);
         let launched = match launched.and_then(|()| Ok(daemon.launch(host, &shall)?)) {
@@ -116,7 +116,7 @@ impl Shared<'_> {
     /// The user whom an eager server is for: a server that cannot reach its daemon ends without a word. It
     /// has that user's uid, but root's group and no others (measured).
     fn first_reader(&self) -> Option<(String, Reader)> {
-        let user = self.site.environment.server_user();
+        let user = self.context.environment.server_user();
         let who = crate::host::user_name(user);
         (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
     }
@@ -131,7 +131,7 @@ impl Shared<'_> {
     ) -> Result<(), Cause> {
         let process = &launched.process;
         let (pid, is_new) = (process.pid, launched.is_new);
-        record.daemon = Some(DaemonId::of(process, &self.site.environment.host));
+        record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
         self.run_dir.write_record(record)?;
         daemon.verify(process, shall)?;
         let first = match record.settings.server {
@@ -158,122 +158,28 @@ impl Shared<'_> {
             // The shared server is root's, whoever it is started for.
             Serve::All | Serve::Group(_) => Uid::ROOT,
             Serve::User(name) => user(&name)?.uid,
-            Serve::OneAtATime | Serve::Own => self.site.environment.server_user(),
+            Serve::OneAtATime | Serve::Own => self.context.environment.server_user(),
         })
     }
 
     pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
-        let table = self.site.environment.host.processes()?;
+        let table = self.context.environment.host.processes()?;
         Ok(table.children(daemon).any(MpsProgram::is_one))
     }
 
-    /// Ends a daemon if it lives, and removes what was made for it. Its logs stay.
-    ///
-    /// Daemons are ended one after another, but those that wait for clients side by side.
-    pub(super) fn end_daemon(
-        &self,
-        record: &DeviceRecord,
-        how: (Patience, Means),
-        alone: bool,
-    ) -> Result<(), Cause> {
-        self.end_process(record, how, alone)?;
-        self.clear_away(&self.daemon(record), record)
-    }
-
-    /// Ends a daemon's process if it lives, and every other that serves in its directory.
-    pub(super) fn end_process(
-        &self,
-        record: &DeviceRecord,
-        (patience, means): (Patience, Means),
-        alone: bool,
-    ) -> Result<(), Cause> {
-        if record.boot_id != self.site.node.boot_id {
+    /// Starts the server that a daemon has lost. It stays when the run fails later: so the record says.
+    pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
+        let served = self.served(&server.uuid).ok_or(Cause::NoDevice)?;
+        let record = &served.record;
+        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+        // A program that came in between has got one.
+        if self.has_server(daemon.pid)? {
             return Ok(());
         }
-        let host = &self.site.environment.host;
-        let daemon = self.daemon(record);
-        if record.daemon.is_some_and(|id| id.is_hidden(host)) {
-            return Err(Cause::Unseen {
-                name: record.name.clone(),
-            });
-        }
-        let running = record.daemon.and_then(|id| id.running(host));
-        if let Some(process) = running {
-            if let (Patience::Force(seconds), Means::Signals | Means::Heal) = (patience, means)
-                && patience != Patience::AT_ONCE
-            {
-                self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
-            }
-            let _alone = alone.then(|| lock(&self.one_stop_at_a_time));
-            // It ends the servers in the directory too; a healed daemon stays.
-            return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
-        }
-        // An interrupted start did not get as far as recording its daemon.
-        Ok(daemon.end_unrecorded(host, owner(record)?)?)
+        let user = self.first_user(serve(record))?;
+        let was = Some(&record.settings);
+        self.daemon(record)
+            .configure(&server.settings, was, Some(user))?;
+        Ok(())
     }
-
-    /// Waits until the driver lists no clients on a device any more. No session tells a daemon to refuse new ones here.
-    fn wait_for_clients(&self, uuid: &str, limit: Duration) {
-        const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-        let interrupt = &self.site.environment.interrupt;
-        let begun = Instant::now();
-        loop {
-            let device = uuid.to_owned();
-            let read = self
-                .nvml
-                .supervise(move |nvml| nvml.read_processes(&device));
-            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
-            if is_idle || begun.elapsed() >= limit || !interrupt.pause(BETWEEN_LOOKS) {
-                return;
-            }
-        }
-    }
-
-    fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
-        self.give_mode_back(record)?;
-        daemon.remove_pipe_dir()?;
-        Ok(self.run_dir.remove_record(record)?)
-    }
-
-    pub(super) fn daemon(&self, record: &DeviceRecord) -> Daemon {
-        self.daemon_of(&record.uuid)
-    }
-
-    pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {
-        Daemon::new(
-            self.site.programs.clone(),
-            self.site.node.control_program(),
-            self.run_dir.pipe_dir(uuid),
-            self.site.home.log.join(uuid),
-        )
-    }
-}
-
-/// The user that a recorded daemon runs as.
-fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
-    match serve(record) {
-        Serve::User(name) => Ok(user(&name)?.uid),
-        _ => Ok(crate::host::caller()),
-    }
-}
-
-/// Whose clients a recorded device serves: a record always says.
-pub(super) fn serve(record: &DeviceRecord) -> Serve {
-    let serve = record.settings.serve.clone();
-    serve.unwrap_or(Serve::OneAtATime)
-}
-
-/// The user that a daemon serves alone and runs as, where that is another than the caller.
-pub(super) fn user_beside_caller(serve: Serve) -> Option<String> {
-    match serve {
-        Serve::User(name) => {
-            let is_caller = user(&name).is_ok_and(|user| user.uid == crate::host::caller());
-            (!is_caller).then_some(name)
-        }
-        _ => None,
-    }
-}
-
-fn user(name: &str) -> Result<Account, Cause> {
-    Account::named(name)?.ok_or_else(|| Cause::nobody("user", name))
 }
