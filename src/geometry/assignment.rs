@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::solver::Request;
+use super::request::Request;
 use super::{Harm, Placement, ProfileId};
 
 /// A place that was found for a profile.
@@ -67,18 +67,6 @@ pub(super) fn assign(
         }
     }
     Assignment { placements, harm }
-}
-
-/// How often each occurs, in the order of first occurrence.
-pub(super) fn count(profiles: impl Iterator<Item = ProfileId>) -> Vec<(ProfileId, u32)> {
-    let mut counts: Vec<(ProfileId, u32)> = Vec::new();
-    for profile in profiles {
-        match counts.iter_mut().find(|(other, _)| *other == profile) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((profile, 1)),
-        }
-    }
-    counts
 }
 
 struct Matching<'a, F> {

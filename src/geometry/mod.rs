@@ -11,6 +11,7 @@ mod media;
 mod nearest;
 mod placement;
 mod profile_name;
+mod request;
 mod slice_map;
 mod solver;
 
@@ -22,5 +23,6 @@ pub use instance::{
 pub use nearest::nearest;
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName, ProfileNameError};
+pub use request::Request;
 pub use slice_map::{Segment, SliceMap};
-pub use solver::{Arrangement, Infeasible, Request, Standing, arrange, units};
+pub use solver::{Arrangement, Infeasible, Standing, arrange, units};

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{GpuInstanceProfile, Placement, ProfileId, Request, assignment, media};
+use super::{GpuInstanceProfile, Placement, ProfileId, Request, media, request};
 
 /// How many of each profile.
 type Counts = Vec<(ProfileId, u32)>;
@@ -17,7 +17,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     if requests.iter().any(|request| request.at.is_some()) {
         return answer;
     }
-    let wanted = assignment::count(requests.iter().map(|request| request.profile));
+    let wanted = request::count(requests.iter().map(|request| request.profile));
     let slices = |counts: &Counts| -> u32 {
         counts
             .iter()
@@ -30,7 +30,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     fitting.retain(|counts| slices(counts) <= most);
     let target = fitting.iter().map(slices).max().unwrap_or(0);
     let part = answer.first().into_iter().flatten();
-    let part = slices(&assignment::count(part.map(|request| request.profile)));
+    let part = slices(&request::count(part.map(|request| request.profile)));
     // Where the part has them all, another layout is no nearer.
     fitting.retain(|counts| slices(counts) == target && target > part);
     // Of equally near ones the one with the fewer instances is the plainer exchange.

@@ -16,6 +16,7 @@ mod outside;
 mod problem;
 mod served;
 mod strays;
+mod unaccounted;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};

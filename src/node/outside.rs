@@ -8,7 +8,7 @@ use super::foreign::Variable;
 use super::{Node, Served};
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, Uid, claimed, user_name};
 use crate::mps::MpsProgram;
-use crate::nvml::{Nvml, Processes};
+use crate::nvml::Nvml;
 
 /// A program that computes on a device without being a client of a daemon's.
 #[derive(Clone, Debug)]
@@ -36,8 +36,8 @@ pub struct Outside {
 /// process. One sample is not enough: NVML's two lists are made one after the other.
 pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
     let mut first: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for (uuid, processes) in &node.processes {
-        let suspects = suspects(node, table, uuid, processes);
+    for uuid in node.processes.keys() {
+        let suspects = suspects(node, table, uuid);
         if !suspects.is_empty() {
             first.insert(uuid.clone(), suspects);
         }
@@ -79,18 +79,11 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
     node.outside = outside;
 }
 
-fn suspects(node: &Node, table: &ProcessTable, uuid: &str, processes: &Processes) -> Vec<u32> {
-    let served = node.served.iter().find(|served| served.record.uuid == uuid);
-    let known = |pid: u32| {
-        let mut servers = served.into_iter().flat_map(|served| &served.servers);
-        let mut clients = served.into_iter().flat_map(|served| &served.clients);
-        servers.any(|server| server.pid.0 == pid)
-            || clients.any(|client| client.pid.0 == pid)
-            || processes.clients.iter().any(|client| client.pid == pid)
-            || table.get(Pid(pid)).is_some_and(MpsProgram::is_one)
-    };
-    let pids = processes.compute.iter().map(|usage| usage.pid);
-    pids.filter(|&pid| !known(pid)).collect()
+/// The processes on no list that are no MPS program either: the servers of an unmanaged daemon are nobody's suspects.
+fn suspects(node: &Node, table: &ProcessTable, uuid: &str) -> Vec<u32> {
+    let is_mps = |pid: Pid| table.get(pid).is_some_and(MpsProgram::is_one);
+    let pids = node.unaccounted_for(uuid).into_iter();
+    pids.filter(|&pid| !is_mps(pid)).map(|pid| pid.0).collect()
 }
 
 impl Outside {

@@ -1,25 +1,10 @@
 //! What daemons' starts and ends make of the compute mode of a whole GPU.
 
-use super::{Action, Place, Plan, Start, Step};
+use super::action::{Action, Place, Start, Step};
+use super::gpu_plan::{ModeChange, Plan};
 use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::state::RunDir;
-
-/// Another compute mode, by NVML's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModeChange {
-    /// What it is; `None` where it was not told, as in MIG mode.
-    pub is: Option<u32>,
-    /// What it is then.
-    pub shall: u32,
-}
-
-impl ModeChange {
-    /// Whether a daemon's start sets it; else a daemon's end gives it back.
-    pub fn is_for_a_daemon(self) -> bool {
-        self.shall == EXCLUSIVE_PROCESS
-    }
-}
 
 impl Plan {
     /// Says of each GPU what becomes of its compute mode once all steps are done.

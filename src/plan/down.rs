@@ -1,10 +1,9 @@
 use super::daemons::{HUNG, unreadable};
-use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
+use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
 use super::{standing, strays};
 use crate::geometry::SliceMap;
-use crate::host::user_name;
 use crate::mps::{Means, Patience};
-use crate::node::{Client, Gpu, Life, Node, Served};
+use crate::node::{Device, Gpu, Life, Node, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::state::{Created, RunDir};
 
@@ -51,12 +50,10 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
             Life::Dead => "its daemon is gone already",
             _ => "asked for",
         };
-        gpu_plan(node, &mut plan, &served.record.key.gpu)
-            .steps
-            .push(Step {
-                action: Action::Stop(stop),
-                because: because.to_owned(),
-            });
+        plan.of_gpu(node, &served.record.key.gpu).steps.push(Step {
+            action: Action::Stop(stop),
+            because: because.to_owned(),
+        });
     }
     strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
@@ -81,32 +78,6 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
     Ok(plan.with_compute_modes(node, home))
 }
 
-/// The plan of one GPU, made when it is first needed. A record may name a GPU that is gone.
-pub(super) fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan {
-    let position = plan.gpus.iter().position(|gpu| gpu.uuid == uuid);
-    let position = position.unwrap_or_else(|| {
-        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == uuid);
-        let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
-        plan.gpus.push(GpuPlan {
-            index: gpu.map_or(u32::MAX, |gpu| gpu.index),
-            uuid: uuid.to_owned(),
-            product: gpu.map_or_else(
-                || "a GPU that is gone".to_owned(),
-                |gpu| gpu.product.clone(),
-            ),
-            before: map.clone(),
-            after: map,
-            steps: Vec::new(),
-            to_be_continued: false,
-            obstacles: Vec::new(),
-            due: None,
-            compute_mode: None,
-        });
-        plan.gpus.len() - 1
-    });
-    &mut plan.gpus[position]
-}
-
 fn destroy(
     node: &Node,
     home: &RunDir,
@@ -117,16 +88,7 @@ fn destroy(
     let mut steps = Vec::new();
     let mut staying = Vec::new();
     for instance in &gpu.instances {
-        let devices: Vec<_> = gpu
-            .devices()
-            .into_iter()
-            .filter(|device| {
-                device
-                    .part
-                    .as_ref()
-                    .is_some_and(|part| part.gpu_instance == instance.id)
-            })
-            .collect();
+        let devices = devices_in(gpu, instance);
         // A GPU instance without devices is meant only where everything is.
         let chosen = (everything || !devices.is_empty())
             && devices.iter().all(|device| selected(&node.name_of(device)));
@@ -165,11 +127,20 @@ fn destroy(
     }
     if !steps.is_empty() {
         let after = SliceMap::new(gpu.units(), gpu.segments_of(&staying));
-        let gpu_plan = gpu_plan(node, plan, &gpu.uuid);
+        let gpu_plan = plan.of_gpu(node, &gpu.uuid);
         gpu_plan.steps.extend(steps);
         gpu_plan.after = after;
     }
     Ok(())
+}
+
+fn devices_in(gpu: &Gpu, instance: &GpuInstanceReading) -> Vec<Device> {
+    let mut devices = gpu.devices();
+    devices.retain(|device| {
+        let part = device.part.as_ref();
+        part.is_some_and(|part| part.gpu_instance == instance.id)
+    });
+    devices
 }
 
 /// Whether mig-mps made this GPU instance, or that compute instance in it.
@@ -202,7 +173,7 @@ fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), R
             hint: "have its owner take it down first, or leave --destroy-mig out".to_owned(),
         }));
     }
-    let strangers = standing::strangers(node, uuid);
+    let strangers = node.unaccounted_for(uuid);
     if strangers.is_empty() {
         return Ok(());
     }
@@ -222,7 +193,7 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     if !is_ours || !gpu.mig.is_some_and(|mode| mode.current || mode.pending) {
         return;
     }
-    let gpu_plan = gpu_plan(node, plan, &gpu.uuid);
+    let gpu_plan = plan.of_gpu(node, &gpu.uuid);
     if gpu_plan.after.is_empty() {
         gpu_plan.steps.push(Step {
             action: Action::SwitchMig { on: false },
@@ -231,26 +202,5 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
         gpu_plan.due = mode::due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
-    }
-}
-
-impl ClientOf {
-    /// Every client of a device.
-    pub(super) fn all(served: &Served) -> Vec<Self> {
-        served
-            .clients
-            .iter()
-            .map(|client| Self::of(served, client))
-            .collect()
-    }
-
-    /// One client of a device.
-    pub(super) fn of(served: &Served, client: &Client) -> Self {
-        Self {
-            device: served.record.name.clone(),
-            pid: client.pid,
-            command: client.command.clone(),
-            user: client.user.map_or_else(|| "?".to_owned(), user_name),
-        }
     }
 }

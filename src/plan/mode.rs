@@ -24,7 +24,7 @@ pub(super) fn switch(gpu: &Gpu, on: bool) -> Option<Step> {
 
 /// Whoever computes on the whole GPU outside MPS: the mode of an idle GPU alone can be switched.
 pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let busy = standing::strangers(node, &gpu.uuid);
+    let busy = node.unaccounted_for(&gpu.uuid);
     if busy.is_empty() || gpu.in_mig_mode() {
         return None;
     }

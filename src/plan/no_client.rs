@@ -1,6 +1,5 @@
 //! What a process is that is no client of a device.
 
-use super::standing::strangers;
 use super::{Obstacle, Refusal};
 use crate::host::Pid;
 use crate::node::{Client, Node, Served};
@@ -80,7 +79,7 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         let is_known = served
             .find(|served| served.record.uuid == *uuid && served.is_alive())
             .is_none_or(|served| served.is_known);
-        if is_known && strangers(node, uuid).contains(&pid.0) {
+        if is_known && node.unaccounted_for(uuid).contains(&pid) {
             let what = format!(
                 "pid {pid} is no client of {name}: it computes on {of} outside MPS, where no daemon can end its work"
             );

@@ -3,8 +3,8 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::geometry::SliceMap;
-use crate::host::{Pid, bounded};
-use crate::node::NoSuchDevice;
+use crate::host::{Pid, bounded, user_name};
+use crate::node::{Client, NoSuchDevice, Served};
 use crate::profile::ProfileError;
 
 /// Why there is no plan. Nothing has been touched.
@@ -120,6 +120,27 @@ impl fmt::Display for ClientOf {
             self.user,
             bounded(command)
         )
+    }
+}
+
+impl ClientOf {
+    /// Every client of a device.
+    pub(super) fn all(served: &Served) -> Vec<Self> {
+        served
+            .clients
+            .iter()
+            .map(|client| Self::of(served, client))
+            .collect()
+    }
+
+    /// One client of a device.
+    pub(super) fn of(served: &Served, client: &Client) -> Self {
+        Self {
+            device: served.record.name.clone(),
+            pid: client.pid,
+            command: client.command.clone(),
+            user: client.user.map_or_else(|| "?".to_owned(), user_name),
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Daemons that are ended and started again as they were.
 
 use super::daemons::{HUNG, elsewhere, unreadable, unserved};
-use super::down::gpu_plan;
-use super::up::{too_old, visible};
+use super::driver::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, Served};
@@ -25,7 +24,7 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
         let (gpu, place) = place(node, served)?;
         let because = because(served);
         if served.is_alive() {
-            gpu_plan(node, &mut plan, &gpu.uuid).steps.push(Step {
+            plan.of_gpu(node, &gpu.uuid).steps.push(Step {
                 action: Action::Stop(stop(served)),
                 because: because.to_owned(),
             });
@@ -48,7 +47,7 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
         starts.push((&gpu.uuid, step));
     }
     for (gpu, step) in starts {
-        gpu_plan(node, &mut plan, gpu).steps.push(step);
+        plan.of_gpu(node, gpu).steps.push(step);
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
     Ok(plan.with_compute_modes(node, home))

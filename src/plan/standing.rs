@@ -2,6 +2,7 @@
 
 use super::Obstacle;
 use crate::geometry::{Harm, Placement};
+use crate::host::Pid;
 use crate::node::{Gpu, Life, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
 use crate::state::{DeviceKey, InstanceKey, RunDir};
@@ -23,7 +24,7 @@ pub(super) struct Part<'a> {
     /// What destroying it would do.
     pub(super) harm: Harm,
     /// Processes that compute on it outside MPS.
-    pub(super) strangers: Vec<u32>,
+    pub(super) strangers: Vec<Pid>,
 }
 
 impl<'a> Standing<'a> {
@@ -40,7 +41,7 @@ impl<'a> Standing<'a> {
             };
             let served = present(node, home, &key);
             let restart = served.map_or(Harm::NONE, |served| harm_of_end(served, home));
-            let strangers = strangers(node, &compute.uuid);
+            let strangers = node.unaccounted_for(&compute.uuid);
             let itself = Harm {
                 clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
                 compute_instances: 1,
@@ -112,31 +113,9 @@ pub(super) fn is_unknowable(served: &Served) -> bool {
     }
 }
 
-/// The processes that compute on a device outside MPS.
-pub(super) fn strangers(node: &Node, uuid: &str) -> Vec<u32> {
-    let Some(processes) = node.processes.get(uuid) else {
-        return Vec::new();
-    };
-    let served = node
-        .served
-        .iter()
-        .find(|served| served.record.uuid == uuid && served.is_alive());
-    let known = |pid: u32| {
-        let mut servers = served.into_iter().flat_map(|served| &served.servers);
-        let mut clients = served.into_iter().flat_map(|served| &served.clients);
-        servers.any(|server| server.pid.0 == pid)
-            || clients.any(|client| client.pid.0 == pid)
-            || processes.clients.iter().any(|usage| usage.pid == pid)
-            // It is ended first.
-            || node.strays.iter().any(|stray| stray.is_idle() && stray.server.pid.0 == pid)
-    };
-    let pids = processes.compute.iter().map(|usage| usage.pid);
-    pids.filter(|&pid| !known(pid)).collect()
-}
-
 /// `4711, 4712`
-pub(super) fn list(pids: &[u32]) -> String {
-    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+pub(super) fn list(pids: &[Pid]) -> String {
+    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
     pids.join(", ")
 }
 

@@ -3,27 +3,12 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::diagnostic::quoted;
-use super::schema::Check;
-use super::{ProfileError, Span, nearest};
+use super::check::Check;
+use super::diagnostic::{ProfileError, Span, nearest, quoted};
+use super::schema::Mps;
 use crate::settings::{ClientPriority, ComputeMode, Percentage, Serve, Server, Settings};
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Mps {
-    serve: Option<Spanned<String>>,
-    server: Option<Spanned<String>>,
-    active_thread_percentage: Option<Spanned<f64>>,
-    pinned_memory_limit: Option<Spanned<String>>,
-    client_priority: Option<Spanned<String>>,
-    cpus: Option<Spanned<String>>,
-    compute_mode: Option<Spanned<String>>,
-    max_clients: Option<Spanned<i64>>,
-    nofile: Option<Spanned<i64>>,
-}
 
 /// Settings as far as the tables around have said.
 #[derive(Clone, Default)]

@@ -1,4 +1,9 @@
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
+use toml::Spanned;
+
+use super::check::Check;
+use super::diagnostic::ProfileError;
+use super::schema::Select;
 
 /// Which GPUs a block selects.
 #[derive(Clone, Debug)]
@@ -100,6 +105,80 @@ impl Selector {
             ),
             Self::All => false,
         }
+    }
+}
+
+/// The longest regular expression for a product, and how large a compiled one may be, in bytes: matching takes memory
+/// for each of its groups in each of its states.
+const LONGEST_PRODUCT: usize = 256;
+const LARGEST_REGEX: usize = 1 << 20;
+
+impl Check<'_> {
+    /// Checks the selector of a block.
+    pub(super) fn selector(&self, select: Spanned<Select>) -> Result<Selector, ProfileError> {
+        let span = select.span();
+        let mut found = Vec::new();
+        let select = select.into_inner();
+        if let Some(index) = select.index {
+            if index.is_empty() {
+                return Err(self.error(span, "index = [] selects nothing"));
+            }
+            found.push(Selector::Index(index));
+        }
+        if let Some(product) = select.product {
+            found.push(Selector::Product(self.product(&product)?));
+        }
+        if let Some(uuid) = select.uuid {
+            if !uuid.get_ref().starts_with("GPU-") {
+                return Err(self.error(uuid.span(), "a GPU's UUID begins with \"GPU-\""));
+            }
+            found.push(Selector::Uuid(uuid.into_inner()));
+        }
+        if let Some(pci) = select.pci {
+            let address = PciAddress::parse(pci.get_ref()).ok_or_else(|| {
+                self.error(
+                    pci.span(),
+                    "not a PCI address: expected one like \"0000:17:00.0\"",
+                )
+            })?;
+            found.push(Selector::Pci(address));
+        }
+        if let Some(all) = select.all {
+            if !all.get_ref() {
+                return Err(self.error(all.span(), "all = false selects nothing: leave it out"));
+            }
+            found.push(Selector::All);
+        }
+        let count = found.len();
+        match (found.pop(), count) {
+            (Some(selector), 1) => Ok(selector),
+            _ => Err(self.error(
+                span,
+                format!("select takes exactly one of index, product, uuid, pci and all; here are {count}"),
+            )),
+        }
+    }
+
+    fn product(&self, product: &Spanned<String>) -> Result<Regex, ProfileError> {
+        if product.get_ref().is_empty() {
+            return Err(self
+                .error(product.span(), "an empty product name matches every GPU")
+                .with_hint("write all = true for that"));
+        }
+        if product.get_ref().len() > LONGEST_PRODUCT {
+            let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
+            return Err(self.error(product.span(), message));
+        }
+        let mut regex = RegexBuilder::new(product.get_ref());
+        regex.size_limit(LARGEST_REGEX).build().map_err(|error| {
+            let why = error
+                .to_string()
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .to_owned();
+            self.error(product.span(), format!("not a regular expression: {why}"))
+        })
     }
 }
 

@@ -1,0 +1,91 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::diagnostic::{ProfileError, Source, Span};
+use super::selector::Selector;
+use crate::geometry::{ComputeName, ProfileName};
+use crate::settings::{MemoryLimit, Serve, Settings};
+
+/// A profile file, checked.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The file's text, for errors that are found only when the profile meets a node.
+    pub source: Arc<Source>,
+    /// The profile's own name.
+    pub name: Option<String>,
+    /// Every place where the file says whose clients are served: not everyone may serve everybody.
+    pub serves: Vec<(Serve, Span)>,
+    /// In the file's order: the first block that selects a GPU has it.
+    pub blocks: Vec<Block>,
+}
+
+/// What is wanted of the GPUs that one `[[gpu]]` block selects.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Which GPUs.
+    pub select: Selector,
+    /// Where the selector stands in the file.
+    pub span: Span,
+    /// Whole or in parts.
+    pub want: Want,
+}
+
+/// What a selected GPU shall be.
+#[derive(Clone, Debug)]
+pub enum Want {
+    /// Not partitioned: one device, the whole GPU.
+    Whole(WholeGpu),
+    /// Partitioned with MIG into these devices and nothing else.
+    Parts(Vec<Part>),
+}
+
+/// A whole GPU as one device (`mig = false`).
+#[derive(Clone, Debug)]
+pub struct WholeGpu {
+    /// The device's name, if the profile gives one, and where it stands.
+    pub name: Option<(String, Span)>,
+    /// How its daemon shall serve.
+    pub settings: Settings,
+}
+
+/// One entry of `devices`.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The devices' name, if the profile gives one, and where it stands.
+    pub name: Option<(String, Span)>,
+    /// Which GPU instance profile.
+    pub profile: ProfileName,
+    /// Where the profile name stands.
+    pub span: Span,
+    /// The start of its placement, if pinned.
+    pub at: Option<u32>,
+    /// How many of them.
+    pub count: u32,
+    /// The compute instances that share each of them; empty for the one that has all its SMs.
+    pub compute: Vec<ComputeName>,
+    /// How the daemons shall serve.
+    pub settings: Settings,
+}
+
+impl Profile {
+    /// Whether some GPU shall be partitioned.
+    pub fn partitions(&self) -> bool {
+        let mut wants = self.blocks.iter().map(|block| &block.want);
+        wants.any(|want| matches!(want, Want::Parts(_)))
+    }
+
+    /// The memory limits that it gives to clients, each once.
+    pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
+        let settings = self.blocks.iter().flat_map(|block| match &block.want {
+            Want::Whole(whole) => vec![&whole.settings],
+            Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
+        });
+        let limits = settings.filter_map(|settings| settings.pinned_memory_limit);
+        limits.collect()
+    }
+
+    /// An error at a place in this profile.
+    pub fn error(&self, span: Span, message: impl Into<String>) -> ProfileError {
+        self.source.error(span, message)
+    }
+}
