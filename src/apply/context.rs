@@ -16,7 +16,7 @@ pub struct ApplyContext<'a> {
     pub allowed: Allowed,
 }
 
-/// What a run may do to the machine where a step needs it. A flag of its own allows each.
+/// The side effects that a run may have where a step needs them. Each has a flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// Reset a GPU whose MIG mode is pending.
@@ -35,7 +35,7 @@ pub trait Progress: Sync {
     fn note(&self, what: &str);
 }
 
-/// What to do when a step fails, or the user interrupts the run.
+/// The reaction to a failed step or an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     /// Undo the run, unless only daemons of users other than the caller have failed.

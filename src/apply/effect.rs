@@ -3,13 +3,13 @@ use std::fmt;
 use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};
 use crate::state::DeviceRecord;
 
-/// Something a run has done to a GPU, with what is needed to undo it.
+/// A change that a run has made to a GPU, with what undoing it takes.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// MIG mode was switched, or its change noted by the driver.
+    /// MIG mode was switched, or the change is pending in the driver.
     MigMode {
         on: bool,
-        /// Whether mig-mps had switched it on before.
+        /// True if mig-mps had switched it on before.
         was_ours: bool,
     },
     /// A GPU instance was made, or may have been.
@@ -23,10 +23,10 @@ pub(super) enum Effect {
         profile: ProfileId,
         name: ProfileName,
         placement: Placement,
-        /// Whether mig-mps had made it.
+        /// True if mig-mps had made it.
         ours: bool,
     },
-    /// A compute instance was made; where is not known of one that only may have been.
+    /// A compute instance was made, or may have been; then its placement is unknown.
     ComputeInstance {
         instance: Placement,
         compute: Option<Placement>,
@@ -36,7 +36,7 @@ pub(super) enum Effect {
         instance: Placement,
         profile: ComputeProfileId,
         compute: Placement,
-        /// Whether mig-mps had made it, in somebody else's GPU instance.
+        /// True if mig-mps had made it in a GPU instance that it had not made.
         ours: bool,
     },
     /// A daemon was started.
@@ -44,20 +44,20 @@ pub(super) enum Effect {
     /// A daemon was ended.
     Stopped {
         record: Box<DeviceRecord>,
-        /// How many clients had to go with it.
+        /// The number of clients that were terminated with it.
         clients: usize,
     },
     /// Settings of a running daemon were changed, or may have been.
     Set {
-        /// What they were.
+        /// The record with the old settings.
         before: Box<DeviceRecord>,
-        /// What they are.
+        /// The record with the new settings.
         after: Box<DeviceRecord>,
     },
 }
 
 impl Effect {
-    /// Whether it took something away: not undone, that is missing. Anything else still stands then.
+    /// True if it removed something, which is missing unless it is undone.
     pub(super) fn took_away(&self) -> bool {
         match self {
             Self::MigMode { on, .. } => !on,
@@ -72,7 +72,7 @@ impl Effect {
     }
 }
 
-/// What was made or taken away.
+/// Names what was made or removed.
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

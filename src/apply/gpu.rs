@@ -15,20 +15,20 @@ use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Step, Stop};
 use crate::state::{DeviceKey, InstanceKey};
 
-/// The steps of one GPU, carried out in order. Daemons start in the background as soon as their
-/// device exists, while the next instance is made.
+/// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
+/// while the next instance is made.
 pub(super) struct GpuRun<'a> {
     pub(super) shared: &'a Shared<'a>,
     pub(super) plan: &'a GpuPlan,
-    /// The GPU as it was before; `None` for one that is gone.
+    /// The GPU before the run; `None` if it is gone.
     pub(super) gpu: Option<&'a Gpu>,
-    /// What stands on it now. NVML is not asked again: everything here is this run's doing.
+    /// The GPU instances that exist now, tracked without asking NVML: only this run changes them.
     pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// Those that this run has made.
+    /// The GPU instances that this run has made.
     pub(super) made: BTreeSet<Placement>,
     pub(super) history: Arc<History>,
     pub(super) rolling_back: bool,
-    /// Whether MIG mode could not be switched off again: then there is no whole GPU to serve.
+    /// True if MIG mode could not be switched off again: then there is no whole GPU to serve.
     pub(super) stays_partitioned: bool,
 }
 
@@ -52,7 +52,7 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// Carries the steps out.
+    /// Runs the steps.
     pub(super) fn run(&mut self, pool: &Pool<'a>) {
         let (shared, plan) = (self.shared, self.plan);
         let steps: Vec<(usize, &'a Step)> = plan.steps.iter().enumerate().collect();
@@ -83,7 +83,7 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// The steps that were not begun.
+    /// The steps that did not begin.
     pub(super) fn left(&self) -> Vec<String> {
         let steps = self.plan.steps.iter().enumerate();
         steps
@@ -92,8 +92,8 @@ impl<'a> GpuRun<'a> {
             .collect()
     }
 
-    /// Ends daemons: those without clients one after another, the others side by side, since each
-    /// waits for its clients. Tells whether all have ended.
+    /// Stops daemons: idle ones one after another, the others in parallel, since each waits for its
+    /// clients. Returns true if all have stopped.
     fn stops(&self, steps: &[(usize, &'a Step)], pool: &Pool<'a>) -> bool {
         let (idle, used): (Vec<_>, Vec<_>) = steps
             .iter()
@@ -178,7 +178,7 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// Who may cut a wait short: nobody any more once the run is undone.
+    /// The interrupt that ends a wait; none during a rollback.
     pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
         (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
     }
@@ -188,7 +188,7 @@ impl<'a> GpuRun<'a> {
     }
 }
 
-/// Whether a daemon is known to have no clients.
+/// True if the daemon is known to have no clients.
 fn is_idle(served: &Served) -> bool {
     served.is_known && served.clients.is_empty()
 }
@@ -198,7 +198,7 @@ fn title(plan: &GpuPlan) -> String {
     format!("GPU {} ({})", plan.index, plan.uuid)
 }
 
-/// One step about to be tried.
+/// A step that is about to run.
 struct Attempt<'a> {
     shared: &'a Shared<'a>,
     plan: &'a GpuPlan,
@@ -207,7 +207,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Tries it, unless the run is over; returns true if the run may go on.
+    /// Runs the step, unless the run is over; returns true if the run may continue.
     fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.is_over() {
             return true;
@@ -219,12 +219,12 @@ impl Attempt<'_> {
                 self.history.over(self.number);
                 self.shared.progress.end(self.plan.index, action);
             }
-            // Cut short by the user: it was neither done nor refused.
+            // The user interrupted it: it was neither done nor refused.
             Err(Cause::Interrupted) => {}
             Err(cause) => {
                 self.history.over(self.number);
                 let attempt = format!("{}: {action}", title(self.plan));
-                // A user can make her daemon fail whenever she likes: that must not undo what the others have.
+                // A user can make her own daemon fail at will: that must not undo the daemons of others.
                 let failure = if let Some(user) = self.shared.user_of(action) {
                     self.undo_change_of(action);
                     Failure::of_user(&attempt, &user, cause)
@@ -240,8 +240,8 @@ impl Attempt<'_> {
         true
     }
 
-    /// Gives a user's daemon its former settings again, if a change of them has failed. Where that fails too, its
-    /// record stays unfinished and the next `up` goes on.
+    /// Restores the settings of a user's daemon after a failed change. If that fails too, the record stays
+    /// unfinished and the next `up` continues.
     fn undo_change_of(&self, action: &Action) {
         let Action::Set(set) = action else { return };
         if let Some((before, after)) = self.history.take_change(&set.uuid) {
@@ -270,7 +270,7 @@ impl Attempt<'_> {
         let ended = self
             .shared
             .end(self.plan, &served.record, (stop.patience, stop.means), idle);
-        // Also one whose directory could not be cleared away has gone.
+        // A daemon whose directory could not be removed has stopped all the same.
         let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
         if has_gone {
             self.shared.names_in_use.gone(&stop.name);
@@ -286,7 +286,7 @@ impl Attempt<'_> {
 }
 
 impl Shared<'_> {
-    /// The user whose daemon an action is about, where that is another than the caller.
+    /// The user whose daemon an action concerns, if that is not the caller.
     fn user_of(&self, action: &Action) -> Option<String> {
         match action {
             Action::Start(start) => user_beside_caller(start.serve().clone()),
@@ -315,7 +315,7 @@ impl Shared<'_> {
                     Ok(())
                 };
                 if matches!(cause, Cause::Left { .. }) {
-                    // Undoing tries again to end it.
+                    // The rollback tries again to stop it.
                     history.did(Effect::Started(Box::new(record)));
                 }
                 return Err(cause.and(kept));

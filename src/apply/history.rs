@@ -6,35 +6,35 @@ use super::error::Failure;
 use super::lock::lock;
 use crate::state::DeviceRecord;
 
-/// What a run has done to one GPU so far, written by several threads.
+/// The changes that a run has made to one GPU so far. Several threads write it.
 #[derive(Debug, Default)]
 pub(super) struct History {
     done: Mutex<Vec<Effect>>,
-    /// The plan's steps that are over, one way or the other.
+    /// The plan's steps that succeeded or failed.
     over: Mutex<BTreeSet<usize>>,
     /// The steps that failed.
     failures: Mutex<BTreeMap<usize, Failure>>,
 }
 
 impl History {
-    /// Remembers something that was done.
+    /// Records a change.
     pub(super) fn did(&self, done: Effect) {
         lock(&self.done).push(done);
     }
 
-    /// Whether the MIG mode was switched, or its change noted.
+    /// True if the MIG mode was switched, or its change is pending.
     pub(super) fn has_switched(&self) -> bool {
         let done = lock(&self.done);
         done.iter()
             .any(|done| matches!(done, Effect::MigMode { .. }))
     }
 
-    /// Takes everything that was done, in order.
+    /// Takes all changes, in order.
     pub(super) fn take(&self) -> Vec<Effect> {
         std::mem::take(&mut *lock(&self.done))
     }
 
-    /// Takes the change of a daemon's settings, with what they were and are.
+    /// Takes the change of a daemon's settings: the record before and after it.
     pub(super) fn take_change(&self, uuid: &str) -> Option<(Box<DeviceRecord>, Box<DeviceRecord>)> {
         let mut done = lock(&self.done);
         let is_it =
@@ -46,12 +46,12 @@ impl History {
         }
     }
 
-    /// Remembers that the step with that number failed.
+    /// Records the failure of the step with that number.
     pub(super) fn did_not(&self, step: usize, failure: Failure) {
         lock(&self.failures).insert(step, failure);
     }
 
-    /// How many steps have failed so far.
+    /// The number of steps that have failed so far.
     pub(super) fn failed(&self) -> usize {
         lock(&self.failures).len()
     }
@@ -62,12 +62,12 @@ impl History {
         failures.into_values().collect()
     }
 
-    /// Notes that the plan's step with that number needs nothing more.
+    /// Records that the step with that number has succeeded or failed.
     pub(super) fn over(&self, step: usize) {
         lock(&self.over).insert(step);
     }
 
-    /// Whether it is over.
+    /// True if the step has succeeded or failed.
     pub(super) fn is_over(&self, step: usize) -> bool {
         lock(&self.over).contains(&step)
     }

@@ -17,7 +17,7 @@ impl GpuRun<'_> {
         placement: Placement,
     ) -> Result<(), Cause> {
         let created = self.created(profile, placement, None);
-        // Noted before it is made: what a crash leaves is then known as ours.
+        // Recorded first: what a crash leaves behind is then known as ours.
         self.shared.node_record.add(created.clone())?;
         let made = self.make_gpu_instance(profile, placement);
         let may_stand = match &made {
@@ -45,7 +45,7 @@ impl GpuRun<'_> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let (id, profile) = (parent.id, parent.profile);
         let offered = self.offered(profile, id)?;
-        // Within somebody else's GPU instance only the compute instance is ours.
+        // In a GPU instance that mig-mps did not make, only the compute instance is ours.
         let whole = self.created(profile, instance, None);
         let note = |at| Created {
             compute: Some(at),
@@ -73,7 +73,7 @@ impl GpuRun<'_> {
         }
         let right = at.filter(|_| foreign).map(note);
         if noted != right && (at.is_some() || !may_stand) {
-            // It lies elsewhere than was thought, or was not made.
+            // Its placement differs from the expected one, or it was not made.
             self.shared
                 .node_record
                 .remove(|other| noted.as_ref() == Some(other))?;
@@ -143,13 +143,13 @@ impl GpuRun<'_> {
         }
     }
 
-    /// The instance there is not, or no longer, ours.
+    /// Removes a GPU instance and what is in it from the record.
     pub(super) fn forget(&self, placement: Placement) -> std::io::Result<()> {
         self.shared
             .node_record
             .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)
     }
-    /// Makes a GPU instance and remembers where it stands.
+    /// Makes a GPU instance and tracks it.
     pub(super) fn make_gpu_instance(
         &mut self,
         profile: ProfileId,
@@ -229,7 +229,7 @@ impl GpuRun<'_> {
         Ok(())
     }
 
-    /// What compute instances a GPU instance offers: asked once for each profile.
+    /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
     pub(super) fn offered(
         &mut self,
         profile: ProfileId,
@@ -255,7 +255,7 @@ impl GpuRun<'_> {
         Ok(offered)
     }
 
-    /// Reads what stands from the hardware, where a call's outcome is not known.
+    /// Reads the instances from the hardware again, after a call with an unknown outcome.
     pub(super) fn reread_instances(&mut self) -> Result<(), Cause> {
         let gpu = self.plan.uuid.clone();
         let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
@@ -270,7 +270,7 @@ impl GpuRun<'_> {
         Ok(())
     }
 
-    /// A compute instance that stands, and its GPU instance's profile.
+    /// Returns an existing compute instance, and the profile of its GPU instance.
     pub(super) fn find(
         &self,
         instance: Placement,
@@ -282,8 +282,8 @@ impl GpuRun<'_> {
         Some((parent.profile, found.clone()))
     }
 
-    /// Makes a call about the GPU, again while the driver says that something is in use; then names
-    /// who uses the `device`.
+    /// Makes a call about the GPU, and retries it while the driver reports IN_USE. The error names the
+    /// processes that use `device`.
     fn in_use<T: Send + 'static>(
         &self,
         device: &str,
@@ -309,7 +309,7 @@ impl GpuRun<'_> {
     }
 }
 
-/// Where a compute instance will lie, if that can be told beforehand.
+/// The placement that a compute instance will get, if it is known beforehand.
 fn place(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Option<Placement> {
     let (id, at) = choice.among(offered)?;
     let chosen = offered.iter().find(|offer| offer.id == id)?;

@@ -10,12 +10,12 @@ use crate::nvml::{Code, MigMode, NvmlError};
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
     ///
-    /// NVML answers SUCCESS to a change that it only notes: the activation status and the mode that
-    /// reads back tell them apart.
+    /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
+    /// tell the difference.
     pub(super) fn switch_mig(&mut self, on: bool) -> Result<(), Cause> {
         let is_so = |gpu: &Gpu| gpu.mig.is_some_and(|mode| mode.current == on);
         if self.gpu.is_some_and(is_so) {
-            // Another change was pending: it is taken back, and nothing else happens.
+            // Another change is pending: cancel it.
             self.set_mode(on)?;
             if !on {
                 self.shared
@@ -27,7 +27,7 @@ impl GpuRun<'_> {
         let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
         let was_ours = node_record.has_switched_on(gpu);
         if on {
-            // Noted before it is done: what a crash leaves is then known as ours.
+            // Recorded first: what a crash leaves behind is then known as ours.
             node_record.switched_on(gpu, true)?;
         }
         let switched = self.try_to_switch(on, was_ours);
@@ -59,7 +59,7 @@ impl GpuRun<'_> {
                 return Ok(());
             }
             if activation != Code::IN_USE {
-                // It stays noted: with the reset or reboot it is active.
+                // It stays pending until a reset or reboot.
                 self.history.did(Effect::MigMode { on, was_ours });
                 return self.reset(on, activation, mode);
             }
@@ -70,8 +70,7 @@ impl GpuRun<'_> {
                     .shared
                     .stop_units(&open)
                     .map_err(|cause| cause.and(self.take_back(on)))?;
-            // The driver lets go of a GPU a moment after the end of who held it; and somebody's
-            // nvidia-smi is soon over.
+            // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
             let tries_again = has_stopped || backoff.wait();
             if !tries_again {
                 let busy = Cause::Busy {
@@ -84,7 +83,7 @@ impl GpuRun<'_> {
         }
     }
 
-    /// Resets the GPU where that is allowed, for a mode that is noted and not active.
+    /// Resets the GPU, if allowed, to activate a pending mode.
     fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
         let not_active = |mode, due| {
             Err(Cause::NotActive {
@@ -115,7 +114,7 @@ impl GpuRun<'_> {
         Ok(())
     }
 
-    /// Switches the mode back, where that can be done without a reset.
+    /// Switches the mode back, if that needs no reset.
     pub(super) fn switch_back(&mut self, from: bool) -> Result<(), Cause> {
         let mode = self.read_mode()?;
         if mode.current != from {
@@ -128,8 +127,8 @@ impl GpuRun<'_> {
                 .nvml
                 .supervise(move |nvml| nvml.changes_without_reset(&gpu))
         };
-        // Switching on is what the instances that were there need, and an idle GPU does it; off is
-        // what leaves an Ampere GPU in need of a reset.
+        // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
+        // a reset.
         if from && !self.instances.is_empty() {
             return Err(Cause::StillPartitioned);
         }
@@ -162,7 +161,7 @@ impl GpuRun<'_> {
         }
     }
 
-    /// Has the driver forget a change that it has noted for later.
+    /// Cancels a pending change.
     fn take_back(&self, on: bool) -> Result<(), Cause> {
         self.set_mode(!on)?;
         Ok(())
@@ -182,8 +181,8 @@ impl GpuRun<'_> {
 }
 
 impl Shared<'_> {
-    /// Stops the known monitoring units among the holders of a GPU; `false` where there are none.
-    /// They are in the journal before the first is stopped, and are started again at the end.
+    /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
+    /// lists them before the first is stopped, and the run starts them again at its end.
     pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
         let units = self.context.environment.units()?;
         let holding = units.holding(holders)?;

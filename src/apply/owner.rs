@@ -3,7 +3,7 @@ use crate::host::{Account, Uid};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
-/// The user that a recorded daemon runs as.
+/// The user as whom a recorded daemon runs.
 pub(super) fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
     match serve(record) {
         Serve::User(name) => Ok(user(&name)?.uid),
@@ -11,13 +11,13 @@ pub(super) fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
     }
 }
 
-/// Whose clients a recorded device serves: a record always says.
+/// The users that a recorded device serves. A record always has them.
 pub(super) fn serve(record: &DeviceRecord) -> Serve {
     let serve = record.settings.serve.clone();
     serve.unwrap_or(Serve::OneAtATime)
 }
 
-/// The user that a daemon serves alone and runs as, where that is another than the caller.
+/// The single user that a daemon serves and runs as, if that is not the caller.
 pub(super) fn user_beside_caller(serve: Serve) -> Option<String> {
     match serve {
         Serve::User(name) => {

@@ -13,17 +13,17 @@ use crate::mps::{Means, Patience};
 use crate::nvml::NvmlError;
 use crate::state::{DeviceKey, DeviceRecord};
 
-/// What came of undoing the runs, by the GPU's place in the plan and the order in which it was tried.
+/// The results of the rollback, by the GPU's position in the plan and the order of the tries.
 pub(super) type Outcomes = Mutex<BTreeMap<(usize, usize), RolledBack>>;
 
 impl<'a> GpuRun<'a> {
-    /// Undoes what was done, the latest first.
+    /// Undoes the changes in reverse order.
     pub(super) fn roll_back(mut self, place: usize, outcomes: &Arc<Outcomes>, pool: &Pool<'a>) {
         self.rolling_back = true;
         let mut came = RolledBack::default();
         let mut done = self.history.take();
         let mut hangs = false;
-        // Daemons' ends come first in every plan. Those left at last start again side by side.
+        // Stopped daemons come first in every plan, so they remain last here and start again in parallel.
         while let Some(step) = done.pop_if(|step| !matches!(step, Effect::Stopped { .. })) {
             // Each call to a GPU that hangs takes as long as the first.
             let result = if hangs {
@@ -137,7 +137,7 @@ impl<'a> GpuRun<'a> {
         })?)
     }
 
-    /// Removes what a call may have made that was not known to have worked.
+    /// Removes what a call with an unknown outcome may have made.
     fn remove_strays(&mut self, instance: Placement) -> Result<(), Cause> {
         let parts = |run: &Self| -> Vec<Placement> {
             let standing = run.instances.get(&instance);
@@ -153,7 +153,7 @@ impl<'a> GpuRun<'a> {
         Ok(())
     }
 
-    /// Starts a daemon again that was ended.
+    /// Starts a stopped daemon again.
     fn start_again(&self, step: &Effect) -> Result<(), Cause> {
         let Effect::Stopped { record, .. } = step else {
             return Ok(());
@@ -168,13 +168,13 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// What a recorded device is called now; `None` where it is not there.
+    /// The present UUID of a recorded device; `None` if it does not exist.
     fn uuid_now(&self, record: &DeviceRecord) -> Option<String> {
         let DeviceKey { instance, .. } = &record.key;
         if instance.is_none() && self.stays_partitioned {
             return None;
         }
-        // Whoever may not see instances cannot have changed any.
+        // A caller who may not see instances cannot have changed any.
         let is_hidden = self.gpu.is_none_or(|gpu| gpu.hidden.is_some());
         let Some(key) = instance.filter(|_| !is_hidden) else {
             return Some(record.uuid.clone());

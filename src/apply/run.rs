@@ -15,10 +15,10 @@ use crate::nvml::Nvml;
 use crate::plan::{Action, Plan, Step};
 use crate::state::RunDir;
 
-/// Carries a plan out. The caller holds the node's lock.
+/// Applies a plan. The caller holds the node's lock.
 ///
 /// # Errors
-/// [`ApplyError`], saying which step failed, what was undone, what stands and what is missing.
+/// Names the failed steps, what was undone, what is left over and what is missing.
 pub fn run(
     plan: &Plan,
     context: &ApplyContext<'_>,
@@ -44,7 +44,6 @@ pub fn run(
         nvml,
         progress,
         stop_here: AtomicBool::new(false),
-        // 8 daemons ended at once take 3.5 times as long as one after another.
         stopping: Mutex::new(()),
         names_in_use: NamesInUse::of(plan),
         on_failure,
@@ -67,8 +66,8 @@ fn starts_of(plan: &Plan) -> usize {
     plan.steps().filter(is_start).count()
 }
 
-/// How many threads a plan keeps busy beside the caller's. More would gain nothing: the driver makes one
-/// server after another.
+/// The number of threads that a plan keeps busy beside the caller's. More gain nothing: the driver makes one server
+/// after another.
 fn threads_for(plan: &Plan) -> usize {
     const MOST: usize = 64;
     let daemons = starts_of(plan).max(plan.stops().count());
@@ -104,7 +103,7 @@ fn carry_out<'a>(
                 .iter()
                 .any(|failure| failure.cause.lacks_processes())
             {
-                // What undoes the run starts programs too.
+                // The rollback starts programs too.
                 pool.close();
             }
             let outcomes: Arc<Outcomes> = Arc::default();

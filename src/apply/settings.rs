@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::state::DeviceRecord;
 
 impl GpuRun<'_> {
-    /// Changes settings. What was begun is remembered: a change that fails half-way is undone too.
+    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
     pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
         let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
         let before = &served.record;
@@ -21,7 +21,7 @@ impl GpuRun<'_> {
             before: Box::new(before.clone()),
             after: Box::new(after.clone()),
         });
-        // Somebody may have told the daemon something else than what is recorded.
+        // Somebody may have changed the daemon behind our back.
         let answered = served.answered.as_ref();
         let was = answered.map(|answered| answered.over(&before.settings));
         self.shared
@@ -30,18 +30,18 @@ impl GpuRun<'_> {
 }
 
 impl Shared<'_> {
-    /// Brings a running daemon to what a record says. Until that has been read back the record is
-    /// unfinished: a run that is killed here is gone on with.
-    pub(super) fn change(&self, shall: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+    /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
+    /// next run completes a killed one.
+    pub(super) fn change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
         let unfinished = DeviceRecord {
             finished: false,
-            ..shall.clone()
+            ..wanted.clone()
         };
         self.run_dir.write_record(&unfinished)?;
-        self.daemon(shall).set(&shall.settings, was)?;
-        Ok(self.run_dir.write_record(shall)?)
+        self.daemon(wanted).set(&wanted.settings, was)?;
+        Ok(self.run_dir.write_record(wanted)?)
     }
-    /// The compute mode that an earlier daemon of this boot found on a device, if it changed it.
+    /// The compute mode that a device had before an earlier daemon of this boot changed it.
     pub(super) fn mode_before(&self, uuid: &str) -> Option<u32> {
         let mut served = self.context.node.served.iter();
         let earlier = served.find(|served| {
@@ -53,8 +53,8 @@ impl Shared<'_> {
         earlier?.record.compute_mode_before
     }
 
-    /// Gives the GPU the compute mode that its daemon shall have, and remembers the one it had: before
-    /// it is changed, so that a run that is killed here leaves it known.
+    /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
+    /// known.
     pub(super) fn hold_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
         if record.settings.compute_mode.is_none() {
             self.give_mode_back(record)?;
@@ -71,8 +71,7 @@ impl Shared<'_> {
         self.set_mode(record, EXCLUSIVE_PROCESS)
     }
 
-    /// Gives back the compute mode that was there before a daemon; what somebody else has set since then
-    /// stays.
+    /// Restores the compute mode from before a daemon, unless somebody has changed it since.
     pub(super) fn give_mode_back(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let is_of_this_boot = record.boot_id == self.context.node.boot_id;
         let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
@@ -90,15 +89,15 @@ impl Shared<'_> {
         self.set_mode(record, before)
     }
 
-    fn set_mode(&self, record: &DeviceRecord, shall: u32) -> Result<(), Cause> {
+    fn set_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
         let gpu = record.key.gpu.clone();
-        let is = self
+        let found = self
             .nvml
-            .supervise(move |nvml| nvml.set_compute_mode(&gpu, shall))?;
-        if is == shall {
+            .supervise(move |nvml| nvml.set_compute_mode(&gpu, wanted))?;
+        if found == wanted {
             Ok(())
         } else {
-            Err(Cause::ComputeMode { shall, is })
+            Err(Cause::ComputeMode { wanted, found })
         }
     }
 }

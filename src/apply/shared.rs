@@ -11,7 +11,7 @@ use crate::node::{Gpu, Served};
 use crate::nvml::Nvml;
 use crate::state::{DeviceRecord, RunDir};
 
-/// What the threads of one run share.
+/// The state that the threads of one run share.
 pub(super) struct Shared<'a> {
     pub(super) context: &'a ApplyContext<'a>,
     pub(super) run_dir: RunDir,
@@ -27,7 +27,7 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// The device with that UUID, if it is in this run directory.
+    /// The device with that UUID, if this run directory has its record.
     pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
         let mut served = self.context.node.served.iter();
         served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
@@ -60,8 +60,8 @@ impl Shared<'_> {
         )
     }
 
-    /// Who uses a GPU or MIG device: whoever NVML lists there, then whoever has the GPU's device node
-    /// open. It is for an error: what cannot be found out is left out.
+    /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
+    /// the GPU's device node open. Omits what cannot be determined.
     pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
         let uuid = device.to_owned();
         let processes = self.nvml.supervise(move |nvml| nvml.read_processes(&uuid));
@@ -79,8 +79,8 @@ impl Shared<'_> {
         holders
     }
 
-    /// Who has the GPU's device node open, if that can be found out. Its number may have changed with
-    /// the MIG mode.
+    /// The processes that have the GPU's device node open. The node's number may have changed with the
+    /// MIG mode.
     pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
         let uuid = gpu?.uuid.clone();
         let minor = self.nvml.supervise(move |nvml| nvml.minor_number(&uuid));

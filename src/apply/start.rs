@@ -10,8 +10,8 @@ use crate::settings::{Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
 
 impl Shared<'_> {
-    /// Starts a daemon for a device, and its server if it shall be eager; returns once everything
-    /// was read back. Tells whether it was started for that, or found, with its record.
+    /// Starts a daemon for a device, and an eager server; returns once everything has been read back. Returns the
+    /// record, and true if the daemon is new, false if it was running.
     pub(super) fn bring_up_new(
         &self,
         key: DeviceKey,
@@ -34,8 +34,7 @@ impl Shared<'_> {
         (record, is_new)
     }
 
-    /// Starts a daemon again as it was recorded, on its device as that is called now: made anew, it
-    /// may have another UUID.
+    /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
     pub(super) fn restart_daemon(&self, record: &DeviceRecord, uuid: &str) -> Result<(), Cause> {
         let mut record = DeviceRecord {
             uuid: uuid.to_owned(),
@@ -47,24 +46,24 @@ impl Shared<'_> {
         self.bring_up(&mut record).map(drop)
     }
 
-    /// True if a recorded daemon runs, or one of its servers without it.
+    /// True if a recorded daemon or one of its servers runs.
     pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
         let host = &self.context.environment.host;
         let owner = owner(record);
         owner.is_ok_and(|owner| self.daemon(record).has_processes(host, owner))
     }
 
-    /// Brings a daemon to what its record says; tells whether it was started for that, or found.
+    /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.
     fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
         let daemon = self.daemon(record);
         daemon.check_path()?;
-        let shall = self.shall(record)?;
+        let launch = self.launch_options(record)?;
         let host = &self.context.environment.host;
         self.run_dir.write_record(record)?;
         let launched = self.hold_mode(record);
-        let launched = match launched.and_then(|()| Ok(daemon.launch(host, &shall)?)) {
+        let launched = match launched.and_then(|()| Ok(daemon.launch(host, &launch)?)) {
             Ok(launched) => launched,
-            // Something that the kernel does not end keeps its record.
+            // A process that the kernel cannot end keeps its record.
             Err(cause) if self.is_alive(record) => return Err(cause),
             Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
         };
@@ -73,20 +72,20 @@ impl Shared<'_> {
                 .note(&format!("{}: {in_the_way}", record.name));
         }
         let is_new = launched.is_new;
-        match self.configure(&daemon, &shall, record, &launched) {
+        match self.configure(&daemon, &launch, record, &launched) {
             Ok(()) => Ok(is_new),
-            // Half a daemon helps nobody. Its logs stay for whoever reads the error.
+            // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
             Err(cause) if is_new => {
                 let ended = self.end_daemon(record, (Patience::Idle, Means::Session), true);
                 Err(cause.and(ended))
             }
-            // One that was found running may have clients.
+            // A daemon that was running may have clients.
             Err(cause) => Err(cause),
         }
     }
 
-    /// How a record's daemon is started.
-    fn shall(&self, record: &DeviceRecord) -> Result<Launch, Cause> {
+    /// The options with which a record's daemon is launched.
+    fn launch_options(&self, record: &DeviceRecord) -> Result<Launch, Cause> {
         let serve = serve(record);
         let (who, reader) = match &serve {
             Serve::OneAtATime => (WhoMay::Everybody, self.first_reader()),
@@ -113,19 +112,19 @@ impl Shared<'_> {
         })
     }
 
-    /// The user whom an eager server is for: a server that cannot reach its daemon ends without a word. It
-    /// has that user's uid, but root's group and no others (measured).
+    /// The user for whom an eager server starts: a server that cannot reach its daemon exits silently. It has that
+    /// user's uid, but root's group and no others (measured).
     fn first_reader(&self) -> Option<(String, Reader)> {
         let user = self.context.environment.server_user();
         let who = crate::host::user_name(user);
         (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
     }
 
-    /// Records the daemon, sets and starts what its record says, and has everything read back.
+    /// Records the daemon, applies its settings, starts an eager server, and reads everything back.
     fn configure(
         &self,
         daemon: &Daemon,
-        shall: &Launch,
+        launch: &Launch,
         record: &mut DeviceRecord,
         launched: &Launched,
     ) -> Result<(), Cause> {
@@ -133,15 +132,15 @@ impl Shared<'_> {
         let (pid, is_new) = (process.pid, launched.is_new);
         record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
         self.run_dir.write_record(record)?;
-        daemon.verify(process, shall)?;
+        daemon.verify(process, launch)?;
         let first = match record.settings.server {
-            // One that was found running may serve somebody already.
+            // A daemon that was running may have a server already.
             Server::Eager if is_new || !self.has_server(pid)? => {
                 Some(self.first_user(serve(record))?)
             }
             Server::Eager | Server::Lazy => None,
         };
-        // One that was found may have been told anything, by an interrupted change or by its owner.
+        // An interrupted change, or the owner, may have changed the settings of one that was running.
         let was = if is_new {
             None
         } else {
@@ -152,10 +151,10 @@ impl Shared<'_> {
         Ok(self.run_dir.write_record(record)?)
     }
 
-    /// Whom an eager server is started for.
+    /// The user for whom an eager server starts.
     pub(super) fn first_user(&self, serve: Serve) -> Result<Uid, Cause> {
         Ok(match serve {
-            // The shared server is root's, whoever it is started for.
+            // The shared server belongs to root.
             Serve::All | Serve::Group(_) => Uid::ROOT,
             Serve::User(name) => user(&name)?.uid,
             Serve::OneAtATime | Serve::Own => self.context.environment.server_user(),
@@ -167,12 +166,12 @@ impl Shared<'_> {
         Ok(table.children(daemon).any(MpsProgram::is_one))
     }
 
-    /// Starts the server that a daemon has lost. It stays when the run fails later: so the record says.
+    /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
     pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
         let served = self.served(&server.uuid).ok_or(Cause::NoDevice)?;
         let record = &served.record;
         let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-        // A program that came in between has got one.
+        // A program may have caused one to start meanwhile.
         if self.has_server(daemon.pid)? {
             return Ok(());
         }

@@ -8,21 +8,21 @@ use crate::mps::{Daemon, Means, Patience};
 use crate::plan::{Action, EndStray, GpuPlan, Step};
 use crate::state::DeviceRecord;
 
-/// Whether the plan has a daemon started as its record says.
+/// True if the plan starts the daemon of a record again, unchanged.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
     let is_it = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == record.name);
     plan.steps.iter().any(is_it)
 }
 
 impl Shared<'_> {
-    /// Ends a server that outlived its daemon.
+    /// Ends a server that has outlived its daemon.
     pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
         let host = &self.context.environment.host;
         let daemon = self.daemon_of(&stray.uuid);
         Ok(daemon.kill_servers(host, &[stray.server])?)
     }
 
-    /// Ends a daemon. Where the plan has it started again as it was, its record stays.
+    /// Stops a daemon. Its record stays if the plan starts it again unchanged.
     pub(super) fn end(
         &self,
         plan: &GpuPlan,
@@ -37,8 +37,8 @@ impl Shared<'_> {
         }
     }
 
-    /// Ends a daemon whose record stays, and says then that it has none. So does its pipe directory: the next daemon
-    /// clears out what this one leaves there, and what its user has put there is in nobody's way.
+    /// Stops a daemon but keeps its record, without the process, and its pipe directory: the next daemon clears what
+    /// this one leaves there.
     fn end_for_now(
         &self,
         record: &DeviceRecord,
@@ -50,7 +50,7 @@ impl Shared<'_> {
         self.write_without_daemon(record)
     }
 
-    /// Sees to it that a device whose daemon did not start has a record: starting it can be tried again.
+    /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
     pub(super) fn keep_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
         if self.run_dir.has_record(&record.uuid) {
             return Ok(());
@@ -66,9 +66,9 @@ impl Shared<'_> {
             ..record.clone()
         })?)
     }
-    /// Ends a daemon if it lives, and removes what was made for it. Its logs stay.
+    /// Stops a daemon if it runs, and removes what was made for it except its logs.
     ///
-    /// Daemons are ended one after another, but those that wait for clients side by side.
+    /// With `alone`, waits until no other daemon is being stopped.
     pub(super) fn end_daemon(
         &self,
         record: &DeviceRecord,
@@ -79,7 +79,7 @@ impl Shared<'_> {
         self.clear_away(&self.daemon(record), record)
     }
 
-    /// Ends a daemon's process if it lives, and every other that serves in its directory.
+    /// Stops a daemon's process if it runs, and every other process that serves in its directory.
     pub(super) fn end_process(
         &self,
         record: &DeviceRecord,
@@ -104,16 +104,16 @@ impl Shared<'_> {
                 self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
             }
             let _alone = alone.then(|| lock(&self.stopping));
-            // It ends the servers in the directory too; a healed daemon stays.
+            // This ends the servers in the directory too; a healed daemon stays.
             return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
         }
-        // An interrupted start did not get as far as recording its daemon.
+        // An interrupted start may have left a daemon that it did not record.
         Ok(daemon.end_unrecorded(host, owner(record)?)?)
     }
 
-    /// Waits until the driver lists no clients on a device any more. No session tells a daemon to refuse new ones here.
+    /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
     fn wait_for_clients(&self, uuid: &str, limit: Duration) {
-        const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
+        const INTERVAL: Duration = Duration::from_millis(200);
         let interrupt = &self.context.environment.interrupt;
         let begun = Instant::now();
         loop {
@@ -122,7 +122,7 @@ impl Shared<'_> {
                 .nvml
                 .supervise(move |nvml| nvml.read_processes(&device));
             let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
-            if is_idle || begun.elapsed() >= limit || !interrupt.pause(BETWEEN_LOOKS) {
+            if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
                 return;
             }
         }
