@@ -161,7 +161,7 @@ impl<'a> GpuRun<'a> {
                 };
                 Some((key, gpu))
             }
-            Place::Part { placement, nth } => {
+            Place::Mig { placement, nth } => {
                 let instance = self.instances.get(&placement)?;
                 let compute = instance.compute.get(nth)?;
                 let part = InstanceKey {

@@ -1,6 +1,6 @@
-//! What each GPU model can do when no GPU is there: a TOML per model.
+//! The GPU models as data, one TOML file each, for planning without the GPU.
 //!
-//! On a machine with the GPU, NVML beats the catalog: nothing here is looked at then.
+//! On a machine with the GPU, NVML is asked instead.
 
 mod evidence;
 mod files;

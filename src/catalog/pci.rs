@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciId(u32);
 
-/// Why a text is no PCI id.
+/// An invalid PCI id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "\"{0}\" is not a PCI id: expected one like \"0x20B210DE\", the device's id before the vendor's"

@@ -32,7 +32,7 @@ pub struct Entry {
     pub filter: Vec<DeviceFilter>,
     /// Which of the GPUs.
     pub devices: Devices,
-    /// Whether MIG mode shall be on.
+    /// True for MIG mode on.
     pub mig_enabled: bool,
     /// The MIG devices, each as often as it is wanted.
     pub mig_devices: Vec<MigDevice>,

@@ -16,7 +16,7 @@ pub struct MigDevice {
     pub compute: Option<u32>,
 }
 
-/// Why a text names no MIG device.
+/// An invalid name of a MIG device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MigDeviceError {
     /// It is nothing of the kind.

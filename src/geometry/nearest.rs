@@ -1,13 +1,13 @@
-//! What fits where a request does not.
+//! The nearest requests that fit.
 
 use std::cmp::Reverse;
 
-use super::{GpuInstanceProfile, Placement, ProfileId, Request, media, request};
+use super::{GpuInstanceProfile, Placement, ProfileId, Request, media_engines, request};
 
-/// How many of each profile.
+/// The number of each profile.
 type Counts = Vec<(ProfileId, u32)>;
 
-/// How many other layouts are told beside the largest part of the request.
+/// The number of other layouts to offer beside the largest part of the request.
 const OTHERS: usize = 2;
 
 /// The requests nearest to one that does not fit: first as much of it as fits, then other layouts
@@ -72,7 +72,7 @@ fn largest_part(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option<
 
 /// Some of the requests, which fit.
 struct Part {
-    /// How many, and how much memory they have.
+    /// Their number and memory.
     size: (usize, u64),
     requests: Vec<Request>,
 }
@@ -156,7 +156,7 @@ fn grow(pool: &[&GpuInstanceProfile], fitting: Fitting<'_>, all: &mut Vec<Counts
     }
 }
 
-/// How many instances differ.
+/// The number of instances that differ.
 fn distance(a: &Counts, b: &Counts) -> u32 {
     let of = |counts: &Counts, id| {
         let found = counts.iter().find(|(other, _)| *other == id);
@@ -195,7 +195,7 @@ impl<'a> Fitting<'a> {
         }
         let too_many = self.counts.iter().any(|(p, count)| *count > p.most);
         let names = self.counts.iter().map(|(p, count)| (&p.name, *count));
-        if too_many || !media::suffices(names) {
+        if too_many || !media_engines::suffices(names) {
             return None;
         }
         let places = profile.placements.iter();

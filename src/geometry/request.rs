@@ -11,7 +11,7 @@ pub struct Request {
     pub entry: usize,
 }
 
-/// How often each occurs, in the order of first occurrence.
+/// Counts each profile, in the order of first occurrence.
 pub(super) fn count(profiles: impl Iterator<Item = ProfileId>) -> Vec<(ProfileId, u32)> {
     let mut counts: Vec<(ProfileId, u32)> = Vec::new();
     for profile in profiles {

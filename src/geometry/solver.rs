@@ -1,7 +1,7 @@
-//! Finds places for the instances a profile asks for, beside or instead of what stands.
+//! Finds places for the instances that a profile asks for, beside or instead of existing ones.
 //!
 //! The search is exact: it answers "infeasible" only when no arrangement exists, and what it answers
-//! is the best by DESIGN 5.3's order. It is also small: a GPU has at most 15 instances on 12
+//! is the least disruptive one. It is also small: a GPU has at most 15 instances on 12
 //! placement units. Two levels keep it so: which places are taken by which GPU instance profile, and
 //! then which of the equal requests gets which of these places.
 
@@ -9,17 +9,17 @@ use std::cmp::Reverse;
 
 use super::assignment::{self, Assignment};
 use super::request::{self, Request};
-use super::{GpuInstanceProfile, Harm, Placement, ProfileId, media};
+use super::{Disruption, GpuInstanceProfile, Placement, ProfileId, media_engines};
 
 /// One GPU instance that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Existing {
     /// Of which profile.
     pub profile: ProfileId,
     /// Where it lies.
     pub placement: Placement,
-    /// What destroying it would do.
-    pub harm: Harm,
+    /// The disruption of destroying it.
+    pub disruption: Disruption,
 }
 
 /// A place for every request.
@@ -27,8 +27,8 @@ pub struct Standing {
 pub struct Arrangement {
     /// In the order of the requests; of one entry's, rising.
     pub placements: Vec<Placement>,
-    /// What it does to what stands.
-    pub harm: Harm,
+    /// The disruption that it causes.
+    pub disruption: Disruption,
 }
 
 /// No arrangement of the requests exists.
@@ -40,16 +40,16 @@ pub struct Infeasible;
 /// A standing instance stays where it is if a request of its profile gets its very place, and is
 /// destroyed otherwise. `keeping(entry, standing)` is what it costs to keep that standing instance
 /// for a request of that entry: its daemon may have to be restarted. Of all arrangements the one
-/// that does the least harm is chosen, then the one that leaves the largest free block, then the
-/// one with the lowest starts (DESIGN 5.3).
+/// that does the least disruption is chosen, then the one that leaves the largest free block, then the
+/// one with the lowest starts .
 ///
 /// # Errors
 /// [`Infeasible`] when no arrangement exists, whatever may be destroyed.
 pub fn arrange(
     offered: &[GpuInstanceProfile],
-    standing: &[Standing],
+    standing: &[Existing],
     requests: &[Request],
-    keeping: &dyn Fn(usize, usize) -> Harm,
+    keeping: &dyn Fn(usize, usize) -> Disruption,
 ) -> Result<Arrangement, Infeasible> {
     let profile = |id| offered.iter().find(|profile| profile.id == id);
     let counts = request::count(requests.iter().map(|request| request.profile));
@@ -62,7 +62,7 @@ pub fn arrange(
     let names = wanted
         .iter()
         .map(|(profile, count)| (&profile.name, *count));
-    if wanted.iter().any(too_many) || !media::suffices(names) {
+    if wanted.iter().any(too_many) || !media_engines::suffices(names) {
         return Err(Infeasible);
     }
     let mut search = Search {
@@ -99,13 +99,13 @@ pub fn arrange(
     let lost = pinned
         .iter()
         .enumerate()
-        .map(|(nth, &item)| search.harm_of(item, &pinned[..nth]))
+        .map(|(nth, &item)| search.disruption_of(item, &pinned[..nth]))
         .sum();
     search.descend(0, lost);
     search.best.map(|best| best.arrangement).ok_or(Infeasible)
 }
 
-/// How many placement units these profiles' placements span.
+/// The number of units that the placements of these profiles span.
 pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
     let places = offered.iter().flat_map(|profile| &profile.placements);
     places.map(|place| place.end()).max().unwrap_or(0)
@@ -115,11 +115,11 @@ pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
 type Item = (ProfileId, Placement);
 
 struct Search<'a> {
-    standing: &'a [Standing],
+    standing: &'a [Existing],
     requests: &'a [Request],
-    keeping: &'a dyn Fn(usize, usize) -> Harm,
+    keeping: &'a dyn Fn(usize, usize) -> Disruption,
     units: u32,
-    /// What is to be placed, the pinned ones left out.
+    /// The profiles to place, without the pinned ones.
     items: Vec<&'a GpuInstanceProfile>,
     /// The pinned ones, then those of `items` placed so far.
     chosen: Vec<Item>,
@@ -131,24 +131,24 @@ struct Best {
     arrangement: Arrangement,
 }
 
-/// The rest of DESIGN 5.3's order behind the harm, less is better. The profiles come last so that
+/// The order of arrangements; less is better. The profiles come last so that
 /// the order of requests decides nothing.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    harm: Harm,
+    disruption: Disruption,
     free: Reverse<u32>,
     places: Vec<Placement>,
     profiles: Vec<ProfileId>,
 }
 
 impl Search<'_> {
-    /// Places the items from `depth` on. `lost` is the harm that the chosen ones do by lying on what
+    /// Places the items from `depth` on. `lost` is the disruption that the chosen ones do by lying on what
     /// stands: it only grows.
-    fn descend(&mut self, depth: usize, lost: Harm) {
+    fn descend(&mut self, depth: usize, lost: Disruption) {
         if self
             .best
             .as_ref()
-            .is_some_and(|best| lost > best.score.harm)
+            .is_some_and(|best| lost > best.score.disruption)
         {
             return;
         }
@@ -166,7 +166,7 @@ impl Search<'_> {
                 continue;
             }
             let item = (profile.id, place);
-            let more = self.harm_of(item, &self.chosen);
+            let more = self.disruption_of(item, &self.chosen);
             self.chosen.push(item);
             self.descend(depth + 1, lost + more);
             self.chosen.pop();
@@ -177,9 +177,9 @@ impl Search<'_> {
         self.chosen.iter().any(|(_, other)| other.overlaps(place))
     }
 
-    /// What an item destroys that those before it did not.
-    fn harm_of(&self, item: Item, before: &[Item]) -> Harm {
-        let destroys = |standing: &Standing, (profile, place): Item| {
+    /// The disruption that an item adds to those before it.
+    fn disruption_of(&self, item: Item, before: &[Item]) -> Disruption {
+        let destroys = |standing: &Existing, (profile, place): Item| {
             place.overlaps(standing.placement)
                 && (profile, place) != (standing.profile, standing.placement)
         };
@@ -187,7 +187,7 @@ impl Search<'_> {
             .iter()
             .filter(|standing| destroys(standing, item))
             .filter(|standing| !before.iter().any(|&other| destroys(standing, other)))
-            .map(|standing| standing.harm)
+            .map(|standing| standing.disruption)
             .sum()
     }
 
@@ -198,38 +198,40 @@ impl Search<'_> {
                 .position(|s| (s.profile, s.placement) == (profile, place))
         };
         let stays: Vec<Option<usize>> = self.chosen.iter().map(kept).collect();
-        let gone: Harm = self
+        let gone: Disruption = self
             .standing
             .iter()
             .enumerate()
             .filter(|(index, _)| !stays.contains(&Some(*index)))
-            .map(|(_, standing)| standing.harm)
+            .map(|(_, standing)| standing.disruption)
             .sum();
         if self
             .best
             .as_ref()
-            .is_some_and(|best| gone > best.score.harm)
+            .is_some_and(|best| gone > best.score.disruption)
         {
             return;
         }
-        let places: Vec<assignment::Place> = self
+        let places: Vec<assignment::FoundPlace> = self
             .chosen
             .iter()
             .zip(stays)
-            .map(|(&(profile, placement), standing)| assignment::Place {
+            .map(|(&(profile, placement), standing)| assignment::FoundPlace {
                 profile,
                 placement,
                 standing,
             })
             .collect();
-        let Assignment { placements, harm } =
-            assignment::assign(self.requests, &places, self.keeping);
-        let harm = gone + harm;
+        let Assignment {
+            placements,
+            disruption,
+        } = assignment::assign(self.requests, &places, self.keeping);
+        let disruption = gone + disruption;
         let mut sorted = self.chosen.clone();
         sorted.sort_unstable_by_key(|&(_, place)| place);
         let (profiles, places): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();
         let score = Score {
-            harm,
+            disruption,
             free: Reverse(largest_gap(&places, self.units)),
             places,
             profiles,
@@ -237,7 +239,10 @@ impl Search<'_> {
         if self.best.as_ref().is_none_or(|best| score < best.score) {
             self.best = Some(Best {
                 score,
-                arrangement: Arrangement { placements, harm },
+                arrangement: Arrangement {
+                    placements,
+                    disruption,
+                },
             });
         }
     }

@@ -8,19 +8,19 @@ use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
 use crate::settings::{Serve, Settings};
 
-/// One action and why.
+/// An action and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub because: String,
 }
 
-/// Everything that `apply` can do.
+/// An action of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// End a daemon and remove what mig-mps made for it; of a dead one only the latter.
+    /// Stop a daemon and remove what mig-mps made for it; for a dead one only the latter.
     Stop(Stop),
     /// Destroy the compute instance there.
     DestroyComputeInstance {
@@ -35,12 +35,12 @@ pub enum Action {
         profile: ProfileId,
         /// Its profile's name.
         name: ProfileName,
-        /// Where it lies.
+        /// Its placement.
         placement: Placement,
     },
     /// Switch MIG mode on or off.
     SwitchMig {
-        /// Whether on.
+        /// True for on.
         on: bool,
     },
     /// Make a GPU instance there.
@@ -49,7 +49,7 @@ pub enum Action {
         profile: ProfileId,
         /// Its profile's name.
         name: ProfileName,
-        /// Where it shall lie.
+        /// Its placement.
         placement: Placement,
     },
     /// Make a compute instance in the GPU instance there.
@@ -59,17 +59,17 @@ pub enum Action {
         /// Which.
         compute: ComputeChoice,
     },
-    /// Start a daemon for a device, and its server if it shall be eager.
+    /// Start a daemon for a device, and an eager server.
     Start(Start),
-    /// Change settings of a daemon that goes on running.
+    /// Change settings of a running daemon.
     Set(Set),
-    /// Start the server of a daemon that lives and has lost the one it had.
+    /// Start the server of a daemon that has lost its own.
     StartServer(StartServer),
-    /// End a server that outlived its daemon.
+    /// End a server that has outlived its daemon.
     EndStray(EndStray),
 }
 
-/// A server that outlived its daemon.
+/// A server that has outlived its daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndStray {
     /// Its device's name.
@@ -80,68 +80,68 @@ pub struct EndStray {
     pub server: (Pid, StartTime),
 }
 
-/// A daemon to be ended.
+/// A daemon to stop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
     /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
-    /// What happens to its clients.
+    /// The treatment of its clients.
     pub patience: Patience,
-    /// How it is made to end.
+    /// The means by which it is stopped.
     pub means: Means,
-    /// Whether it lives: ending it then interrupts whoever would have used it.
+    /// True if it runs: stopping it disrupts its users.
     pub alive: bool,
-    /// Whom it serves.
+    /// Its clients.
     pub clients: Vec<ClientOf>,
-    /// Why it cannot be told whom it serves, if it cannot.
+    /// The reason why its clients are unknown, if they are.
     pub unasked: Option<Obstacle>,
 }
 
-/// A daemon to be started.
+/// A daemon to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     /// Its device's name.
     pub name: String,
     /// Which device of the GPU.
     pub place: Place,
-    /// How it shall serve; `serve` is always said.
+    /// Its settings; `serve` is always set.
     pub settings: Settings,
-    /// The keys of them that come from `mig-mps set` and not from a profile.
+    /// The keys that `mig-mps set` has set, not a profile.
     pub by_hand: Vec<String>,
-    /// Whether it is to serve as its record says: that stays, whatever happens, until it does. A run that is killed or
-    /// fails is then gone on with.
+    /// True if it restarts unchanged: its record stays until it runs, so that the next run completes a failed or killed
+    /// one.
     pub again: bool,
-    /// The daemons of others that serve its device too.
+    /// The unmanaged daemons that also serve its device.
     pub beside: Vec<Beside>,
 }
 
-/// An eager server to be started again in its daemon.
+/// An eager server to start again in its daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartServer {
     /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
-    /// What the daemon's settings are by then.
+    /// The daemon's settings at that time.
     pub settings: Settings,
 }
 
 impl Start {
-    /// Whose clients it serves.
+    /// The users that it serves.
     pub fn serve(&self) -> &Serve {
         self.settings.serve.as_ref().unwrap_or(&Serve::OneAtATime)
     }
 }
 
-/// Which device of a GPU is meant, before it has a UUID.
+/// A device of a GPU, which may not have a UUID yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The GPU itself.
     Whole,
     /// A MIG device.
-    Part {
+    Mig {
         /// Where its GPU instance lies.
         placement: Placement,
         /// Which of its compute instances, by placement.
@@ -150,19 +150,19 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether it lies in the GPU instance there.
+    /// True if it is in the GPU instance at that placement.
     pub(super) fn is_in(self, instance: Placement) -> bool {
-        matches!(self, Self::Part { placement, .. } if placement == instance)
+        matches!(self, Self::Mig { placement, .. } if placement == instance)
     }
 }
 
 impl Action {
-    /// Whether it starts something on what is there.
+    /// True if it starts a daemon or a server.
     pub fn is_start(&self) -> bool {
         matches!(self, Self::Start(_) | Self::StartServer(_))
     }
 
-    /// Whether both are daemons' ends, or both their starts, which may happen side by side.
+    /// True if both stop, or both start, a daemon: those may run in parallel.
     pub fn goes_with(&self, other: &Self) -> bool {
         matches!(
             (self, other),
@@ -210,7 +210,7 @@ impl fmt::Display for Action {
             },
             Self::Start(start) => write!(f, "start the daemon of {}", start.name),
             Self::Set(set) => {
-                let to = |change: &Change| format!("{} to {}", change.key, change.shall);
+                let to = |change: &Change| format!("{} to {}", change.key, change.wanted);
                 let changes: Vec<String> = set.changes.iter().map(to).collect();
                 write!(f, "set {} of {}", changes.join(", "), set.name)
             }

@@ -4,28 +4,32 @@ use super::action::Place;
 use super::compute::{self, ComputeLayout};
 use super::gpu_request::GpuRequest;
 use super::infeasible;
+use super::instance_use::InstanceUse;
 use super::layout::Layout;
 use super::refusal::Refusal;
-use super::slot::{self, Slot, Terms};
-use super::standing::Standing;
-use crate::geometry::{self, GpuInstanceProfile, Harm, Placement, Request, Segment, SliceMap};
+use super::slot::{self, DaemonSpec, Slot};
+use crate::geometry::{
+    self, Disruption, GpuInstanceProfile, Placement, Request, Segment, SliceMap,
+};
 use crate::profile::NameTemplate;
 use crate::state::Created;
 
 impl<'a> GpuRequest<'a> {
-    /// The least harmful layout (DESIGN 5.3).
+    /// Returns the least disruptive layout.
     pub(super) fn layout(&self) -> Result<Layout<'a>, Refusal> {
         let offers = self.offers()?;
         let requests = self.requests(&offers)?;
-        let standing = Standing::all(self.node, self.home, self.gpu);
-        let keeping =
-            |entry: usize, nth: usize| self.compute(&standing[nth], offers[entry], entry).harm;
-        let bodies: Vec<geometry::Standing> = standing
+        let standing = InstanceUse::all(self.node, self.run_dir, self.gpu);
+        let keeping = |entry: usize, nth: usize| {
+            self.compute(&standing[nth], offers[entry], entry)
+                .disruption
+        };
+        let bodies: Vec<geometry::Existing> = standing
             .iter()
-            .map(|standing| geometry::Standing {
+            .map(|standing| geometry::Existing {
                 profile: standing.instance.profile,
                 placement: standing.placement(),
-                harm: standing.harm(),
+                disruption: standing.disruption(),
             })
             .collect();
         let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
@@ -76,10 +80,10 @@ impl<'a> GpuRequest<'a> {
         Ok(requests)
     }
 
-    /// What becomes of the compute instances of a standing GPU instance that an entry keeps.
+    /// Lays out the compute instances of a GPU instance that an entry keeps.
     fn compute(
         &self,
-        standing: &Standing<'_>,
+        standing: &InstanceUse<'_>,
         offer: &GpuInstanceProfile,
         entry: usize,
     ) -> ComputeLayout {
@@ -87,15 +91,15 @@ impl<'a> GpuRequest<'a> {
         let of = wanted.len().max(1);
         let staying = |part: usize, nth: usize| {
             let template = self.template(entry, standing.placement(), nth, of);
-            let terms = self.terms(entry, &template);
+            let spec = self.spec(entry, &template);
             let part = &standing.parts[part];
             match part.served {
-                Some(served) if terms.difference(served).is_some() => part.restart,
-                Some(served) if !terms.changes(served).is_empty() => Harm {
+                Some(served) if spec.difference(served).is_some() => part.restart,
+                Some(served) if !spec.changes(served).is_empty() => Disruption {
                     changes: 1,
-                    ..Harm::NONE
+                    ..Disruption::NONE
                 },
-                _ => Harm::NONE,
+                _ => Disruption::NONE,
             }
         };
         compute::layout(standing, &wanted, offer.multiprocessors, &staying)
@@ -113,12 +117,12 @@ impl<'a> GpuRequest<'a> {
         }
     }
 
-    fn terms<'t>(&self, entry: usize, template: &'t str) -> Terms<'t>
+    fn spec<'t>(&self, entry: usize, template: &'t str) -> DaemonSpec<'t>
     where
         'a: 't,
     {
         let settings = &self.parts[entry].settings;
-        Terms {
+        DaemonSpec {
             gpu: self.gpu.index,
             template: NameTemplate(template),
             serve: slot::serve(settings, self.caller),
@@ -129,7 +133,7 @@ impl<'a> GpuRequest<'a> {
     fn carry_out(
         &self,
         offers: &[&GpuInstanceProfile],
-        standing: &[Standing<'a>],
+        standing: &[InstanceUse<'a>],
         wanted: &[(Placement, usize)],
     ) -> Layout<'a> {
         let mut layout = Layout {
@@ -190,7 +194,7 @@ impl<'a> GpuRequest<'a> {
         &self,
         layout: &mut Layout<'a>,
         (placement, entry): (Placement, usize),
-        standing: Option<&Standing<'a>>,
+        standing: Option<&InstanceUse<'a>>,
         compute: &ComputeLayout,
     ) {
         let part = &self.parts[entry];
@@ -203,7 +207,7 @@ impl<'a> GpuRequest<'a> {
             layout.slots.push(Slot {
                 gpu: self.gpu.index,
                 entry,
-                place: Place::Part { placement, nth },
+                place: Place::Mig { placement, nth },
                 template: self.template(entry, placement, nth, of),
                 span: part
                     .name

@@ -7,54 +7,53 @@ use crate::settings::{LimitAnswer, Settings};
 
 const KEYS: [&str; 4] = Assignment::KEYS;
 
-/// Settings of a daemon that are changed while it runs. Nobody is disturbed: programs that start
-/// afterwards get the new ones.
+/// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
     /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
-    /// What the daemon's settings are then, all of them.
+    /// All settings of the daemon afterwards.
     pub settings: Settings,
-    /// What of them is new.
+    /// The settings that change.
     pub changes: Vec<Change>,
     /// The keys whose values come from `mig-mps set` and not from a profile.
     pub by_hand: Vec<String>,
-    /// Its clients: they keep what they started with.
+    /// Its clients, which keep their old settings.
     pub keep: Vec<ClientOf>,
 }
 
-/// One setting that is to be another one.
+/// A setting with its present and its wanted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its key in a profile.
     pub key: &'static str,
-    /// What it is, in words.
+    /// The present value.
     pub is: String,
-    /// What it shall be.
-    pub shall: String,
+    /// What it wanted be.
+    pub wanted: String,
 }
 
 impl Change {
-    fn of(key: &'static str, is: String, shall: String) -> Self {
-        Self { key, is, shall }
+    fn of(key: &'static str, is: String, wanted: String) -> Self {
+        Self { key, is, wanted }
     }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, not {}", self.key, self.is, self.shall)
+        write!(f, "{} is {}, not {}", self.key, self.is, self.wanted)
     }
 }
 
-/// Several changes, as one reason.
+/// Joins changes into one reason.
 pub(super) fn in_words(changes: &[Change]) -> String {
     let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
     changes.join("; ")
 }
 
-/// The clients that keep what they started with; MPS itself is told nothing of `max-clients`.
+/// The clients that keep their old settings; none for `max-clients`, which MPS does not know.
 pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
     if changes.iter().all(|change| change.key == KEYS[3]) {
         return Vec::new();
@@ -128,11 +127,11 @@ fn max_clients(served: &Served, wanted: &Settings) -> Option<Change> {
     (has != wanted).then(|| Change::of(KEYS[3], or_none(has), or_none(wanted)))
 }
 
-/// What of a daemon's settings is not as it shall be and takes another daemon.
-pub(super) fn needs_restart(served: &Served, shall: &Settings) -> Option<String> {
+/// What of a daemon's settings is not as it wanted be and takes another daemon.
+pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
     let has = &served.record.settings;
-    let differ = |key: &str, is: String, shall: String| {
-        (is != shall).then(|| format!("{key} is {is}, not {shall}"))
+    let differ = |key: &str, is: String, wanted: String| {
+        (is != wanted).then(|| format!("{key} is {is}, not {wanted}"))
     };
     let cpus = |settings: &Settings| {
         let cpus = settings.cpus.as_ref();
@@ -146,12 +145,12 @@ pub(super) fn needs_restart(served: &Served, shall: &Settings) -> Option<String>
         let mode = settings.compute_mode;
         mode.map_or_else(|| "as it was".to_owned(), |mode| mode.to_string())
     };
-    differ("cpus", cpus(has), cpus(shall))
-        .or_else(|| differ("nofile", nofile(has), nofile(shall)))
-        .or_else(|| differ("compute-mode", mode(has), mode(shall)))
+    differ("cpus", cpus(has), cpus(wanted))
+        .or_else(|| differ("nofile", nofile(has), nofile(wanted)))
+        .or_else(|| differ("compute-mode", mode(has), mode(wanted)))
 }
 
-/// What somebody else has told the daemon.
+/// Marks a value that somebody else has set in the daemon.
 fn in_the_daemon(value: impl fmt::Display) -> String {
     format!("{value} in the daemon")
 }

@@ -1,13 +1,13 @@
 use super::daemons::{HUNG, unreadable};
 use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
-use super::{standing, strays};
+use super::{instance_use, strays};
 use crate::geometry::SliceMap;
 use crate::mps::{Means, Patience};
 use crate::node::{Device, Gpu, Life, Node, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::state::{Created, RunDir};
 
-/// What shall be taken down, and how.
+/// A request to take devices down.
 #[derive(Clone, Debug)]
 pub struct Down {
     /// The names of the devices; empty for all.
@@ -21,18 +21,21 @@ pub struct Down {
     pub disable_mig: bool,
 }
 
-/// What takes devices down.
+/// Plans to take devices down.
 ///
 /// # Errors
 /// A [`Refusal`]: [`Refusal::InUse`] where there are clients and `force` is not given.
-pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
+pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
-    if let Some(obstacle) = unreadable(node, home) {
+    if let Some(obstacle) = unreadable(node, run_dir) {
         return Err(obstacle.into());
     }
-    let ours = node.served.iter().filter(|served| served.run_dir == *home);
+    let ours = node
+        .served
+        .iter()
+        .filter(|served| served.run_dir == *run_dir);
     for served in ours.filter(|served| selected(&served.record.name)) {
         let mut stop = Stop::of(served);
         if let Some(seconds) = wanted.force
@@ -62,7 +65,7 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         for gpu in &node.gpus {
             destroy(
                 node,
-                home,
+                run_dir,
                 gpu,
                 (wanted.devices.is_empty(), &selected),
                 &mut plan,
@@ -75,12 +78,12 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         }
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan.with_compute_modes(node, home))
+    Ok(plan.with_compute_modes(node, run_dir))
 }
 
 fn destroy(
     node: &Node,
-    home: &RunDir,
+    run_dir: &RunDir,
     gpu: &Gpu,
     (everything, selected): (bool, &impl Fn(&str) -> bool),
     plan: &mut Plan,
@@ -103,7 +106,7 @@ fn destroy(
                 stays = true;
                 continue;
             }
-            check_idle(node, home, gpu, &compute.uuid)?;
+            check_idle(node, run_dir, gpu, &compute.uuid)?;
             steps.push(Step {
                 action: Action::DestroyComputeInstance {
                     instance: instance.placement,
@@ -143,7 +146,7 @@ fn devices_in(gpu: &Gpu, instance: &GpuInstanceReading) -> Vec<Device> {
     devices
 }
 
-/// Whether mig-mps made this GPU instance, or that compute instance in it.
+/// True if mig-mps made this GPU instance, or that compute instance in it.
 fn made(
     node: &Node,
     gpu: &Gpu,
@@ -158,11 +161,11 @@ fn made(
     })
 }
 
-/// Somebody else's daemon, or a program that computes outside MPS, holds the instance: the driver
-/// would refuse half-way.
-fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
+/// Checks that no daemon of another run directory and no program outside MPS uses the instance: the driver would
+/// refuse half-way.
+fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
     let on_it = |served: &&Served| served.record.uuid == uuid && served.is_alive();
-    let foreign = |served: &&Served| on_it(served) && served.run_dir != *home;
+    let foreign = |served: &&Served| on_it(served) && served.run_dir != *run_dir;
     if let Some(served) = node.served.iter().find(foreign) {
         return Err(Refusal::InTheWay(Obstacle {
             what: format!(
@@ -181,13 +184,13 @@ fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), R
         what: format!(
             "GPU {}: {uuid} computes outside MPS for pid {}",
             gpu.index,
-            standing::list(&strangers)
+            instance_use::list(&strangers)
         ),
         hint: "let them end first, or leave --destroy-mig out".to_owned(),
     }))
 }
 
-/// Switches the MIG mode off that mig-mps switched on, if nothing is left to lose.
+/// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.
 fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     let is_ours = node.switched_on.contains(&gpu.uuid);
     if !is_ours || !gpu.mig.is_some_and(|mode| mode.current || mode.pending) {

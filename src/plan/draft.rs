@@ -6,7 +6,7 @@ use super::mode;
 use crate::node::{Gpu, Node};
 use crate::state::RunDir;
 
-/// What becomes of one GPU, before its devices have names.
+/// The plan of one GPU, before its devices have names.
 pub(super) struct Draft<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) mode: Option<Step>,
@@ -17,7 +17,7 @@ pub(super) struct Draft<'a> {
 impl Draft<'_> {
     /// The steps in their order: daemons end, instances go, the mode changes; then every device gets
     /// its daemon as soon as it is there.
-    pub(super) fn finish(self, node: &Node, home: &RunDir) -> GpuPlan {
+    pub(super) fn finish(self, node: &Node, run_dir: &RunDir) -> GpuPlan {
         let gpu = self.gpu;
         let due = match &self.mode {
             Some(Step {
@@ -33,7 +33,7 @@ impl Draft<'_> {
             slots,
             mut obstacles,
         } = self.layout;
-        let daemons = Daemons::of(node, home, gpu, &slots);
+        let daemons = Daemons::of(node, run_dir, gpu, &slots);
         obstacles.extend(daemons.obstacles);
         let mut steps = daemons.stops;
         steps.extend(destroys);

@@ -1,4 +1,4 @@
-//! What the driver does not let a plan do.
+//! Limits that the driver sets for a plan.
 
 use super::refusal::{Obstacle, Refusal};
 use crate::mps::{ContextMemory, ControlProgram, Support};
@@ -21,7 +21,7 @@ pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
     }))
 }
 
-/// Why no program starts with that limit on a whole GPU, where that was measured.
+/// The reason why no program starts with that limit on a whole GPU, if that was measured.
 pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> Option<String> {
     ContextMemory::forbids(limit, &gpu.product, node.control_program().branch)
 }

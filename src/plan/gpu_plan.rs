@@ -8,14 +8,14 @@ use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::MemoryLimit;
 
-/// What must happen, GPU by GPU.
+/// The steps that meet a request, by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// The GPUs something happens to, by index.
+    /// The GPUs that change, by index.
     pub gpus: Vec<GpuPlan>,
 }
 
-/// What must happen to one GPU, in this order.
+/// The steps for one GPU, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuPlan {
     /// Its index.
@@ -24,40 +24,40 @@ pub struct GpuPlan {
     pub uuid: String,
     /// Its product name.
     pub product: String,
-    /// What lies on it now.
+    /// Its instances now.
     pub before: SliceMap,
-    /// What will lie on it.
+    /// Its instances afterwards.
     pub after: SliceMap,
     /// The actions.
     pub steps: Vec<Step>,
-    /// Whether its profiles are told only once MIG is on (old drivers): the rest is planned then.
+    /// True if the driver lists its profiles only once MIG is on (old drivers): the rest is planned then.
     pub to_be_continued: bool,
-    /// What keeps the plan from being carried out.
+    /// The obstacles that keep the plan from being applied.
     pub obstacles: Vec<Obstacle>,
-    /// Which reset or reboot is due, or may be.
+    /// The reset or reboot that is due, or may be.
     pub due: Option<String>,
-    /// What becomes of its compute mode with the daemons that start and end.
+    /// The change of its compute mode by the daemons that start and stop.
     pub compute_mode: Option<ModeChange>,
 }
 
-/// Another compute mode, by NVML's numbers.
+/// A change of the compute mode, in NVML's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeChange {
-    /// What it is; `None` where it was not told, as in MIG mode.
-    pub is: Option<u32>,
-    /// What it is then.
-    pub shall: u32,
+    /// The present mode; `None` if unknown, as in MIG mode.
+    pub from: Option<u32>,
+    /// The new mode.
+    pub to: u32,
 }
 
 impl ModeChange {
-    /// Whether a daemon's start sets it; else a daemon's end gives it back.
+    /// True if the start of a daemon sets it; false if the stop of one restores it.
     pub fn is_for_a_daemon(self) -> bool {
-        self.shall == EXCLUSIVE_PROCESS
+        self.to == EXCLUSIVE_PROCESS
     }
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }
@@ -67,7 +67,7 @@ impl Plan {
         self.gpus.iter().flat_map(|gpu| &gpu.steps)
     }
 
-    /// The daemons that are started.
+    /// The daemons that start.
     pub fn starts(&self) -> impl Iterator<Item = &Start> {
         self.steps().filter_map(|step| match &step.action {
             Action::Start(start) => Some(start),
@@ -85,7 +85,7 @@ impl Plan {
         limits.collect()
     }
 
-    /// The daemons that are ended.
+    /// The daemons that stop.
     pub fn stops(&self) -> impl Iterator<Item = &Stop> {
         self.steps().filter_map(|step| match &step.action {
             Action::Stop(stop) => Some(stop),
@@ -93,18 +93,18 @@ impl Plan {
         })
     }
 
-    /// Everybody who is on a device that goes.
+    /// The clients of all daemons that stop.
     pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
         self.stops().flat_map(|stop| &stop.clients)
     }
 
-    /// Those of them who are ended, and not waited for.
+    /// The clients that are terminated, not waited for.
     pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
         let by_force = |stop: &&Stop| stop.patience != Patience::Idle;
         self.stops().filter(by_force).flat_map(|stop| &stop.clients)
     }
 
-    /// Everybody who keeps the settings that are changed for others.
+    /// The clients that keep their old settings.
     pub fn keep(&self) -> impl Iterator<Item = &ClientOf> {
         let sets = self.steps().filter_map(|step| match &step.action {
             Action::Set(set) => Some(set),
@@ -113,8 +113,7 @@ impl Plan {
         sets.flat_map(|set| &set.keep)
     }
 
-    /// Whether the plan may be carried out: nothing is in its way, and nobody is disturbed who was
-    /// not to be.
+    /// Checks that the plan may be applied: it has no obstacles, and terminates only clients that it may.
     ///
     /// # Errors
     /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as what to do.
@@ -137,7 +136,7 @@ impl Plan {
         })
     }
 
-    /// The same plan, with clients ended after so many seconds in which no new one is admitted.
+    /// Returns the plan with clients terminated after so many seconds, in which no new one is admitted.
     #[must_use]
     pub fn by_force(mut self, seconds: u32) -> Self {
         for step in self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps) {
@@ -150,7 +149,7 @@ impl Plan {
         self
     }
 
-    /// Adds a plan that goes on from where this one ends.
+    /// Appends a plan that continues this one.
     pub fn go_on_with(&mut self, rest: &Self) {
         for gpu in &rest.gpus {
             if let Some(own) = self.gpus.iter_mut().find(|own| own.uuid == gpu.uuid) {
@@ -164,7 +163,7 @@ impl Plan {
         }
     }
 
-    /// The names of the devices whose living daemons are ended.
+    /// The names of the devices whose running daemons stop.
     pub fn interrupts(&self) -> Vec<&str> {
         // Nobody notices the end of a hung server without clients.
         let goes_on = |stop: &Stop| stop.means == Means::Heal && stop.clients.is_empty();
@@ -172,7 +171,7 @@ impl Plan {
         alive.map(|stop| stop.name.as_str()).collect()
     }
 
-    /// How many of them are started again as they were.
+    /// The number of running daemons that restart unchanged.
     pub fn restarts(&self) -> usize {
         let again = |stop: &&Stop| {
             let start = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == stop.name);
@@ -197,7 +196,7 @@ impl Plan {
             .collect()
     }
 
-    /// Whether this plan ends, destroys or switches off something that `shown` did not.
+    /// True if this plan stops, destroys or switches off something that `shown` does not.
     pub fn disturbs_more_than(&self, shown: &Self) -> bool {
         let is_new = |name: &&str| !shown.interrupts().contains(name);
         let ended: Vec<&ClientOf> = shown.ended_clients().collect();
@@ -221,7 +220,7 @@ impl Plan {
         gpus.map(|gpu| gpu.index).collect()
     }
 
-    /// The plan of one GPU, made when it is first needed. A record may name a GPU that is gone.
+    /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
     pub(super) fn of_gpu(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
         let position = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
         let position = position.unwrap_or_else(|| {
@@ -249,7 +248,7 @@ impl Plan {
 }
 
 impl GpuPlan {
-    /// What is destroyed on it; compute instances only where their GPU instance stays.
+    /// Names the instances that are destroyed; compute instances only if their GPU instance stays.
     fn destroys(&self) -> Vec<String> {
         let goes = |instance: Placement| {
             self.steps.iter().any(|step| {

@@ -9,7 +9,7 @@ pub(super) struct GpuRequest<'a> {
     pub(super) block: &'a Block,
     pub(super) parts: &'a [Part],
     pub(super) node: &'a Node,
-    pub(super) home: &'a RunDir,
+    pub(super) run_dir: &'a RunDir,
     pub(super) caller: Uid,
     pub(super) gpu: &'a Gpu,
 }

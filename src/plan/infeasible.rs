@@ -1,9 +1,9 @@
-//! Why a request does not suit a GPU, and what would.
+//! Requests that do not fit on a GPU, and the nearest ones that do.
 
 use super::gpu_request::GpuRequest;
-use super::{Because, Refusal};
+use super::{Misfit, Refusal};
 use crate::geometry::{
-    GpuInstanceProfile, Harm, ProfileId, Request, Segment, SliceMap, arrange, nearest,
+    Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, nearest,
 };
 use crate::node::Gpu;
 use crate::profile::{Part, Profile};
@@ -141,7 +141,7 @@ fn refuse(
     let gpu = wanted_gpu.gpu;
     let near = nearest(&gpu.profiles, requests);
     let map = near.first().map(|part| {
-        let free = |_: usize, _: usize| Harm::NONE;
+        let free = |_: usize, _: usize| Disruption::NONE;
         let places = arrange(&gpu.profiles, &[], part, &free).map(|found| found.placements);
         let segments = part.iter().zip(places.unwrap_or_default());
         let segments = segments.map(|(request, placement)| Segment {
@@ -152,7 +152,7 @@ fn refuse(
         });
         SliceMap::new(gpu.units(), segments.collect())
     });
-    Refusal::Infeasible(Box::new(Because {
+    Refusal::Infeasible(Box::new(Misfit {
         profile: wanted_gpu.profile.error(
             wanted_gpu.block.span,
             "this does not fit on a GPU it selects",

@@ -1,28 +1,28 @@
-//! What becomes of the instances of one GPU.
+//! The layout of one GPU, and the steps that make it.
 
 use super::action::{Action, Step};
 use super::compute::ComputeLayout;
+use super::instance_use::InstanceUse;
 use super::refusal::Obstacle;
 use super::slot::Slot;
-use super::standing::Standing;
 use crate::geometry::{ComputeChoice, GpuInstanceProfile, Placement, Segment, SliceMap};
 use crate::node::Gpu;
 
-/// How one GPU comes to what a block wants of it.
+/// The wanted layout of a GPU, with the steps to it.
 pub(super) struct Layout<'a> {
-    /// What lies on it then.
+    /// The instances afterwards.
     pub(super) after: SliceMap,
-    /// What goes: per GPU instance its compute instances, then it.
+    /// The steps that destroy: per GPU instance its compute instances, then it.
     pub(super) destroys: Vec<Step>,
-    /// What is made, GPU instance by GPU instance.
+    /// The steps that create, by GPU instance.
     pub(super) builds: Vec<Build>,
-    /// The devices there are then.
+    /// The devices afterwards.
     pub(super) slots: Vec<Slot<'a>>,
-    /// What keeps instances from being destroyed.
+    /// The obstacles to destroying instances.
     pub(super) obstacles: Vec<Obstacle>,
 }
 
-/// What is made of one GPU instance, or in it.
+/// The steps that create a GPU instance, or compute instances in it.
 pub(super) struct Build {
     pub(super) placement: Placement,
     pub(super) steps: Vec<Step>,
@@ -64,11 +64,11 @@ impl Layout<'_> {
         }
     }
 
-    /// What of a GPU instance that stays has to go.
+    /// Adds the steps that destroy compute instances in a GPU instance that stays.
     pub(super) fn change_compute(
         &mut self,
         gpu: &Gpu,
-        standing: Option<&Standing<'_>>,
+        standing: Option<&InstanceUse<'_>>,
         compute: &ComputeLayout,
     ) {
         let Some(standing) = standing else { return };
@@ -88,7 +88,7 @@ impl Layout<'_> {
     pub(super) fn destroy(
         &mut self,
         gpu: &Gpu,
-        standing: &Standing<'_>,
+        standing: &InstanceUse<'_>,
         places: &[Placement],
         segments: &[Segment],
         is_known: bool,
@@ -114,8 +114,8 @@ impl Layout<'_> {
     }
 }
 
-/// Destroys a GPU instance and what is in it.
-pub(super) fn dismantle(gpu: &Gpu, standing: &Standing<'_>, because: &str) -> Vec<Step> {
+/// Returns the steps that destroy a GPU instance and what is in it.
+pub(super) fn dismantle(gpu: &Gpu, standing: &InstanceUse<'_>, because: &str) -> Vec<Step> {
     let placement = standing.placement();
     // Instances are found profile by profile: there is one.
     let Some(profile) = gpu.profile(standing.instance.profile) else {

@@ -1,4 +1,4 @@
-//! Pure: a node and what is wanted of it become ordered actions, each with its reason. No I/O.
+//! Plans: turns a node and a request into ordered actions, each with its reason. Pure: no I/O.
 
 mod action;
 mod arrange;
@@ -16,6 +16,7 @@ mod example;
 mod gpu_plan;
 mod gpu_request;
 mod infeasible;
+mod instance_use;
 mod kill;
 mod layout;
 mod mode;
@@ -25,7 +26,6 @@ mod refusal;
 mod restart;
 mod set;
 mod slot;
-mod standing;
 mod strays;
 mod up;
 
@@ -35,7 +35,7 @@ pub use change::{Change, Set};
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
 pub use kill::{Kill, Victim, kill};
-pub use refusal::{Because, ClientOf, Obstacle, Refusal};
+pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::restart;
 pub use set::set;
 pub use up::up;

@@ -10,7 +10,7 @@ use crate::state::RunDir;
 pub(super) struct Planner<'a> {
     pub(super) node: &'a Node,
     pub(super) profile: &'a Profile,
-    pub(super) home: &'a RunDir,
+    pub(super) run_dir: &'a RunDir,
     pub(super) caller: Uid,
     pub(super) names: Names,
 }
@@ -138,7 +138,7 @@ impl<'a> Planner<'a> {
             .node
             .served
             .iter()
-            .filter(|served| served.run_dir == *self.home)
+            .filter(|served| served.run_dir == *self.run_dir)
         {
             let selected = self
                 .node

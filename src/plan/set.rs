@@ -1,25 +1,25 @@
-//! Settings that somebody changes by hand.
+//! Settings that `mig-mps set` changes.
 
 use super::change::{self, changes};
 use super::daemons::{elsewhere, hangs, unknowable, unserved};
 use super::driver::no_program_starts;
-use super::standing::is_unknowable;
+use super::instance_use::is_unknowable;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{Life, Node, Served};
 use crate::profile::Assignment;
 use crate::state::RunDir;
 
-/// What gives the device of that name these settings while its daemon runs; nothing where it has them.
+/// Plans new settings for the running daemon of a device; an empty plan if it has them.
 ///
 /// # Errors
-/// A [`Refusal`]: where no daemon of `home` that could be told serves it.
+/// No daemon of `run_dir` serves it, or its daemon takes no settings.
 pub fn set(
     node: &Node,
-    home: &RunDir,
+    run_dir: &RunDir,
     name: &str,
     assignments: &[Assignment],
 ) -> Result<Plan, Refusal> {
-    let served = settable(node, home, name)?;
+    let served = settable(node, run_dir, name)?;
     let record = &served.record;
     let mut settings = record.settings.clone();
     for assignment in assignments {
@@ -60,7 +60,7 @@ pub fn set(
 }
 
 /// The device of that name, if its daemon takes settings.
-fn settable<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
     let mut named = node.served.iter();
     let served = named.find(|served| served.record.name == name && served.device_is_there);
     let refused = |why: &str| Obstacle {
@@ -75,7 +75,7 @@ fn settable<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served,
     let served =
         served.ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
     let record = &served.record;
-    if served.run_dir != *home {
+    if served.run_dir != *run_dir {
         return Err(elsewhere(served).into());
     }
     if served.life == Life::Dead {

@@ -1,4 +1,4 @@
-//! Servers that outlived their daemons.
+//! Servers that have outlived their daemons.
 
 use super::{Action, EndStray, Obstacle, Plan, Refusal, Step};
 use crate::node::{Node, Stray};

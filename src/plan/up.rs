@@ -1,10 +1,10 @@
 use super::draft::Draft;
 use super::driver::{no_program_starts, too_old, visible};
 use super::gpu_request::GpuRequest;
+use super::instance_use::{self, InstanceUse};
 use super::layout::{self, Layout};
 use super::planner::Planner;
 use super::slot::{self, Slot};
-use super::standing::{self, Standing};
 use super::strays;
 use super::{Obstacle, Place, Plan, Refusal, mode};
 use crate::geometry::SliceMap;
@@ -13,15 +13,15 @@ use crate::node::{Gpu, Node};
 use crate::profile::{Block, Names, Part, Profile, Want, WholeGpu};
 use crate::state::{DeviceKey, RunDir};
 
-/// What brings the node to what the profile asks for, with daemons in `home` run by `caller`.
+/// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
 ///
 /// # Errors
 /// A [`Refusal`]; nothing has been touched.
-pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
+pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
     let mut planner = Planner {
         node,
         profile,
-        home,
+        run_dir,
         caller,
         names: Names::default(),
     };
@@ -37,7 +37,7 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
     }
     let slots = drafts.iter_mut().flat_map(|draft| &mut draft.layout.slots);
     slot::name_all(profile, &mut planner.names, slots.collect())?;
-    let gpus = drafts.into_iter().map(|draft| draft.finish(node, home));
+    let gpus = drafts.into_iter().map(|draft| draft.finish(node, run_dir));
     let mut plan = Plan {
         gpus: gpus
             .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
@@ -51,11 +51,11 @@ pub fn up(node: &Node, profile: &Profile, home: &RunDir, caller: Uid) -> Result<
         gpu.is_some_and(|gpu| planner.block_of(gpu).is_some())
     });
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan.with_compute_modes(node, home))
+    Ok(plan.with_compute_modes(node, run_dir))
 }
 
 impl<'a> Planner<'a> {
-    /// What becomes of one GPU; its devices have no names yet.
+    /// Plans one GPU, without the names of its devices.
     fn draft(&self, gpu: &'a Gpu, block: &'a Block) -> Result<Draft<'a>, Refusal> {
         let mut draft = Draft {
             gpu,
@@ -91,7 +91,7 @@ impl<'a> Planner<'a> {
         let gpu = draft.gpu;
         if gpu.in_mig_mode() {
             visible(gpu)?;
-            for standing in Standing::all(self.node, self.home, gpu) {
+            for standing in InstanceUse::all(self.node, self.run_dir, gpu) {
                 let because = "the profile wants this GPU whole";
                 draft
                     .layout
@@ -124,7 +124,7 @@ impl<'a> Planner<'a> {
             serve: slot::serve(&whole.settings, self.caller),
             settings: &whole.settings,
             device: (!gpu.in_mig_mode()).then_some(gpu.uuid.as_str()),
-            served: standing::present(self.node, self.home, &key),
+            served: instance_use::served_here(self.node, self.run_dir, &key),
             name: String::new(),
         });
         Ok(())
@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             block,
             parts,
             node: self.node,
-            home: self.home,
+            run_dir: self.run_dir,
             caller: self.caller,
             gpu,
         };

@@ -19,7 +19,7 @@ pub struct Profile {
     pub blocks: Vec<Block>,
 }
 
-/// What is wanted of the GPUs that one `[[gpu]]` block selects.
+/// A `[[gpu]]` block.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// Which GPUs.
@@ -30,7 +30,7 @@ pub struct Block {
     pub want: Want,
 }
 
-/// What a selected GPU shall be.
+/// The devices that a block asks for.
 #[derive(Clone, Debug)]
 pub enum Want {
     /// Not partitioned: one device, the whole GPU.
@@ -44,7 +44,7 @@ pub enum Want {
 pub struct WholeGpu {
     /// The device's name, if the profile gives one, and where it stands.
     pub name: Option<(String, Span)>,
-    /// How its daemon shall serve.
+    /// The settings of its daemon.
     pub settings: Settings,
 }
 
@@ -59,16 +59,16 @@ pub struct Part {
     pub span: Span,
     /// The start of its placement, if pinned.
     pub at: Option<u32>,
-    /// How many of them.
+    /// The number of GPU instances.
     pub count: u32,
-    /// The compute instances that share each of them; empty for the one that has all its SMs.
+    /// The compute instances that share each of them; empty for a single one with all SMs.
     pub compute: Vec<ComputeName>,
-    /// How the daemons shall serve.
+    /// The settings of the daemons.
     pub settings: Settings,
 }
 
 impl Profile {
-    /// Whether some GPU shall be partitioned.
+    /// True if a block partitions its GPUs.
     pub fn partitions(&self) -> bool {
         let mut wants = self.blocks.iter().map(|block| &block.want);
         wants.any(|want| matches!(want, Want::Parts(_)))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::diagnostic::{ProfileError, Source, Span};
 use crate::settings::Serve;
 
-/// What a profile is checked with.
+/// The state of a profile's checks.
 pub(super) struct Check<'a> {
     pub(super) source: &'a Arc<Source>,
     pub(super) serves: RefCell<Vec<(Serve, Span)>>,

@@ -1,7 +1,6 @@
-//! What the user wants: the profile file, read and checked, without any GPU at hand.
+//! The profile file: reads and checks it, without a GPU.
 //!
-//! The file's form is TOML; here it has become types. Everything that can be wrong with a
-//! profile by itself is found on loading, and every error points at file, line and column.
+//! Loading finds every error that does not depend on a node, and points at file, line and column.
 
 mod assignment;
 mod block;

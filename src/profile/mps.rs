@@ -27,7 +27,7 @@ const ALL_CPUS: &str = "all";
 const MOST_CLIENTS: i64 = 1024;
 /// As few files as a daemon with one server and a handful of clients can do with.
 const LEAST_FILES: i64 = 256;
-/// What Linux allows anybody by default (`fs.nr_open`).
+/// The limit of Linux by default (`fs.nr_open`).
 const MOST_FILES: i64 = 1 << 30;
 
 impl Inherited {

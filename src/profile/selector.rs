@@ -46,7 +46,7 @@ impl PciAddress {
 }
 
 impl Selector {
-    /// Whether it selects the GPU with these properties.
+    /// True if it selects the GPU with these properties.
     pub fn selects(&self, index: u32, uuid: &str, product: &str, pci: &str) -> bool {
         match self {
             Self::All => true,
@@ -57,7 +57,7 @@ impl Selector {
         }
     }
 
-    /// Whether it can select a GPU of that product, whatever its index, UUID and PCI address are.
+    /// True if it can select a GPU of that product, whatever its index, UUID and PCI address are.
     pub fn may_select(&self, product: &str) -> bool {
         match self {
             Self::Product(regex) => regex.is_match(product),
@@ -74,18 +74,18 @@ impl Selector {
         indices.iter().copied()
     }
 
-    /// Whether it means certain GPUs, so that finding none is a mistake; a product's name or `all`
+    /// True if it means certain GPUs, so that finding none is a mistake; a product's name or `all`
     /// may well select nothing on one node of a fleet.
     pub fn names_a_gpu(&self) -> bool {
         matches!(self, Self::Index(_) | Self::Uuid(_) | Self::Pci(_))
     }
 
-    /// Whether it means one GPU, so that finding several is a mistake.
+    /// True if it means one GPU, so that finding several is a mistake.
     pub fn names_one_gpu(&self) -> bool {
         matches!(self, Self::Uuid(_))
     }
 
-    /// Whether no GPU can be left for `self` after the blocks before it have taken theirs.
+    /// True if no GPU can be left for `self` after the blocks before it have taken theirs.
     pub(super) fn is_shadowed_by(&self, earlier: &[&Self]) -> bool {
         let all = earlier.iter().any(|other| matches!(other, Self::All));
         all || match self {

@@ -183,7 +183,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
 
 /// Programs outside MPS feel it: none computes on a GPU that one process has to itself.
 fn mode(change: ModeChange) -> String {
-    let shall = compute_mode_in_words(change.shall);
+    let shall = compute_mode_in_words(change.to);
     if change.is_for_a_daemon() {
         format!("~ set compute mode to {shall}: MPS alone computes (given back by down)")
     } else {

@@ -44,8 +44,8 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
         "compute_mode": gpu.compute_mode.map(|change| json!({
-            "is": change.is.map(compute_mode_in_words),
-            "shall": compute_mode_in_words(change.shall),
+            "is": change.from.map(compute_mode_in_words),
+            "shall": compute_mode_in_words(change.to),
         })),
         "disturbs": clients
             .map(client)
@@ -130,7 +130,7 @@ fn step(step: &Step) -> Value {
                 "changes": set.changes.iter().map(|change| json!({
                     "key": change.key,
                     "is": change.is,
-                    "shall": change.shall,
+                    "shall": change.wanted,
                 })).collect::<Vec<_>>(),
                 "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
             }),

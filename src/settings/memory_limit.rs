@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How much device memory each client may allocate, in whole MiB.
+/// The device memory that each client may allocate, in whole MiB.
 ///
 /// The control program takes whole numbers with M or G alone, and reads anything else as something
 /// else without a word: `1.5G` as 1M, `512K` as 512M (measured on drivers 555 to 595). So it is only ever
@@ -18,7 +18,7 @@ pub struct MemoryLimit {
 const MOST: u64 = 1 << 20;
 
 impl MemoryLimit {
-    /// As the control program is told: `1536M`.
+    /// Returns the form for the control program: `1536M`.
     pub fn in_mebibytes(self) -> String {
         format!("{}M", self.mebibytes)
     }
@@ -70,7 +70,7 @@ impl LimitAnswer {
         }
     }
 
-    /// Whether an answer is surely not the one to this limit. Which limit within a GiB it is cannot be told.
+    /// True if an answer cannot be that to this limit. Limits within the same GiB have the same answer.
     pub fn differs(answer: Option<Self>, limit: Option<MemoryLimit>) -> bool {
         match (answer, limit) {
             (Some(answer), Some(limit)) if answer.is_rounded => {

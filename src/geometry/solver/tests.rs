@@ -51,28 +51,28 @@ fn requests(names: &str) -> Vec<Request> {
         .collect()
 }
 
-fn keeping_is_free(_: usize, _: usize) -> Harm {
-    Harm::NONE
+fn keeping_is_free(_: usize, _: usize) -> Disruption {
+    Disruption::NONE
 }
 
-fn on(standing: &[Standing], names: &str) -> Option<(Vec<u32>, Harm)> {
+fn on(standing: &[Existing], names: &str) -> Option<(Vec<u32>, Disruption)> {
     let found = arrange(&a100(), standing, &requests(names), &keeping_is_free).ok()?;
     let starts = found.placements.iter().map(|place| place.start).collect();
-    Some((starts, found.harm))
+    Some((starts, found.disruption))
 }
 
 fn starts(names: &str) -> Option<Vec<u32>> {
     on(&[], names).map(|(starts, _)| starts)
 }
 
-fn standing(id: u32, start: u32, size: u32, clients: u32) -> Standing {
-    Standing {
+fn standing(id: u32, start: u32, size: u32, clients: u32) -> Existing {
+    Existing {
         profile: ProfileId(id),
         placement: Placement::new(start, size),
-        harm: Harm {
+        disruption: Disruption {
             clients,
             gpu_instances: 1,
-            ..Harm::NONE
+            ..Disruption::NONE
         },
     }
 }
@@ -115,26 +115,32 @@ fn the_largest_free_block_is_left() {
 #[test]
 fn what_stands_is_kept_where_it_can_be() {
     let halves = [standing(9, 0, 4, 0), standing(9, 4, 4, 0)];
-    let harm = |gpu_instances, clients| Harm {
+    let disruption = |gpu_instances, clients| Disruption {
         clients,
         gpu_instances,
-        ..Harm::NONE
+        ..Disruption::NONE
     };
-    assert_eq!(on(&halves[1..], "3g 3g"), Some((vec![0, 4], harm(0, 0))));
-    assert_eq!(on(&halves[1..], "1g 3g"), Some((vec![0, 4], harm(0, 0))));
+    assert_eq!(
+        on(&halves[1..], "3g 3g"),
+        Some((vec![0, 4], disruption(0, 0)))
+    );
+    assert_eq!(
+        on(&halves[1..], "1g 3g"),
+        Some((vec![0, 4], disruption(0, 0)))
+    );
     assert_eq!(
         on(&halves, "3g 2g 1g 1g"),
-        Some((vec![4, 2, 0, 1], harm(1, 0)))
+        Some((vec![4, 2, 0, 1], disruption(1, 0)))
     );
-    // Whoever computes at 0 is in the way whatever is done.
+    // The clients at 0 are in the way of every arrangement.
     let busy = [standing(9, 0, 4, 2), halves[1]];
     assert_eq!(
         on(&busy, "3g 2g 1g 1g"),
-        Some((vec![4, 2, 0, 1], harm(1, 2)))
+        Some((vec![4, 2, 0, 1], disruption(1, 2)))
     );
     // One of two equal ones has to go: the idle one.
-    assert_eq!(on(&busy, "3g"), Some((vec![0], harm(1, 0))));
-    assert_eq!(on(&halves, ""), Some((vec![], harm(2, 0))));
+    assert_eq!(on(&busy, "3g"), Some((vec![0], disruption(1, 0))));
+    assert_eq!(on(&halves, ""), Some((vec![], disruption(2, 0))));
 }
 
 #[test]
@@ -143,16 +149,16 @@ fn a_request_gets_the_standing_instance_that_suits_it() {
     let mut wanted = requests("3g 3g");
     wanted[1].entry = 1;
     // The first entry's daemon runs at 4, the second's at 0.
-    let keeping = |entry: usize, standing: usize| Harm {
+    let keeping = |entry: usize, standing: usize| Disruption {
         daemons: u32::from(entry == standing),
-        ..Harm::NONE
+        ..Disruption::NONE
     };
     let found = arrange(&a100(), &halves, &wanted, &keeping).unwrap();
     assert_eq!(
         found.placements,
         [Placement::new(4, 4), Placement::new(0, 4)]
     );
-    assert_eq!(found.harm, Harm::NONE);
+    assert_eq!(found.disruption, Disruption::NONE);
     let pinned = [
         Request {
             at: Some(0),
@@ -161,7 +167,7 @@ fn a_request_gets_the_standing_instance_that_suits_it() {
         wanted[1].clone(),
     ];
     let found = arrange(&a100(), &halves, &pinned, &keeping).unwrap();
-    assert_eq!(found.harm.daemons, 2);
+    assert_eq!(found.disruption.daemons, 2);
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub struct BlockOnModel {
     pub block: usize,
     /// Which model.
     pub model: &'static Model,
-    /// What becomes of such a GPU, or why nothing.
+    /// The result for such a GPU, or the reason for none.
     pub shape: Result<Shape, Refusal>,
 }
 

@@ -1,35 +1,35 @@
-//! What stands on a GPU, and what taking it away would do.
+//! The instances of a GPU, their users, and the disruption of destroying them.
 
 use super::Obstacle;
-use crate::geometry::{Harm, Placement};
+use crate::geometry::{Disruption, Placement};
 use crate::host::Pid;
 use crate::node::{Gpu, Life, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
 use crate::state::{DeviceKey, InstanceKey, RunDir};
 
-/// A GPU instance that is there.
-pub(super) struct Standing<'a> {
+/// An existing GPU instance and its users.
+pub(super) struct InstanceUse<'a> {
     pub(super) instance: &'a GpuInstanceReading,
     /// Its compute instances, by placement.
-    pub(super) parts: Vec<Part<'a>>,
+    pub(super) parts: Vec<ComputeUse<'a>>,
 }
 
-/// A compute instance that is there, with whoever uses it.
-pub(super) struct Part<'a> {
+/// An existing compute instance and its users.
+pub(super) struct ComputeUse<'a> {
     pub(super) compute: &'a ComputeInstanceReading,
-    /// Its daemon, if there is one that concerns us.
+    /// Its daemon, if that is ours or alive.
     pub(super) served: Option<&'a Served>,
-    /// What ending that daemon would do.
-    pub(super) restart: Harm,
-    /// What destroying it would do.
-    pub(super) harm: Harm,
+    /// The disruption of stopping that daemon.
+    pub(super) restart: Disruption,
+    /// The disruption of destroying it.
+    pub(super) disruption: Disruption,
     /// Processes that compute on it outside MPS.
     pub(super) strangers: Vec<Pid>,
 }
 
-impl<'a> Standing<'a> {
-    /// Everything that stands on a GPU, by placement.
-    pub(super) fn all(node: &'a Node, home: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
+impl<'a> InstanceUse<'a> {
+    /// Returns the instances of a GPU, by placement.
+    pub(super) fn all(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
         let part = |instance: &GpuInstanceReading, compute: &'a ComputeInstanceReading| {
             let key = DeviceKey {
                 gpu: gpu.uuid.clone(),
@@ -39,19 +39,21 @@ impl<'a> Standing<'a> {
                     compute: compute.placement,
                 }),
             };
-            let served = present(node, home, &key);
-            let restart = served.map_or(Harm::NONE, |served| harm_of_end(served, home));
+            let served = served_here(node, run_dir, &key);
+            let restart = served.map_or(Disruption::NONE, |served| {
+                disruption_of_end(served, run_dir)
+            });
             let strangers = node.unaccounted_for(&compute.uuid);
-            let itself = Harm {
+            let itself = Disruption {
                 clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
                 compute_instances: 1,
-                ..Harm::NONE
+                ..Disruption::NONE
             };
-            Part {
+            ComputeUse {
                 compute,
                 served,
                 restart,
-                harm: itself + restart,
+                disruption: itself + restart,
                 strangers,
             }
         };
@@ -72,39 +74,43 @@ impl<'a> Standing<'a> {
         self.instance.placement
     }
 
-    /// What destroying it would do.
-    pub(super) fn harm(&self) -> Harm {
-        let itself = Harm {
+    /// The disruption of destroying it.
+    pub(super) fn disruption(&self) -> Disruption {
+        let itself = Disruption {
             gpu_instances: 1,
-            ..Harm::NONE
+            ..Disruption::NONE
         };
-        itself + self.parts.iter().map(|part| part.harm).sum()
+        itself + self.parts.iter().map(|part| part.disruption).sum()
     }
 }
 
-/// The record of who serves a device that is there: ours, or another user's living daemon. What
-/// another user's dead daemon left is neither in the way nor ours to clear away.
-pub(super) fn present<'a>(node: &'a Node, home: &RunDir, key: &DeviceKey) -> Option<&'a Served> {
+/// Returns the record of an existing device: ours, or that of another user's running daemon. The remains of another
+/// user's dead daemon are no obstacle, and not ours to remove.
+pub(super) fn served_here<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    key: &DeviceKey,
+) -> Option<&'a Served> {
     node.served_on(key)
-        .filter(|served| served.device_is_there && concerns_us(served, home))
+        .filter(|served| served.device_is_there && concerns_us(served, run_dir))
 }
 
-pub(super) fn concerns_us(served: &Served, home: &RunDir) -> bool {
-    served.run_dir == *home || served.is_alive()
+pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
+    served.run_dir == *run_dir || served.is_alive()
 }
 
-/// What ending a daemon would do. Whoever cannot be asked may have a client.
-fn harm_of_end(served: &Served, home: &RunDir) -> Harm {
-    let unasked = is_unknowable(served) || served.run_dir != *home;
+/// The disruption of stopping a daemon. One that cannot be asked may have a client.
+fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
+    let unasked = is_unknowable(served) || served.run_dir != *run_dir;
     let clients = served.clients.len() + usize::from(unasked);
-    Harm {
+    Disruption {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
         daemons: served.is_alive().into(),
-        ..Harm::NONE
+        ..Disruption::NONE
     }
 }
 
-/// True if nobody knows whether it has clients.
+/// True if it may have clients that nobody can see.
 pub(super) fn is_unknowable(served: &Served) -> bool {
     match served.life {
         Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan => true,
@@ -119,7 +125,7 @@ pub(super) fn list(pids: &[Pid]) -> String {
     pids.join(", ")
 }
 
-impl Part<'_> {
+impl ComputeUse<'_> {
     /// A program that computes on it outside MPS: the driver would refuse to destroy it.
     pub(super) fn in_the_way(&self, gpu: &Gpu) -> Option<Obstacle> {
         (!self.strangers.is_empty()).then(|| Obstacle {
