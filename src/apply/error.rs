@@ -36,9 +36,9 @@ pub struct Failure {
 pub struct RolledBack {
     /// The changes that were undone.
     pub undone: Vec<String>,
-    /// What the run made and the rollback could not remove.
+    /// The things that the run made and the rollback could not remove.
     pub stands: Vec<String>,
-    /// What the run removed and the rollback could not make again.
+    /// The things that the run removed and the rollback could not make again.
     pub missing: Vec<String>,
     /// The number of clients that were terminated.
     pub clients: usize,

@@ -2,7 +2,7 @@ use serde::Deserialize;
 
 use super::pci::PciId;
 
-/// A model that exists and of which too little is known to plan for one that is not there.
+/// A model of which too little is known to plan for it without the GPU.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Incomplete {

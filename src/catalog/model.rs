@@ -4,7 +4,7 @@ use super::evidence::{Evidence, Provenance};
 use super::pci::{Board, PciId};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
-/// A GPU model of which enough is known to plan for one that is not there.
+/// A GPU model of which enough is known to plan for it without the GPU.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Model {

@@ -15,7 +15,7 @@ use crate::state::RunDir;
 pub struct Exported {
     /// The profile.
     pub draft: Draft,
-    /// The plan that `up` would still make, or its refusal.
+    /// The steps that `up` would still take, or its refusal.
     pub notes: Vec<String>,
 }
 

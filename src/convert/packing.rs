@@ -12,7 +12,7 @@ use crate::geometry::{ComputeName, ProfileName};
 pub struct MigDevice {
     /// The GPU instance profile.
     pub profile: ProfileName,
-    /// The slices of its compute instance, where it has not all of them.
+    /// The slices of its compute instance, if it does not have all.
     pub compute: Option<u32>,
 }
 

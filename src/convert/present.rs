@@ -204,35 +204,11 @@ fn standing(
         return Err(format!("its instances cannot be seen: {why}"));
     }
     let devices: Vec<Device> = gpu.devices();
-    let present = |device: &Device, remarks: &mut Vec<String>| {
-        let served = node
-            .served_on(&device.key)
-            .filter(|served| served.device_is_there);
-        if let Some(served) = served.filter(|served| served.run_dir != *run_dir) {
-            let of = served.run_dir.path().display();
-            let name = &served.record.name;
-            remarks.push(format!(
-                "{name} is served by a daemon of {of}: up refuses to change that."
-            ));
-        }
-        if let Some(served) = served.filter(|served| served.life == Life::Dead) {
-            let name = &served.record.name;
-            remarks.push(format!(
-                "The daemon of {name} is dead: up would start it again."
-            ));
-        }
-        let name = served.map_or(&device.default_name, |served| &served.record.name);
-        PresentDevice {
-            name: name.clone(),
-            has_default_name: *name == device.default_name,
-            mps: served.map(|served| table(&served.record.settings)),
-        }
-    };
     if !gpu.in_mig_mode() {
         let [device] = devices.as_slice() else {
             return Err("it is not one device".to_owned());
         };
-        let whole = present(device, remarks);
+        let whole = present_device(node, run_dir, device, remarks);
         if whole.mps.is_none() {
             return Err("it is whole and has no daemon".to_owned());
         }
@@ -259,10 +235,43 @@ fn standing(
             profile: profile.name.clone(),
             at: instance.placement.start,
             compute: compute(instance, profile.multiprocessors),
-            devices: of_instance.map(|device| present(device, remarks)).collect(),
+            devices: of_instance
+                .map(|device| present_device(node, run_dir, device, remarks))
+                .collect(),
         });
     }
     Ok(Standing::Parts(parts))
+}
+
+/// The present state of a device, with remarks on what `up` would do about its daemon.
+fn present_device(
+    node: &Node,
+    run_dir: &RunDir,
+    device: &Device,
+    remarks: &mut Vec<String>,
+) -> PresentDevice {
+    let served = node
+        .served_on(&device.key)
+        .filter(|served| served.device_is_there);
+    if let Some(served) = served.filter(|served| served.run_dir != *run_dir) {
+        let of = served.run_dir.path().display();
+        let name = &served.record.name;
+        remarks.push(format!(
+            "{name} is served by a daemon of {of}: up refuses to change that."
+        ));
+    }
+    if let Some(served) = served.filter(|served| served.life == Life::Dead) {
+        let name = &served.record.name;
+        remarks.push(format!(
+            "The daemon of {name} is dead: up would start it again."
+        ));
+    }
+    let name = served.map_or(&device.default_name, |served| &served.record.name);
+    PresentDevice {
+        name: name.clone(),
+        has_default_name: *name == device.default_name,
+        mps: served.map(|served| table(&served.record.settings)),
+    }
 }
 
 fn compute(instance: &GpuInstanceReading, all: u32) -> Vec<u32> {

@@ -1,27 +1,27 @@
-//! Which of the equal requests gets which of the places found for their profile.
+//! The assignment of equal requests to the places found for their profile.
 
 use std::collections::BTreeMap;
 
 use super::request::Request;
 use super::{Disruption, Placement, ProfileId};
 
-/// A place that was found for a profile.
+/// A placement found for a profile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundPlace {
     pub(super) profile: ProfileId,
     pub(super) placement: Placement,
-    /// The standing instance that is kept there.
+    /// The existing instance that stays there.
     pub(super) standing: Option<usize>,
 }
 
-/// A place for every request, and what keeping what stands there costs.
+/// A placement for every request, and the disruption of keeping the existing instances.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
     pub(super) placements: Vec<Placement>,
     pub(super) disruption: Disruption,
 }
 
-/// The assignment with the least disruption. There are as many places of each profile as requests, and
+/// Returns the assignment with the least disruption. There are as many places of each profile as requests, and
 /// the pinned requests' own are among them.
 pub(super) fn assign(
     requests: &[Request],
@@ -84,7 +84,7 @@ struct Matching<'a, F> {
 }
 
 impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
-    /// The entry for each place, and the disruption of it all. `counts` says how many requests of each
+    /// The entry for each place, and the total disruption. `counts` says how many requests of each
     /// entry there are; with equal disruption the earlier entry gets the lower place.
     fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
         if self.entries.len() == 1 || self.places.iter().all(|place| place.standing.is_none()) {

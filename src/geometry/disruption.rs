@@ -2,14 +2,14 @@ use std::iter::Sum;
 use std::ops::Add;
 
 /// The disruption that a change causes. Less sorts lower: plans are compared by clients disrupted,
-/// then GPU instances destroyed, then daemons restarted .
+/// then GPU instances destroyed, then daemons restarted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Disruption {
     /// Programs that lose their device, or may.
     pub clients: u32,
     /// GPU instances destroyed.
     pub gpu_instances: u32,
-    /// Living daemons ended or restarted.
+    /// Running daemons stopped or restarted.
     pub daemons: u32,
     /// Compute instances destroyed, those of destroyed GPU instances included.
     pub compute_instances: u32,

@@ -164,7 +164,7 @@ pub struct ComputeName {
 }
 
 impl ComputeName {
-    /// True if a GPU instance of so many slices offers it: all of them, or few enough to leave room
+    /// True if a GPU instance of so many slices offers it: every slice, or few enough to leave room
     /// for as many again but one (MIG user guide: 1c and 2c in a 3g, no 3c in a 4g, 4c in a 7g).
     pub fn fits(self, slices: u32) -> bool {
         self.slices == slices || self.slices * 2 <= slices + 1

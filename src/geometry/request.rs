@@ -1,11 +1,11 @@
 use super::ProfileId;
 
-/// One GPU instance that is wanted.
+/// A request for one GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Of which profile.
+    /// Its profile.
     pub profile: ProfileId,
-    /// Where, if the user pinned it.
+    /// The start of its placement, if pinned.
     pub at: Option<u32>,
     /// Requests of one entry are interchangeable.
     pub entry: usize,

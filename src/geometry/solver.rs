@@ -1,9 +1,8 @@
 //! Finds places for the instances that a profile asks for, beside or instead of existing ones.
 //!
-//! The search is exact: it answers "infeasible" only when no arrangement exists, and what it answers
-//! is the least disruptive one. It is also small: a GPU has at most 15 instances on 12
-//! placement units. Two levels keep it so: which places are taken by which GPU instance profile, and
-//! then which of the equal requests gets which of these places.
+//! The search is exact: it returns "infeasible" only if no arrangement exists, and otherwise the least
+//! disruptive one. It stays small, since a GPU has at most 15 instances on 12 placement units, and it has two
+//! levels: first the places for each GPU instance profile, then the assignment of equal requests to them.
 
 use std::cmp::Reverse;
 
@@ -11,40 +10,39 @@ use super::assignment::{self, Assignment};
 use super::request::{self, Request};
 use super::{Disruption, GpuInstanceProfile, Placement, ProfileId, media_engines};
 
-/// One GPU instance that is there.
+/// An existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Existing {
-    /// Of which profile.
+    /// Its profile.
     pub profile: ProfileId,
-    /// Where it lies.
+    /// Its placement.
     pub placement: Placement,
     /// The disruption of destroying it.
     pub disruption: Disruption,
 }
 
-/// A place for every request.
+/// A placement for every request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
-    /// In the order of the requests; of one entry's, rising.
+    /// The placements in the order of the requests; those of one entry rise.
     pub placements: Vec<Placement>,
     /// The disruption that it causes.
     pub disruption: Disruption,
 }
 
-/// No arrangement of the requests exists.
+/// The error when no arrangement of the requests exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Infeasible;
 
-/// The best place for every request.
+/// Returns the best placement for every request.
 ///
-/// A standing instance stays where it is if a request of its profile gets its very place, and is
-/// destroyed otherwise. `keeping(entry, standing)` is what it costs to keep that standing instance
-/// for a request of that entry: its daemon may have to be restarted. Of all arrangements the one
-/// that does the least disruption is chosen, then the one that leaves the largest free block, then the
-/// one with the lowest starts .
+/// An existing instance stays if a request of its profile gets its placement, and is destroyed otherwise.
+/// `keeping(entry, standing)` is the disruption of keeping that instance for a request of that entry: its
+/// daemon may have to restart. Of all arrangements the one
+/// that disrupts least is chosen, then the one that leaves the largest free block, then the
+/// one with the lowest starts.
 ///
-/// # Errors
-/// [`Infeasible`] when no arrangement exists, whatever may be destroyed.
+/// Returns [`Infeasible`] if no arrangement exists, whatever may be destroyed.
 pub fn arrange(
     offered: &[GpuInstanceProfile],
     standing: &[Existing],

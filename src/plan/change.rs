@@ -31,7 +31,7 @@ pub struct Change {
     pub key: &'static str,
     /// The present value.
     pub is: String,
-    /// What it wanted be.
+    /// The wanted value.
     pub wanted: String,
 }
 
@@ -127,7 +127,7 @@ fn max_clients(served: &Served, wanted: &Settings) -> Option<Change> {
     (has != wanted).then(|| Change::of(KEYS[3], or_none(has), or_none(wanted)))
 }
 
-/// What of a daemon's settings is not as it wanted be and takes another daemon.
+/// Returns a setting that differs from the wanted one and needs a restart, in words.
 pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
     let has = &served.record.settings;
     let differ = |key: &str, is: String, wanted: String| {

@@ -24,7 +24,7 @@ pub struct Down {
 /// Plans to take devices down.
 ///
 /// # Errors
-/// A [`Refusal`]: [`Refusal::InUse`] where there are clients and `force` is not given.
+/// [`Refusal::InUse`] if there are clients and `force` is not given.
 pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);

@@ -116,7 +116,7 @@ impl Plan {
     /// Checks that the plan may be applied: it has no obstacles, and terminates only clients that it may.
     ///
     /// # Errors
-    /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as what to do.
+    /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as the remedy.
     pub fn permit(&self, hint: &str) -> Result<(), Refusal> {
         if let Some(obstacle) = self.gpus.iter().flat_map(|gpu| &gpu.obstacles).next() {
             return Err(obstacle.clone().into());

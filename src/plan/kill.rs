@@ -46,7 +46,7 @@ pub struct Victim {
 /// Plans to terminate clients of a device, if `caller` may. `owner` is the owner of the run directory.
 ///
 /// # Errors
-/// A [`Refusal`]: [`Refusal::NotMeant`] where a process is no client of that device.
+/// [`Refusal::NotMeant`] if a process is not a client of that device.
 pub fn kill(
     node: &Node,
     run_dir: &RunDir,
@@ -97,7 +97,7 @@ impl Kill {
     /// Checks that the processes can be sent a signal.
     ///
     /// # Errors
-    /// [`Refusal::InTheWay`] where one cannot be seen: its pid may mean another process here.
+    /// [`Refusal::InTheWay`] if one is not visible: its pid may be another process here.
     pub fn permits_signals(&self) -> Result<(), Refusal> {
         let mut victims = self.victims.iter();
         if let Some(doubtful) = victims.find(|victim| !victim.is_certain) {
@@ -127,7 +127,7 @@ impl Kill {
     /// Checks that they can be terminated without a signal.
     ///
     /// # Errors
-    /// [`Refusal::InTheWay`] in a fault: their work has ended, and their processes alone are in the way.
+    /// [`Refusal::InTheWay`] in a fault: it has terminated them, and only their processes are in the way.
     pub fn permits_none(&self) -> Result<(), Refusal> {
         if !self.has_fault {
             return Ok(());

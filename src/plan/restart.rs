@@ -11,7 +11,7 @@ use crate::state::RunDir;
 /// hand.
 ///
 /// # Errors
-/// A [`Refusal`]: where `run_dir` has no record of one, or its device is gone. Clients are for [`Plan::permit`].
+/// `run_dir` has no record of a device, or the device is gone. [`Plan::permit`] refuses for clients.
 pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     too_old(node)?;
     let mut plan = Plan::default();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_there_is_in_the_way_unless_forced() {
+    fn clients_are_in_the_way_unless_forced() {
         let mut node = node();
         let one = client(&node.served[2], 4711);
         node.served[2].clients.push(one);

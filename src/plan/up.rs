@@ -14,9 +14,6 @@ use crate::profile::{Block, Names, Part, Profile, Want, WholeGpu};
 use crate::state::{DeviceKey, RunDir};
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
-///
-/// # Errors
-/// A [`Refusal`]; nothing has been touched.
 pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
     let mut planner = Planner {
         node,

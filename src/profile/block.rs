@@ -6,27 +6,27 @@ use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::settings::{MemoryLimit, Serve, Settings};
 
-/// A profile file, checked.
+/// A checked profile file.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// The file's text, for errors that are found only when the profile meets a node.
+    /// The file's text, for errors that only planning finds.
     pub source: Arc<Source>,
     /// The profile's own name.
     pub name: Option<String>,
-    /// Every place where the file says whose clients are served: not everyone may serve everybody.
+    /// Every `serve` of the file with its place: the caller decides which are allowed.
     pub serves: Vec<(Serve, Span)>,
-    /// In the file's order: the first block that selects a GPU has it.
+    /// The blocks in the file's order: the first that selects a GPU applies.
     pub blocks: Vec<Block>,
 }
 
 /// A `[[gpu]]` block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Which GPUs.
+    /// The selector of the GPUs.
     pub select: Selector,
-    /// Where the selector stands in the file.
+    /// The selector's place in the file.
     pub span: Span,
-    /// Whole or in parts.
+    /// The devices it asks for.
     pub want: Want,
 }
 
@@ -42,7 +42,7 @@ pub enum Want {
 /// A whole GPU as one device (`mig = false`).
 #[derive(Clone, Debug)]
 pub struct WholeGpu {
-    /// The device's name, if the profile gives one, and where it stands.
+    /// The device's name, if the profile gives one, and its place in the file.
     pub name: Option<(String, Span)>,
     /// The settings of its daemon.
     pub settings: Settings,
@@ -51,17 +51,17 @@ pub struct WholeGpu {
 /// One entry of `devices`.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The devices' name, if the profile gives one, and where it stands.
+    /// The devices' name, if the profile gives one, and its place in the file.
     pub name: Option<(String, Span)>,
-    /// Which GPU instance profile.
+    /// The GPU instance profile.
     pub profile: ProfileName,
-    /// Where the profile name stands.
+    /// The profile name's place in the file.
     pub span: Span,
     /// The start of its placement, if pinned.
     pub at: Option<u32>,
     /// The number of GPU instances.
     pub count: u32,
-    /// The compute instances that share each of them; empty for a single one with all SMs.
+    /// The compute instances that share each GPU instance; empty for a single one with all SMs.
     pub compute: Vec<ComputeName>,
     /// The settings of the daemons.
     pub settings: Settings,
@@ -74,7 +74,7 @@ impl Profile {
         wants.any(|want| matches!(want, Want::Parts(_)))
     }
 
-    /// The memory limits that it gives to clients, each once.
+    /// Returns the memory limits of all devices, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
         let settings = self.blocks.iter().flat_map(|block| match &block.want {
             Want::Whole(whole) => vec![&whole.settings],
@@ -84,7 +84,7 @@ impl Profile {
         limits.collect()
     }
 
-    /// An error at a place in this profile.
+    /// Returns an error at a place in this profile.
     pub fn error(&self, span: Span, message: impl Into<String>) -> ProfileError {
         self.source.error(span, message)
     }

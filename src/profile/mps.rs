@@ -10,22 +10,22 @@ use super::diagnostic::{ProfileError, Span, nearest, quoted};
 use super::schema::Mps;
 use crate::settings::{ClientPriority, ComputeMode, Percentage, Serve, Server, Settings};
 
-/// Settings as far as the tables around have said.
+/// Settings that a table inherits from those around it.
 #[derive(Clone, Default)]
 pub(super) struct Inherited {
     pub(super) settings: Settings,
-    /// Where the compute mode was written: a MIG device has none.
+    /// The place of `compute-mode`: a MIG device has none.
     compute_mode: Option<Span>,
 }
 
-/// Takes back an inherited limit.
+/// Removes an inherited limit.
 const NO_LIMIT: &str = "none";
-/// Takes back an inherited set of CPUs.
+/// Removes an inherited set of CPUs.
 const ALL_CPUS: &str = "all";
 
-/// So many clients a device has at most with any driver that is known: 48, and 60 from CUDA 13.1.
+/// Well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
 const MOST_CLIENTS: i64 = 1024;
-/// As few files as a daemon with one server and a handful of clients can do with.
+/// Enough for a daemon with one server and a few clients.
 const LEAST_FILES: i64 = 256;
 /// The limit of Linux by default (`fs.nr_open`).
 const MOST_FILES: i64 = 1 << 30;
@@ -46,7 +46,7 @@ impl Inherited {
 }
 
 impl Check<'_> {
-    /// The settings of a table that stands within others.
+    /// Returns the settings of a table within others.
     pub(super) fn settings(
         &self,
         around: &Inherited,
@@ -124,7 +124,7 @@ impl Check<'_> {
         Ok(serve)
     }
 
-    /// A value, or the word that takes an inherited one back.
+    /// Reads a value, or the word that removes an inherited one.
     fn unless<T: FromStr<Err: Display>>(
         &self,
         written: &Spanned<String>,

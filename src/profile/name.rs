@@ -50,10 +50,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Gives a name to somebody.
-    ///
-    /// # Errors
-    /// Returns the holder of the name.
+    /// Gives a name to `to`, or returns its holder.
     pub fn give(&mut self, name: &str, to: &str) -> Result<(), String> {
         if let Some(holder) = self.given.get(name) {
             return Err(holder.clone());

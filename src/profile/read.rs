@@ -22,9 +22,6 @@ const MOST_DEVICES: usize = 10_000;
 
 impl Profile {
     /// Reads and checks a profile file.
-    ///
-    /// # Errors
-    /// A [`ProfileError`]: exit status 2.
     pub fn load(path: &Path) -> Result<Self, ProfileError> {
         let text = std::fs::File::open(path).and_then(read_text);
         let text = text.map_err(|error| ProfileError::Unreadable {
@@ -35,9 +32,6 @@ impl Profile {
     }
 
     /// Checks a profile's text; `path` is for messages only.
-    ///
-    /// # Errors
-    /// A [`ProfileError`]: exit status 2.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         read(&Arc::new(Source::new(path, text)))
     }

@@ -35,8 +35,8 @@ pub struct Settings {
     pub nofile: Option<u64>,
 }
 
-/// The number of open files that a daemon gets by default. A server with many clients needs 16384 and more (facts of
-/// the k8s device plugin and NVIDIA's own service files).
+/// The number of open files that a daemon gets by default. A server with many clients needs 16384 and more, as in
+/// NVIDIA's k8s device plugin and service files.
 pub const NOFILE: u64 = 65536;
 
 impl Default for Settings {

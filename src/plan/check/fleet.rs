@@ -40,7 +40,7 @@ pub fn against_all(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError>
     Ok(judged)
 }
 
-/// Whether a GPU of that model can come to this block: it selects one, and none before it has taken
+/// True if a GPU of that model can reach this block: it selects one, and none before it has taken
 /// all such GPUs.
 fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
     let products: Vec<&str> = match model.product_names.as_slice() {

@@ -22,7 +22,7 @@ const SOMEBODY: Uid = Uid(1000);
 
 /// Plans a profile for a virtual node.
 fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
-    // Whoever checks need not be the one who will apply it: a profile that says "self" is a plain
+    // The user who checks need not be the one who applies it: a profile that says "self" is a plain
     // user's, any other root's.
     let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);
     let caller = if own { SOMEBODY } else { Uid::ROOT };
