@@ -3,7 +3,7 @@ use crate::host::{Account, Uid};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
-/// The user as whom a recorded daemon runs.
+/// The owner of a recorded daemon.
 pub(super) fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
     match serve(record) {
         Serve::User(name) => Ok(user(&name)?.uid),

@@ -112,7 +112,7 @@ impl Shared<'_> {
         })
     }
 
-    /// The user for whom an eager server starts: a server that cannot reach its daemon exits silently. It has that
+    /// The first user of an eager server: a server that cannot reach its daemon exits silently. It has that
     /// user's uid, but root's group and no others (measured).
     fn first_reader(&self) -> Option<(String, Reader)> {
         let user = self.context.environment.server_user();
@@ -151,7 +151,7 @@ impl Shared<'_> {
         Ok(self.run_dir.write_record(record)?)
     }
 
-    /// The user for whom an eager server starts.
+    /// The first user of an eager server.
     pub(super) fn first_user(&self, serve: Serve) -> Result<Uid, Cause> {
         Ok(match serve {
             // The shared server belongs to root.
