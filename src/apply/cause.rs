@@ -6,153 +6,153 @@ use crate::host::{Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
-/// Why a step failed.
+/// The reason for the failure of a step.
 #[derive(Debug, Error)]
 pub enum Cause {
-    /// NVML refused.
+    /// An NVML call failed.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// The driver says for too long that an instance is in use.
+    /// The driver reported an instance as in use until the time limit.
     #[error("{error}: {}", held_by(holders, 0))]
     InUse {
-        /// What it said last.
+        /// The driver's last answer.
         error: NvmlError,
-        /// Who uses it, as far as can be seen.
+        /// The visible processes that use it.
         holders: Vec<Holder>,
     },
     /// MIG mode does not change while the GPU is in use.
     #[error("the GPU is in use: {}", held_by(holders, *hidden))]
     Busy {
-        /// The mode that was wanted.
+        /// The requested mode.
         on: bool,
-        /// Who uses it, as far as can be seen.
+        /// The visible processes that use it.
         holders: Vec<Holder>,
-        /// How many processes did not let themselves be looked into.
+        /// The number of processes that could not be inspected.
         hidden: usize,
     },
-    /// The control daemon did not do what was asked.
+    /// A command to the control daemon failed.
     #[error(transparent)]
     Mps(#[from] MpsError),
-    /// systemd did not do what was asked.
+    /// A request to systemd failed.
     #[error(transparent)]
     Units(#[from] UnitsError),
-    /// A GPU that some process holds cannot be reset.
+    /// A process holds the GPU, so it cannot be reset.
     #[error("{error}: {}", held_by(holders, 0))]
     Reset {
-        /// What nvidia-smi said.
+        /// The error of nvidia-smi.
         error: ResetError,
-        /// Who holds it, as far as can be seen.
+        /// The visible processes that hold it.
         holders: Vec<Holder>,
     },
     /// A program is missing.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// A client whose work was ended is still on its server's list.
+    /// The server still lists a client that it has terminated.
     #[error(
         "the server has ended its work, but still has it among its clients: its process has not noticed yet"
     )]
     StillClient,
-    /// A process does not end by a signal.
+    /// A process did not exit after a signal.
     #[error("its work is ended, but its process was sent {signal} and still runs {} s later", after.as_secs())]
     StillThere {
         /// The signal's name.
         signal: &'static str,
-        /// For how long its end was waited for.
+        /// The time waited for its exit.
         after: std::time::Duration,
     },
-    /// A process cannot be sent a signal.
+    /// A signal could not be sent.
     #[error("its work is ended, but its process cannot be sent {signal}: {error}")]
     NotSent {
         /// The signal's name.
         signal: &'static str,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A file could not be read or written.
     #[error("{0}")]
     File(#[from] std::io::Error),
-    /// MIG mode was accepted and is not active.
+    /// NVML accepted the MIG mode, but it is not active.
     #[error("{}", not_active(*activation, *mode, due))]
     NotActive {
         /// NVML's `activationStatus`.
         activation: Code,
         /// The mode as it reads now.
         mode: MigMode,
-        /// What it needs.
+        /// The action that activates it.
         due: Due,
     },
-    /// A daemon may run where its process cannot be seen.
+    /// The daemon may run in another pid namespace.
     #[error("the daemon of {name} cannot be seen from here: it may run in another pid namespace")]
     Unseen {
         /// Its device's name.
         name: String,
     },
-    /// A start failed, and what it had started could not be ended.
+    /// A start failed, and so did stopping what it had started.
     #[error("{cause}\nand what had been started could not be ended: {left}")]
     Left {
-        /// Why the start failed.
+        /// The reason for the failed start.
         cause: Box<Cause>,
-        /// Why the end failed.
+        /// The reason for the failed stop.
         left: Box<Cause>,
     },
-    /// MIG mode is not switched off again: on this GPU that needs a reset.
+    /// MIG mode stays on: switching it off on this GPU needs a reset.
     #[error("it is left on: to switch it off again, this GPU needs a reset")]
     Stays,
-    /// MIG mode is not switched off under instances.
+    /// MIG mode stays on: the GPU has instances.
     #[error("it is left on: there are instances")]
     StillPartitioned,
-    /// A change of the MIG mode stays noted.
+    /// A change of the MIG mode stays pending.
     #[error(
         "the driver has noted the change: it becomes active with a reset of the GPU, or a reboot"
     )]
     Noted,
-    /// Nobody on this machine is called so.
+    /// This machine has no user or group of that name.
     #[error("there is no {what} \"{name}\" on this machine")]
     Nobody {
-        /// Whether a user or a group.
+        /// `user` or `group`.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// The compute mode that was set is not the one that reads back.
-    #[error("the compute mode was set to {shall} and reads back as {is} (NVML's numbers)")]
+    /// The compute mode reads back differently from what was set.
+    #[error("the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)")]
     ComputeMode {
-        /// What was set.
-        shall: u32,
-        /// What it is.
-        is: u32,
+        /// The mode that was set.
+        wanted: u32,
+        /// The mode that reads back.
+        found: u32,
     },
-    /// A device is not there.
+    /// The device does not exist.
     #[error("the device is not there")]
     NoDevice,
-    /// A GPU instance is not there.
+    /// The GPU instance does not exist.
     #[error("its GPU instance is not there")]
     NoInstance,
-    /// A GPU instance does not offer such a compute instance.
+    /// The GPU instance does not offer the requested compute instance.
     #[error(
         "the GPU instance offers {}, and nothing for {choice:?}",
         list(offered)
     )]
     NotOffered {
-        /// What was wanted.
+        /// The requested compute instance.
         choice: ComputeChoice,
-        /// What there is.
+        /// The profiles it offers.
         offered: Vec<ComputeInstanceProfile>,
     },
-    /// Undoing was given up.
+    /// The rollback gave up.
     #[error("not tried: the GPU hangs")]
     NotTried,
-    /// The user interrupted the wait for it.
+    /// The user interrupted the wait.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// What a MIG mode that is not active needs.
+/// The action that activates a pending MIG mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A reset, which was not allowed.
+    /// A reset, which the user has not allowed.
     Reset,
-    /// A reboot: a reset did not help, or this came of it.
+    /// A reboot: the reset did not help, or failed like this.
     Reboot(String),
 }
 
@@ -197,7 +197,7 @@ impl Cause {
         }
     }
 
-    /// This failure, with what came of cleaning up after it.
+    /// Adds the result of cleaning up after this failure.
     #[must_use]
     pub(super) fn and(self, cleaned_up: Result<(), Self>) -> Self {
         match cleaned_up {
@@ -209,7 +209,7 @@ impl Cause {
         }
     }
 
-    /// Whether the step may have made something all the same.
+    /// True if the step may have taken effect despite the error.
     pub(super) fn may_have_worked(&self) -> bool {
         match self {
             Self::Nvml(error) => error.may_have_worked(),
@@ -217,7 +217,7 @@ impl Cause {
         }
     }
 
-    /// Whether the system starts no more threads or processes.
+    /// True if the system refuses new threads or processes.
     pub(super) fn lacks_processes(&self) -> bool {
         match self {
             Self::Nvml(NvmlError::NoThread { .. }) => true,
@@ -229,12 +229,12 @@ impl Cause {
         }
     }
 
-    /// Whether what undoing leaves is left on purpose: trying again would leave it too.
+    /// True if the rollback left it on purpose: another try would leave it too.
     pub(super) fn is_meant(&self) -> bool {
         matches!(self, Self::Stays | Self::StillPartitioned | Self::Noted)
     }
 
-    /// What to do about it, where there is something to say.
+    /// Returns a remedy, if one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),

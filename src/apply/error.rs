@@ -3,33 +3,47 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::Cause;
-use super::undo::RolledBack;
+use super::cause::Cause;
 
-/// A run that did not do everything.
+/// The error of an incomplete run.
 #[derive(Debug, Default)]
 pub struct ApplyError {
     /// The steps that failed.
     pub failures: Vec<Failure>,
-    /// Whether every other step was carried out, beside failures of daemons of users other than the caller.
+    /// True if all steps but the failed ones of other users' daemons were carried out.
     pub is_rest_done: bool,
-    /// Whether the user interrupted it.
+    /// True if the user interrupted it.
     pub interrupted: bool,
-    /// What came of undoing what had been done.
+    /// The result of the rollback.
     pub rolled_back: Box<RolledBack>,
-    /// The steps that were not begun.
+    /// The steps that did not begin.
     pub left: Vec<String>,
 }
 
 /// A step that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was attempted.
+    /// The attempted step.
     pub attempt: String,
-    /// What came back.
+    /// The reason.
     pub cause: Cause,
-    /// Whether it is about the daemon of a user other than the caller: the rest of the run goes on without it.
+    /// True if it is about another user's daemon: the rest of the run continues without it.
     pub is_a_users: bool,
+}
+
+/// The result of a rollback.
+#[derive(Debug, Default)]
+pub struct RolledBack {
+    /// The changes that were undone.
+    pub undone: Vec<String>,
+    /// The things that the run made and the rollback could not remove.
+    pub stands: Vec<String>,
+    /// The things that the run removed and the rollback could not make again.
+    pub missing: Vec<String>,
+    /// The number of clients that were terminated.
+    pub clients: usize,
+    /// True if another try may undo more: the journal stays then.
+    pub cut_short: bool,
 }
 
 impl Failure {
@@ -41,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// A step about the daemon of another user.
+    /// The failure of a step about another user's daemon.
     pub(super) fn of_user(attempt: &str, user: &str, cause: Cause) -> Self {
         Self {
             attempt: format!("{attempt}, which runs as {user}"),
@@ -52,7 +66,7 @@ impl Failure {
 }
 
 impl ApplyError {
-    /// A run that did not begin.
+    /// The error of a run that did not begin.
     pub(super) fn at_start(cause: impl Into<Cause>) -> Self {
         Self {
             failures: vec![Failure::new("nothing was changed".to_owned(), cause.into())],
@@ -60,7 +74,7 @@ impl ApplyError {
         }
     }
 
-    /// Adds what came of undoing the run on one GPU.
+    /// Adds the rollback of one GPU.
     pub(super) fn add(&mut self, undone: RolledBack) {
         self.rolled_back.undone.extend(undone.undone);
         self.rolled_back.stands.extend(undone.stands);
@@ -69,12 +83,12 @@ impl ApplyError {
         self.rolled_back.cut_short |= undone.cut_short;
     }
 
-    /// Whether all that is missing is a reset or a reboot (exit status 3).
+    /// True if only a reset or a reboot is missing (exit status 3).
     pub fn is_pending(&self) -> bool {
         self.fails_only(|cause| matches!(cause, Cause::NotActive { .. }))
     }
 
-    /// Whether all that is in the way is somebody who uses a GPU (exit status 4).
+    /// True if only processes that use a GPU are in the way (exit status 4).
     pub fn is_busy(&self) -> bool {
         self.fails_only(|cause| {
             matches!(
@@ -84,12 +98,12 @@ impl ApplyError {
         })
     }
 
-    /// Whether nothing failed, and the user wanted it to end (exit status 130).
+    /// True if the user interrupted the run and nothing failed (exit status 130).
     pub fn is_interrupted(&self) -> bool {
         self.interrupted && self.failures.is_empty()
     }
 
-    /// True if everything was done but for daemons of users other than the caller.
+    /// True if only daemons of other users have failed.
     pub fn is_of_users_alone(&self) -> bool {
         let mut failures = self.failures.iter();
         let is_undone = self.interrupted || !self.left.is_empty();
@@ -101,10 +115,9 @@ impl ApplyError {
         !self.failures.is_empty() && failures.all(|failure| kind(&failure.cause))
     }
 
-    /// The failures, and how many others of the same cause each stands for: 56 daemons that lack the same library are
-    /// one thing to be told.
+    /// Groups the failures by cause: 56 daemons that lack the same library are one message.
     fn kinds(&self) -> Vec<(&Failure, Vec<&str>)> {
-        /// What differs between causes that are the same.
+        /// The part that differs between equal causes.
         static DEVICE: LazyLock<Option<Regex>> =
             LazyLock::new(|| Regex::new("(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}").ok());
         let general = |cause: &Cause| match DEVICE.as_ref() {
@@ -125,7 +138,7 @@ impl ApplyError {
             .collect()
     }
 
-    /// What to do about it, each hint once.
+    /// The remedies, each once.
     pub fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
         let again = "run the same command again: it goes on from here".to_owned();

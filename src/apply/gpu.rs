@@ -1,10 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::daemons::{serve, user_beside_caller};
-use super::done::{Done, History};
+use super::cause::Cause;
+use super::effect::Effect;
 use super::error::Failure;
-use super::{Cause, Shared};
+use super::history::History;
+use super::owner::{serve, user_beside_caller};
+use super::shared::Shared;
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
@@ -13,33 +15,33 @@ use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Step, Stop};
 use crate::state::{DeviceKey, InstanceKey};
 
-/// The steps of one GPU, carried out in order. Daemons start in the background as soon as their
-/// device exists, while the next instance is made.
+/// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
+/// while the next instance is made.
 pub(super) struct GpuRun<'a> {
     pub(super) shared: &'a Shared<'a>,
     pub(super) plan: &'a GpuPlan,
-    /// The GPU as it was before; `None` for one that is gone.
+    /// The GPU before the run; `None` if it is gone.
     pub(super) gpu: Option<&'a Gpu>,
-    /// What stands on it now. NVML is not asked again: everything here is this run's doing.
-    pub(super) standing: BTreeMap<Placement, GpuInstanceReading>,
-    /// Those that this run has made.
+    /// The GPU instances that exist now, tracked without asking NVML: only this run changes them.
+    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
+    /// The GPU instances that this run has made.
     pub(super) made: BTreeSet<Placement>,
     pub(super) history: Arc<History>,
     pub(super) rolling_back: bool,
-    /// Whether MIG mode could not be switched off again: then there is no whole GPU to serve.
+    /// True if MIG mode could not be switched off again: then there is no whole GPU to serve.
     pub(super) stays_partitioned: bool,
 }
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let mut gpus = shared.site.node.gpus.iter();
+        let mut gpus = shared.context.node.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.uuid == plan.uuid);
         let instances = gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default();
         Self {
             shared,
             plan,
             gpu,
-            standing: instances
+            instances: instances
                 .into_iter()
                 .map(|instance| (instance.placement, instance))
                 .collect(),
@@ -50,7 +52,7 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// Carries the steps out.
+    /// Runs the steps.
     pub(super) fn run(&mut self, pool: &Pool<'a>) {
         let (shared, plan) = (self.shared, self.plan);
         let steps: Vec<(usize, &'a Step)> = plan.steps.iter().enumerate().collect();
@@ -81,7 +83,7 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// The steps that were not begun.
+    /// The steps that did not begin.
     pub(super) fn left(&self) -> Vec<String> {
         let steps = self.plan.steps.iter().enumerate();
         steps
@@ -90,8 +92,8 @@ impl<'a> GpuRun<'a> {
             .collect()
     }
 
-    /// Ends daemons: those without clients one after another, the others side by side, since each
-    /// waits for its clients. Tells whether all have ended.
+    /// Stops daemons: idle ones one after another, the others in parallel, since each waits for its
+    /// clients. Returns true if all have stopped.
     fn stops(&self, steps: &[(usize, &'a Step)], pool: &Pool<'a>) -> bool {
         let (idle, used): (Vec<_>, Vec<_>) = steps
             .iter()
@@ -143,8 +145,8 @@ impl<'a> GpuRun<'a> {
                 placement,
             } => self.destroy_gpu_instance(*profile, name, *placement),
             Action::Set(set) => self.set(set),
-            Action::StartServer(server) => self.start_server(server),
-            Action::EndStray(stray) => self.end_stray(stray),
+            Action::StartServer(server) => self.shared.start_server(server),
+            Action::EndStray(stray) => self.shared.end_stray(stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }
@@ -159,8 +161,8 @@ impl<'a> GpuRun<'a> {
                 };
                 Some((key, gpu))
             }
-            Place::Part { placement, nth } => {
-                let instance = self.standing.get(&placement)?;
+            Place::Mig { placement, nth } => {
+                let instance = self.instances.get(&placement)?;
                 let compute = instance.compute.get(nth)?;
                 let part = InstanceKey {
                     profile: instance.profile,
@@ -176,9 +178,9 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// Who may cut a wait short: nobody any more once the run is undone.
+    /// The interrupt that ends a wait; none during a rollback.
     pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
-        (!self.rolling_back).then_some(&self.shared.site.environment.interrupt)
+        (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
     }
 
     pub(super) fn title(&self) -> String {
@@ -186,7 +188,7 @@ impl<'a> GpuRun<'a> {
     }
 }
 
-/// Whether a daemon is known to have no clients.
+/// True if the daemon is known to have no clients.
 fn is_idle(served: &Served) -> bool {
     served.is_known && served.clients.is_empty()
 }
@@ -196,7 +198,7 @@ fn title(plan: &GpuPlan) -> String {
     format!("GPU {} ({})", plan.index, plan.uuid)
 }
 
-/// One step about to be tried.
+/// A step that is about to run.
 struct Attempt<'a> {
     shared: &'a Shared<'a>,
     plan: &'a GpuPlan,
@@ -205,7 +207,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Tries it, unless the run is over; returns true if the run may go on.
+    /// Runs the step, unless the run is over; returns true if the run may continue.
     fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.is_over() {
             return true;
@@ -217,12 +219,12 @@ impl Attempt<'_> {
                 self.history.over(self.number);
                 self.shared.progress.end(self.plan.index, action);
             }
-            // Cut short by the user: it was neither done nor refused.
+            // The user interrupted it: it was neither done nor refused.
             Err(Cause::Interrupted) => {}
             Err(cause) => {
                 self.history.over(self.number);
                 let attempt = format!("{}: {action}", title(self.plan));
-                // A user can make her daemon fail whenever she likes: that must not undo what the others have.
+                // A user can make her own daemon fail at will: that must not undo the daemons of others.
                 let failure = if let Some(user) = self.shared.user_of(action) {
                     self.undo_change_of(action);
                     Failure::of_user(&attempt, &user, cause)
@@ -238,8 +240,8 @@ impl Attempt<'_> {
         true
     }
 
-    /// Gives a user's daemon its former settings again, if a change of them has failed. Where that fails too, its
-    /// record stays unfinished and the next `up` goes on.
+    /// Restores the settings of a user's daemon after a failed change. If that fails too, the record stays
+    /// unfinished and the next `up` continues.
     fn undo_change_of(&self, action: &Action) {
         let Action::Set(set) = action else { return };
         if let Some((before, after)) = self.history.take_change(&set.uuid) {
@@ -250,7 +252,10 @@ impl Attempt<'_> {
     fn start(&self, start: &Start, device: Option<(DeviceKey, String)>) -> Result<(), Cause> {
         let shared = self.shared;
         let (key, uuid) = device.ok_or(Cause::NoDevice)?;
-        if !shared.leaving.wait_for(&start.name, || shared.is_over()) {
+        if !shared
+            .names_in_use
+            .wait_for(&start.name, || shared.is_over())
+        {
             return Err(Cause::Interrupted);
         }
         shared.start_daemon(key, &uuid, start, &self.history)
@@ -258,38 +263,30 @@ impl Attempt<'_> {
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
         let Some(served) = self.shared.served(&stop.uuid) else {
-            self.shared.leaving.gone(&stop.name);
+            self.shared.names_in_use.gone(&stop.name);
             return Ok(());
         };
         let idle = served.is_known && served.clients.is_empty();
         let ended = self
             .shared
             .end(self.plan, &served.record, (stop.patience, stop.means), idle);
-        // Also one whose directory could not be cleared away has gone.
+        // A daemon whose directory could not be removed has stopped all the same.
         let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
         if has_gone {
-            self.shared.leaving.gone(&stop.name);
+            self.shared.names_in_use.gone(&stop.name);
         }
         if stop.alive && served.record.finished && has_gone {
             let record = Box::new(served.record.clone());
             let by_force = stop.patience != Patience::Idle;
             let clients = if by_force { stop.clients.len() } else { 0 };
-            self.history.did(Done::Stopped { record, clients });
+            self.history.did(Effect::Stopped { record, clients });
         }
         ended
     }
 }
 
-impl<'a> Shared<'a> {
-    /// The device with that UUID, if it is in this run directory.
-    pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
-        let mut served = self.site.node.served.iter();
-        served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
-    }
-}
-
 impl Shared<'_> {
-    /// The user whose daemon an action is about, where that is another than the caller.
+    /// The user whose daemon an action concerns, if that is not the caller.
     fn user_of(&self, action: &Action) -> Option<String> {
         match action {
             Action::Start(start) => user_beside_caller(start.serve().clone()),
@@ -310,7 +307,7 @@ impl Shared<'_> {
         let (record, result) = self.bring_up_new(key, uuid, start);
         match result {
             Ok(false) => {}
-            Ok(true) => history.did(Done::Started(Box::new(record))),
+            Ok(true) => history.did(Effect::Started(Box::new(record))),
             Err(cause) => {
                 let kept = if start.again {
                     self.keep_record(&record)
@@ -318,8 +315,8 @@ impl Shared<'_> {
                     Ok(())
                 };
                 if matches!(cause, Cause::Left { .. }) {
-                    // Undoing tries again to end it.
-                    history.did(Done::Started(Box::new(record)));
+                    // The rollback tries again to stop it.
+                    history.did(Effect::Started(Box::new(record)));
                 }
                 return Err(cause.and(kept));
             }

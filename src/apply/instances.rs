@@ -1,7 +1,12 @@
-use super::Cause;
-use super::done::Done;
+use super::cause::Cause;
+use super::effect::Effect;
 use super::gpu::GpuRun;
-use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId, ProfileName};
+use super::retry;
+use crate::geometry::{
+    ComputeChoice, ComputeInstanceProfile, GpuInstanceId, Placement, ProfileId, ProfileName,
+};
+use crate::host::Interrupt;
+use crate::nvml::{Code, ComputeInstanceReading, GpuInstanceReading, NvmlError, Session};
 use crate::state::{Created, Taken};
 
 impl GpuRun<'_> {
@@ -12,8 +17,8 @@ impl GpuRun<'_> {
         placement: Placement,
     ) -> Result<(), Cause> {
         let created = self.created(profile, placement, None);
-        // Noted before it is made: what a crash leaves is then known as ours.
-        self.shared.ledger.add(created.clone())?;
+        // Recorded first: what a crash leaves behind is then known as ours.
+        self.shared.node_record.add(created.clone())?;
         let made = self.make_gpu_instance(profile, placement);
         let may_stand = match &made {
             Ok(()) => true,
@@ -21,13 +26,13 @@ impl GpuRun<'_> {
             Err(_) => false,
         };
         if may_stand {
-            self.history.did(Done::GpuInstance {
+            self.history.did(Effect::GpuInstance {
                 profile,
                 name: name.clone(),
                 placement,
             });
         } else {
-            self.shared.ledger.remove(|other| *other == created)?;
+            self.shared.node_record.remove(|other| *other == created)?;
         }
         made
     }
@@ -37,10 +42,10 @@ impl GpuRun<'_> {
         instance: Placement,
         compute: ComputeChoice,
     ) -> Result<(), Cause> {
-        let parent = self.standing.get(&instance).ok_or(Cause::NoInstance)?;
+        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let (id, profile) = (parent.id, parent.profile);
         let offered = self.offered(profile, id)?;
-        // Within somebody else's GPU instance only the compute instance is ours.
+        // In a GPU instance that mig-mps did not make, only the compute instance is ours.
         let whole = self.created(profile, instance, None);
         let note = |at| Created {
             compute: Some(at),
@@ -52,7 +57,7 @@ impl GpuRun<'_> {
             .flatten()
             .map(note);
         if let Some(created) = &noted {
-            self.shared.ledger.add(created.clone())?;
+            self.shared.node_record.add(created.clone())?;
         }
         let made = self.make_compute_instance(instance, compute, &offered);
         let (at, may_stand) = match &made {
@@ -61,19 +66,19 @@ impl GpuRun<'_> {
             Err(_) => (None, false),
         };
         if may_stand {
-            self.history.did(Done::ComputeInstance {
+            self.history.did(Effect::ComputeInstance {
                 instance,
                 compute: at,
             });
         }
         let right = at.filter(|_| foreign).map(note);
         if noted != right && (at.is_some() || !may_stand) {
-            // It lies elsewhere than was thought, or was not made.
+            // Its placement differs from the expected one, or it was not made.
             self.shared
-                .ledger
+                .node_record
                 .remove(|other| noted.as_ref() == Some(other))?;
             if let Some(created) = right {
-                self.shared.ledger.add(created)?;
+                self.shared.node_record.add(created)?;
             }
         }
         made.map(drop)
@@ -85,7 +90,7 @@ impl GpuRun<'_> {
         name: &ProfileName,
         placement: Placement,
     ) -> Result<(), Cause> {
-        if !self.standing.contains_key(&placement) {
+        if !self.instances.contains_key(&placement) {
             return Ok(());
         }
         self.shared.journal.taking(Taken {
@@ -96,11 +101,11 @@ impl GpuRun<'_> {
         })?;
         self.unmake_gpu_instance(placement)?;
         let created = self.created(profile, placement, None);
-        self.history.did(Done::GpuInstanceGone {
+        self.history.did(Effect::GpuInstanceGone {
             profile,
             name: name.clone(),
             placement,
-            ours: self.shared.ledger.has(&created),
+            ours: self.shared.node_record.has(&created),
         });
         Ok(self.forget(placement)?)
     }
@@ -115,13 +120,13 @@ impl GpuRun<'_> {
         };
         self.unmake_compute_instance(instance, compute)?;
         let created = self.created(gpu_instance, instance, Some(compute));
-        self.history.did(Done::ComputeInstanceGone {
+        self.history.did(Effect::ComputeInstanceGone {
             instance,
             profile: reading.profile,
             compute,
-            ours: self.shared.ledger.has(&created),
+            ours: self.shared.node_record.has(&created),
         });
-        Ok(self.shared.ledger.remove(|other| *other == created)?)
+        Ok(self.shared.node_record.remove(|other| *other == created)?)
     }
 
     pub(super) fn created(
@@ -138,15 +143,173 @@ impl GpuRun<'_> {
         }
     }
 
-    /// The instance there is not, or no longer, ours.
+    /// Removes a GPU instance and what is in it from the record.
     pub(super) fn forget(&self, placement: Placement) -> std::io::Result<()> {
         self.shared
-            .ledger
+            .node_record
             .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)
+    }
+    /// Makes a GPU instance and tracks it.
+    pub(super) fn make_gpu_instance(
+        &mut self,
+        profile: ProfileId,
+        placement: Placement,
+    ) -> Result<(), Cause> {
+        let gpu = self.plan.uuid.clone();
+        let id = self.in_use(&gpu, move |nvml, gpu| {
+            nvml.create_gpu_instance(gpu, profile, placement)
+        })?;
+        self.made.insert(placement);
+        self.instances.insert(
+            placement,
+            GpuInstanceReading {
+                id,
+                profile,
+                placement,
+                compute: Vec::new(),
+                offered: Vec::new(),
+            },
+        );
+        Ok(())
+    }
+
+    pub(super) fn make_compute_instance(
+        &mut self,
+        instance: Placement,
+        choice: ComputeChoice,
+        offered: &[ComputeInstanceProfile],
+    ) -> Result<ComputeInstanceReading, Cause> {
+        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
+        let id = parent.id;
+        let (profile, at) = choice.among(offered).ok_or_else(|| Cause::NotOffered {
+            choice,
+            offered: offered.to_vec(),
+        })?;
+        let gpu = self.plan.uuid.clone();
+        let made = self.in_use(&gpu, move |nvml, gpu| {
+            nvml.create_compute_instance(gpu, id, profile, at)
+        })?;
+        if let Some(parent) = self.instances.get_mut(&instance) {
+            parent.compute.push(made.clone());
+            parent.compute.sort_by_key(|compute| compute.placement);
+        }
+        Ok(made)
+    }
+
+    pub(super) fn unmake_gpu_instance(&mut self, placement: Placement) -> Result<(), Cause> {
+        let Some(reading) = self.instances.get(&placement) else {
+            return Ok(());
+        };
+        let id = reading.id;
+        let gpu = self.plan.uuid.clone();
+        self.in_use(&gpu, move |nvml, gpu| nvml.destroy_gpu_instance(gpu, id))?;
+        self.instances.remove(&placement);
+        self.made.remove(&placement);
+        Ok(())
+    }
+
+    pub(super) fn unmake_compute_instance(
+        &mut self,
+        instance: Placement,
+        compute: Placement,
+    ) -> Result<(), Cause> {
+        let Some((_, reading)) = self.find(instance, compute) else {
+            return Ok(());
+        };
+        let Some(parent) = self.instances.get(&instance) else {
+            return Ok(());
+        };
+        let (parent, id) = (parent.id, reading.id);
+        self.in_use(&reading.uuid, move |nvml, gpu| {
+            nvml.destroy_compute_instance(gpu, parent, id)
+        })?;
+        if let Some(parent) = self.instances.get_mut(&instance) {
+            parent.compute.retain(|other| other.placement != compute);
+        }
+        Ok(())
+    }
+
+    /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
+    pub(super) fn offered(
+        &mut self,
+        profile: ProfileId,
+        instance: GpuInstanceId,
+    ) -> Result<Vec<ComputeInstanceProfile>, Cause> {
+        let known = self
+            .instances
+            .values()
+            .find(|standing| standing.profile == profile && !standing.offered.is_empty());
+        if let Some(known) = known {
+            return Ok(known.offered.clone());
+        }
+        let gpu = self.plan.uuid.clone();
+        let offered = self
+            .shared
+            .nvml
+            .supervise(move |nvml| nvml.offered(&gpu, instance))?;
+        for standing in self.instances.values_mut() {
+            if standing.id == instance {
+                standing.offered.clone_from(&offered);
+            }
+        }
+        Ok(offered)
+    }
+
+    /// Reads the instances from the hardware again, after a call with an unknown outcome.
+    pub(super) fn reread_instances(&mut self) -> Result<(), Cause> {
+        let gpu = self.plan.uuid.clone();
+        let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
+        let instances = self
+            .shared
+            .nvml
+            .supervise(move |nvml| nvml.read_instances(&gpu, &profiles))?;
+        self.instances = instances
+            .into_iter()
+            .map(|instance| (instance.placement, instance))
+            .collect();
+        Ok(())
+    }
+
+    /// Returns an existing compute instance, and the profile of its GPU instance.
+    pub(super) fn find(
+        &self,
+        instance: Placement,
+        compute: Placement,
+    ) -> Option<(ProfileId, ComputeInstanceReading)> {
+        let parent = self.instances.get(&instance)?;
+        let mut parts = parent.compute.iter();
+        let found = parts.find(|found| found.placement == compute)?;
+        Some((parent.profile, found.clone()))
+    }
+
+    /// Makes a call about the GPU, and retries it while the driver reports IN_USE. The error names the
+    /// processes that use `device`.
+    fn in_use<T: Send + 'static>(
+        &self,
+        device: &str,
+        call: impl Fn(&Session, &str) -> Result<T, NvmlError> + Clone + Send + 'static,
+    ) -> Result<T, Cause> {
+        let nvml = self.shared.nvml;
+        let answer = retry::while_in_use(self.interrupt(), || {
+            let (gpu, call) = (self.plan.uuid.clone(), call.clone());
+            nvml.supervise(move |nvml| call(nvml, &gpu))
+        });
+        answer.map_err(|error| match error.code() {
+            Some(Code::IN_USE) if self.is_interrupted() => Cause::Interrupted,
+            Some(Code::IN_USE) => Cause::InUse {
+                error,
+                holders: self.shared.holders_of(self.gpu, device),
+            },
+            _ => Cause::Nvml(error),
+        })
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupt().is_some_and(Interrupt::is_asked)
     }
 }
 
-/// Where a compute instance will lie, if that can be told beforehand.
+/// The placement that a compute instance will get, if it is known beforehand.
 fn place(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Option<Placement> {
     let (id, at) = choice.among(offered)?;
     let chosen = offered.iter().find(|offer| offer.id == id)?;

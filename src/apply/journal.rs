@@ -3,14 +3,15 @@ use std::sync::Mutex;
 
 use jiff::Timestamp;
 
-use super::error::Failure;
-use super::{ApplyError, Cause, lock};
+use super::cause::Cause;
+use super::error::{ApplyError, Failure};
+use super::lock::lock;
 use crate::host::Environment;
 use crate::host::{Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;
 use crate::state::{Journal, NodeFile, RunDir, Taken};
 
-/// The journal of a change under way: written before the first change, removed at the end.
+/// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
     run_dir: RunDir,
     journal: Mutex<Journal>,
@@ -27,7 +28,7 @@ impl OpenJournal {
             pid: Pid(std::process::id()),
             start_time: process.map_or(StartTime(0), |process| process.started),
             boot_id: boot_id.to_owned(),
-            // One who was killed before may have left units stopped: they are started at the end.
+            // A killed run may have left units stopped: they are started at the end.
             units: read(run_dir)?
                 .filter(|earlier| earlier.boot_id == boot_id)
                 .map(|earlier| earlier.units)
@@ -41,14 +42,14 @@ impl OpenJournal {
         })
     }
 
-    /// Notes that a GPU instance is about to be destroyed.
+    /// Records that a GPU instance is about to be destroyed.
     pub(super) fn taking(&self, taken: Taken) -> io::Result<()> {
         let mut journal = lock(&self.journal);
         journal.taken.push(taken);
         self.run_dir.write_journal(&journal)
     }
 
-    /// Notes that units are about to be stopped.
+    /// Records that units are about to be stopped.
     pub(super) fn stopping(&self, units: &[Unit]) -> io::Result<()> {
         let mut journal = lock(&self.journal);
         for unit in units {
@@ -59,8 +60,8 @@ impl OpenJournal {
         self.run_dir.write_journal(&journal)
     }
 
-    /// Starts the units again that were stopped, and closes the journal. One that cannot be started
-    /// is kept in it for the next run, and so is all of it where that has to go on.
+    /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
+    /// the next run; with `is_done` false, all of it stays.
     pub(super) fn end(&self, environment: &Environment, is_done: bool) -> Vec<Failure> {
         end(
             &self.run_dir,
@@ -78,7 +79,7 @@ fn end(
     is_done: bool,
 ) -> Vec<Failure> {
     let mut failures = Vec::new();
-    // What was stopped last is started first.
+    // In reverse order.
     for unit in std::mem::take(&mut journal.units).into_iter().rev() {
         let started = environment
             .units()
@@ -100,10 +101,7 @@ fn end(
     failures
 }
 
-/// The journal of a change that is under way, or was killed.
-///
-/// # Errors
-/// The system's, with what to do about it.
+/// Reads the journal of a change that is running, or was killed.
 pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
     run_dir.journal().map_err(|error| {
         if error.kind() != io::ErrorKind::InvalidData {
@@ -114,12 +112,12 @@ pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
     })
 }
 
-/// Picks up what a killed change has left: starts the units again that it had stopped, forgets
-/// instances that are not there, and removes half-made files. Returns what it was, in words. The
-/// caller holds the node's lock.
+/// Cleans up after a killed change: starts the units that it had stopped, removes vanished instances
+/// from the record, and removes unfinished files. Returns a description of the change. The caller holds
+/// the node's lock.
 ///
 /// # Errors
-/// [`ApplyError`] where a unit cannot be started: the next change tries again.
+/// A unit did not start: the next change tries again.
 pub fn pick_up(
     environment: &Environment,
     run_dir: &RunDir,
@@ -134,7 +132,7 @@ pub fn pick_up(
         said = format!("{said} It has taken away {}.", missing.join(", "));
     }
     if journal.boot_id != node.boot_id {
-        // A reboot has started what is to run.
+        // The reboot has started them.
         journal.units.clear();
     }
     if !journal.units.is_empty() {
@@ -156,8 +154,8 @@ pub fn pick_up(
     })
 }
 
-/// Instances are noted before they are made and until they are destroyed: where a change was killed
-/// in between, one that is not there is on the list.
+/// Removes instances and GPUs from the record that a killed change had recorded but not made, or destroyed
+/// but not removed.
 fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
     let mut file: NodeFile = run_dir.node()?;
     let before = file.clone();

@@ -1,54 +1,53 @@
-//! The end of clients' work on a device. It cannot be undone, and nobody else is disturbed.
+//! Termination of single clients of a device. It cannot be undone, and disrupts no other client.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::error::Failure;
-use super::{ApplyError, Cause};
+use super::cause::Cause;
+use super::error::{ApplyError, Failure};
 use crate::host::{Environment, MpsPrograms};
 use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::Daemon;
 use crate::plan::{Kill, Victim};
 
-/// How long a process may take to end by a signal.
+/// The time limit for a process to exit after a signal.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a process that ends because of CUDA's error takes from leaving the list to its end.
+/// The time in which a process that fails on CUDA's error exits after it has left the server's list.
 const A_MOMENT: Duration = Duration::from_millis(200);
 
-/// What became of a client.
+/// The outcome for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Its work has ended.
+    /// The server terminated it; its process still runs.
     Work,
-    /// Its work has ended, and its process soon after.
+    /// The server terminated it, and its process exited by itself.
     WorkAndProcess,
-    /// Its work has ended, and its process, which was sent a signal.
+    /// The server terminated it, and its process exited after a signal.
     AfterSignal,
-    /// It had gone before anything was done.
+    /// It left before it was terminated.
     Before,
-    /// Its work has ended; the user has interrupted the wait for its process to notice.
+    /// The server terminated it; the user interrupted the wait for its process to notice.
     Unnoticed,
-    /// Its work has ended; the user has interrupted it before the process was sent the signal.
+    /// The server terminated it; the user interrupted the run before the signal was sent.
     Unsent,
-    /// Its work has ended, and its process was sent the signal; the user has interrupted the wait for its end.
+    /// The server terminated it and the signal was sent; the user interrupted the wait for its exit.
     Unended,
 }
 
 impl Ended {
-    /// Whether the user has interrupted it.
+    /// True if the user interrupted it.
     const fn is_interrupted(self) -> bool {
         matches!(self, Self::Unnoticed | Self::Unsent | Self::Unended)
     }
 }
 
-/// Ends the work of one client after another, and says so of each once it has left its server's list; with a signal and
-/// its name, that is then sent to its process. A client that fails does not keep the others from being ended. Of one
-/// at which the user interrupts it is said how far that has come.
+/// Terminates clients one after another, and reports each once it has left its server's list. With a signal and its
+/// name, sends that to the client's process too. A failure does not keep the others from being terminated.
 ///
 /// # Errors
-/// [`ApplyError`] with those that failed, or that were not begun or not done with when the user interrupted it.
+/// Names the clients that failed, and those that an interrupt left.
 pub fn kill(
     kill: &Kill,
     environment: &Environment,
@@ -99,11 +98,11 @@ fn end(
 ) -> Result<Ended, Cause> {
     let pid = victim.client.pid;
     let interrupt = &environment.interrupt;
-    // Taken hold of now: once it has ended another process may be given its pid.
+    // Opened now: after its exit another process may get its pid.
     let held = victim
         .started
         .and_then(|started| environment.host.open_process(pid, started));
-    // In a fault its work has ended, and a server that waits for its clients to leave answers nothing.
+    // A fault has terminated it already, and a server that waits for its clients to leave does not answer.
     if !has_fault && let Err(error) = daemon.terminate_client(victim.server, pid) {
         return match daemon.has_client(victim.server, pid) {
             Ok(false) => Ok(Ended::Before),
@@ -140,17 +139,17 @@ fn end(
     Ok(match held {
         Some(_) if is_sent => Ended::AfterSignal,
         _ if !is_off => Ended::Unnoticed,
-        // Of a process that cannot be seen nothing can be told.
+        // The process is not visible.
         None if victim.started.is_none() => Ended::Work,
         Some(held) if !held.ends_within(A_MOMENT) => Ended::Work,
         _ => Ended::WorkAndProcess,
     })
 }
 
-/// Waits for the end of a process that was sent a signal; tells whether it has come. The user may interrupt that.
+/// Waits for a process to exit after a signal; returns false on timeout or interrupt.
 fn ends(held: &ProcessHandle, interrupt: &Interrupt) -> bool {
     let begun = Instant::now();
-    // In parts: the end of a process wakes who waits for it, and a signal to another thread does not.
+    // In slices: a signal that another thread gets does not end the wait.
     while !interrupt.is_asked() && begun.elapsed() < SIGNAL_LIMIT {
         if held.ends_within(A_MOMENT) {
             return true;

@@ -7,17 +7,17 @@ use crate::mps::LogDir;
 use crate::node::Node;
 use crate::state::RunDir;
 
-/// Whether a daemon of this home has a log that [`put_logs_aside`] would have to look at.
+/// True if a daemon of these directories has a log that is large enough to rotate.
 pub fn has_large_logs(node: &Node, home: &Home) -> bool {
     let logs = logs(node, home);
     logs.iter()
         .any(|path| LogDir::open(path).is_ok_and(|dir| needs_rotation(&dir)))
 }
 
-/// Puts aside what the logs of this home's daemons hold over the limit; returns, in words, what could not be, and what
-/// was not kept. Nothing depends on it: a log that stays only goes on growing. The caller holds the node's lock.
+/// Rotates the large logs of the daemons of these directories; returns messages about failures and about what was not
+/// kept. The caller holds the node's lock.
 pub fn put_logs_aside(environment: &Environment, node: &Node, home: &Home) -> Vec<String> {
-    // Half of it is done over again by the next one; but there is no need.
+    // The next call would finish an interrupted rotation, but an interrupt can wait.
     let _change = environment.interrupt.begin();
     let logs = logs(node, home).into_iter();
     logs.flat_map(|path| match LogDir::open(&path) {
@@ -44,7 +44,7 @@ const fn mebibytes(bytes: u64) -> u64 {
     (bytes + (1 << 19)) >> 20
 }
 
-/// The log directories of the daemons that are this home's.
+/// The log directories of the daemons of these directories.
 fn logs(node: &Node, home: &Home) -> Vec<PathBuf> {
     let run_dir = RunDir::at(&home.run);
     let ours = node

@@ -1,20 +1,19 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::lock;
+use super::lock::lock;
 use crate::plan::Plan;
 
-/// The names of daemons that are still to end. A name may move to another GPU, and nobody gets one
-/// that is still in use.
-pub(super) struct Leaving {
+/// The names of the daemons that are still to stop. A name may move to another GPU once its daemon has stopped.
+pub(super) struct NamesInUse {
     names: Mutex<Vec<String>>,
     one_has_gone: Condvar,
 }
 
-/// Between two looks at whether waiting is pointless.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval at which a wait checks whether it is pointless.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-impl Leaving {
+impl NamesInUse {
     pub(super) fn of(plan: &Plan) -> Self {
         Self {
             names: Mutex::new(plan.stops().map(|stop| stop.name.clone()).collect()),
@@ -22,7 +21,7 @@ impl Leaving {
         }
     }
 
-    /// The daemon of that name has ended.
+    /// Frees the name of a stopped daemon.
     pub(super) fn gone(&self, name: &str) {
         let mut names = lock(&self.names);
         if let Some(position) = names.iter().position(|other| other == name) {
@@ -31,14 +30,14 @@ impl Leaving {
         self.one_has_gone.notify_all();
     }
 
-    /// Waits until nobody has that name; `false` where that is pointless.
+    /// Waits until the name is free; returns false if the wait becomes pointless.
     pub(super) fn wait_for(&self, name: &str, is_pointless: impl Fn() -> bool) -> bool {
         let mut names = lock(&self.names);
         while names.iter().any(|other| other == name) {
             if is_pointless() {
                 return false;
             }
-            let waited = self.one_has_gone.wait_timeout(names, LOOK);
+            let waited = self.one_has_gone.wait_timeout(names, INTERVAL);
             names = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true

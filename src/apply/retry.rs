@@ -3,17 +3,17 @@ use std::time::{Duration, Instant};
 use crate::host::Interrupt;
 use crate::nvml::{Code, NvmlError};
 
-/// For how long a call is tried again that is answered with `IN_USE`: the driver lets go of an
-/// instance a moment after the end of the server that held it.
+/// The time for which a call is retried that returns `IN_USE`: the driver releases an instance a moment after the
+/// exit of the server that held it.
 pub(super) const LIMIT: Duration = Duration::from_secs(4);
 
 /// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 
-/// Pauses between tries, each longer than the one before, until time is up.
+/// Pauses between tries, each longer than the last, up to the time limit.
 pub(super) struct Backoff<'a> {
-    /// Who may end the waiting; nobody while a run is undone.
+    /// Ends the wait; `None` during a rollback.
     interrupt: Option<&'a Interrupt>,
     begun: Instant,
     pause: Duration,
@@ -28,7 +28,7 @@ impl<'a> Backoff<'a> {
         }
     }
 
-    /// Waits; `false` when there shall be no other try.
+    /// Waits before another try; returns false on timeout or interrupt.
     pub(super) fn wait(&mut self) -> bool {
         let pause = self.pause;
         self.pause = (pause * 2).min(LONGEST_PAUSE);
@@ -38,13 +38,13 @@ impl<'a> Backoff<'a> {
         if let Some(interrupt) = self.interrupt {
             return interrupt.pause(pause);
         }
-        // Nothing announces that the driver has let go.
+        // The driver does not announce the release.
         std::thread::sleep(pause);
         true
     }
 }
 
-/// Makes a call, and makes it again while the driver says `IN_USE`; any other answer is final.
+/// Makes a call, and retries it while the driver returns `IN_USE`.
 pub(super) fn while_in_use<T>(
     interrupt: Option<&Interrupt>,
     mut call: impl FnMut() -> Result<T, NvmlError>,

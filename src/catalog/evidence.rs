@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// How a fact of the catalog is known, the surest first.
+/// The evidence for a fact of the catalog, the surest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {

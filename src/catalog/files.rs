@@ -39,5 +39,5 @@ pub(super) const FILES: [(&[&str], &str); 24] = [
     ),
 ];
 
-/// What is known of the models that are not among them.
+/// The facts about the models without a file.
 pub(super) const INCOMPLETE: &str = include_str!("incomplete.toml");

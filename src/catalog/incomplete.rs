@@ -2,17 +2,17 @@ use serde::Deserialize;
 
 use super::pci::PciId;
 
-/// A model that exists and of which too little is known to plan for one that is not there.
+/// A model of which too little is known to plan for it without the GPU.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Incomplete {
-    /// What it would be called.
+    /// The key it would have.
     pub key: String,
     /// NVML's names for it.
     pub product_names: Vec<String>,
     /// Memory of the whole GPU in MiB, where it is known.
     pub memory_total_mib: Option<u64>,
-    /// What nobody has published.
+    /// The facts that nobody has published.
     pub missing: Vec<String>,
     /// The names of its profiles, as far as they are known.
     #[serde(default)]

@@ -4,11 +4,11 @@ use super::evidence::{Evidence, Provenance};
 use super::pci::{Board, PciId};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
-/// A GPU model of which enough is known to plan for one that is not there.
+/// A GPU model of which enough is known to plan for it without the GPU.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Model {
-    /// What it is called here, such as `a100-80gb`.
+    /// Its key, such as `a100-80gb`.
     pub key: String,
     /// Shorter names for it.
     #[serde(default)]
@@ -19,7 +19,7 @@ pub struct Model {
     pub architecture: String,
     /// Memory of the whole GPU in MiB as NVML gives it, where it is known.
     pub memory_total_mib: Option<u64>,
-    /// What else is to be known of it.
+    /// Other facts about it.
     #[serde(default)]
     pub notes: Vec<String>,
     pub(super) pci_device_ids: Vec<PciId>,
@@ -77,8 +77,8 @@ impl Model {
 
     /// Every profile it offers, as a driver would report it.
     ///
-    /// What nobody has published does not decide what fits: for memory stands what the name says,
-    /// for SMs the number of slices.
+    /// Unpublished facts do not decide what fits: the name gives the memory, and the number of slices the
+    /// SMs.
     pub fn offers(&self) -> Vec<GpuInstanceProfile> {
         let offer = |profile: &Profile| {
             let named = u64::from(profile.name.gigabytes().unwrap_or(0)) << 10;
@@ -98,13 +98,13 @@ impl Model {
         self.profiles.iter().map(offer).collect()
     }
 
-    /// How the least sure of its profiles is known.
+    /// The evidence for the least sure of its profiles.
     pub fn profiles_known(&self) -> Evidence {
         let all = self.profiles.iter();
         least_sure(all.map(|profile| profile.provenance.default))
     }
 
-    /// How the least sure of their placements is known.
+    /// The evidence for the least sure of their placements.
     pub fn placements_known(&self) -> Evidence {
         let all = self.profiles.iter().map(|profile| &profile.provenance);
         least_sure(all.map(|known| known.placements.unwrap_or(known.default)))

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
 use super::{locked, pick_up_interrupted};
-use crate::apply::{self, Allowed, ApplyError, OnFailure, Site};
+use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Environment, Home};
 use crate::host::{Lock, raise_memory};
@@ -302,7 +302,7 @@ impl Run<'_> {
         if plan.is_empty() {
             return Ok(None);
         }
-        let site = Site {
+        let context = ApplyContext {
             environment: self.change.environment,
             home: &self.home,
             programs: &self.change.environment.mps_programs()?,
@@ -310,7 +310,7 @@ impl Run<'_> {
             allowed: self.change.allowed,
         };
         let progress = self.change.ui.progress(plan);
-        match apply::run(plan, &site, &progress, self.change.on_failure) {
+        match apply::run(plan, &context, &progress, self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
             Err(error) => Err(error.into()),

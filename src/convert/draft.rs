@@ -7,7 +7,7 @@ use crate::geometry::ProfileName;
 /// A profile on its way to being a file. It prints as TOML.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
-    /// What the reader is to know, a line each.
+    /// Notes for the reader, a line each.
     pub remarks: Vec<String>,
     /// The profile's name.
     pub name: Option<String>,
@@ -20,13 +20,13 @@ pub struct Draft {
 /// One `[[gpu]]` block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftBlock {
-    /// What the reader is to know, a line each.
+    /// Notes for the reader, a line each.
     pub remarks: Vec<String>,
     /// Which GPUs.
     pub select: DraftSelect,
-    /// What they shall be.
+    /// The devices of these GPUs.
     pub want: DraftWant,
-    /// Whether it is only shown, as a comment.
+    /// True if it is only a comment.
     pub is_remark: bool,
 }
 
@@ -41,7 +41,7 @@ pub enum DraftSelect {
     Product(String),
 }
 
-/// What the GPUs of a block shall be.
+/// The devices that a block asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DraftWant {
     /// Whole, one device.
@@ -64,7 +64,7 @@ pub struct DraftPart {
     pub profile: ProfileName,
     /// Where it is pinned to.
     pub at: Option<u32>,
-    /// How many.
+    /// Their number.
     pub count: u32,
     /// The slices of the compute instances that share each; empty for the one that has all its SMs.
     pub compute: Vec<u32>,

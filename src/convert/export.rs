@@ -15,23 +15,23 @@ use crate::state::RunDir;
 pub struct Exported {
     /// The profile.
     pub draft: Draft,
-    /// What `up` would do all the same, or why it would refuse.
+    /// The steps that `up` would still take, or its refusal.
     pub notes: Vec<String>,
 }
 
-/// The present geometry and MPS settings as a profile, for `caller` with daemons in `home`.
+/// The present geometry and MPS settings as a profile, for `caller` with daemons in `run_dir`.
 ///
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
-pub fn export(node: &Node, home: &RunDir, caller: Uid) -> Exported {
-    let present = Present::of(node, home);
+pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
+    let present = Present::of(node, run_dir);
     let mut pinned = vec![false; present.groups().len()];
     let wanted = |pinned: &[bool]| draft(&present, pinned);
     let judge = |node: &Node, draft: &Draft| -> Result<Plan, String> {
         let text = draft.to_string();
         let profile = Profile::parse("the exported profile".as_ref(), text);
         let profile = profile.map_err(|error| error.to_string())?;
-        plan::up(node, &profile, home, caller).map_err(|refusal| refusal.to_string())
+        plan::up(node, &profile, run_dir, caller).map_err(|refusal| refusal.to_string())
     };
     let empty = emptied(node);
     let again = judge(&empty, &wanted(&pinned));
@@ -71,7 +71,7 @@ fn emptied(node: &Node) -> Node {
     empty
 }
 
-/// Whether a GPU that was made anew would be as it is now.
+/// True if the profile would make the same GPU again.
 fn as_present(gpu: &PresentGpu, shape: &Shape) -> bool {
     let made = shape.devices.iter();
     let made: BTreeMap<&str, _> = made

@@ -9,7 +9,7 @@ use super::{DraftBlock, DraftPart, DraftSelect, DraftWant};
 pub(super) struct Group<'a> {
     present: &'a Present,
     gpus: Vec<&'a PresentGpu>,
-    /// Whether placements are to be said.
+    /// True if placements are written.
     pinned: bool,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Group<'a> {
         first.iter().find(shared).cloned()
     }
 
-    /// What one entry calls these devices: a single one by its name, several by a template that counts.
+    /// The name of an entry for these devices: that of a single one, or a template with `{n}`.
     fn name_of_entry(&self, devices: &[&PresentDevice]) -> Option<String> {
         let (first, others) = devices.split_first()?;
         let template = self.present.template(&first.name);
@@ -138,7 +138,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Whether two entries without names and pins can be one with a count.
+/// True if two entries without names and pins can be one with a count.
 fn can_be_one(last: &DraftPart, next: &DraftPart) -> bool {
     let one = DraftPart {
         count: 1,

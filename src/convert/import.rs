@@ -11,7 +11,7 @@ use crate::profile::ProfileError;
 pub struct Imported {
     /// The profile.
     pub draft: Draft,
-    /// What it does otherwise than mig-parted.
+    /// The differences from mig-parted.
     pub notes: Vec<String>,
 }
 
@@ -220,7 +220,7 @@ fn products(entry: &Entry) -> Vec<&'static str> {
         .collect()
 }
 
-/// Whether some GPU may be meant by both.
+/// True if both may match the same GPU.
 fn may_overlap(a: &Entry, b: &Entry) -> bool {
     if let (Devices::Index(a), Devices::Index(b)) = (&a.devices, &b.devices) {
         return a.iter().any(|index| b.contains(index));
@@ -232,7 +232,7 @@ fn may_overlap(a: &Entry, b: &Entry) -> bool {
     products(a).iter().any(|product| b.contains(product))
 }
 
-/// Whether every GPU that `b` means is meant by `a`.
+/// True if `a` matches every GPU that `b` matches.
 fn covers(a: &Entry, b: &Entry) -> bool {
     match (&a.devices, &b.devices) {
         (Devices::Index(a), Devices::Index(b)) => b.iter().all(|index| a.contains(index)),

@@ -1,5 +1,5 @@
 //! mig-parted's configuration file: `version: v1` and named lists of entries, each with the GPUs it is
-//! for and the MIG devices they shall have (`api/spec/v1/spec.go` of NVIDIA/mig-parted).
+//! for and the MIG devices they get (`api/spec/v1/spec.go` of NVIDIA/mig-parted).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct Entry {
     pub filter: Vec<DeviceFilter>,
     /// Which of the GPUs.
     pub devices: Devices,
-    /// Whether MIG mode shall be on.
+    /// True for MIG mode on.
     pub mig_enabled: bool,
     /// The MIG devices, each as often as it is wanted.
     pub mig_devices: Vec<MigDevice>,
@@ -106,9 +106,6 @@ const MOST_ENTRIES: usize = 1000;
 
 impl Spec {
     /// Reads and checks a file's text; `path` is for messages only.
-    ///
-    /// # Errors
-    /// A [`ProfileError`] that points into the file.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         let source = Arc::new(Source::new(path, text));
         let options = serde_saphyr::options! { with_snippet: false };

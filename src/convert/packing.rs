@@ -12,11 +12,11 @@ use crate::geometry::{ComputeName, ProfileName};
 pub struct MigDevice {
     /// The GPU instance profile.
     pub profile: ProfileName,
-    /// The slices of its compute instance, where it has not all of them.
+    /// The slices of its compute instance, if it does not have all.
     pub compute: Option<u32>,
 }
 
-/// Why a text names no MIG device.
+/// An invalid name of a MIG device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MigDeviceError {
     /// It is nothing of the kind.

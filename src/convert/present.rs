@@ -1,4 +1,4 @@
-//! What a node has now, in the words of a profile.
+//! The present devices of a node, in the form of a profile.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Present {
     pub(super) mps: Table,
     /// Templates with `{n}`, and with which number, by the names that they give.
     templates: BTreeMap<String, (Template, usize)>,
-    /// What the profile leaves out, and why.
+    /// Notes on what the profile leaves out.
     pub(super) remarks: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl PresentGpu {
 }
 
 impl Present {
-    pub(super) fn of(node: &Node, home: &RunDir) -> Self {
+    pub(super) fn of(node: &Node, run_dir: &RunDir) -> Self {
         let mut present = Self {
             gpus: Vec::new(),
             mps: Table::new(),
@@ -81,7 +81,7 @@ impl Present {
         };
         let mut left_out: Vec<(String, Vec<String>)> = Vec::new();
         for gpu in &node.gpus {
-            match standing(node, home, gpu, &mut present.remarks) {
+            match standing(node, run_dir, gpu, &mut present.remarks) {
                 Ok(standing) => present.gpus.push(PresentGpu {
                     index: gpu.index,
                     product: gpu.product.clone(),
@@ -193,10 +193,10 @@ fn alike(a: &PresentGpu, b: &PresentGpu) -> bool {
     a.product == b.product && same_parts && same_settings && same_names()
 }
 
-/// What a GPU has, or why a profile cannot say it.
+/// Returns the devices of a GPU, or the reason why a profile cannot express them.
 fn standing(
     node: &Node,
-    home: &RunDir,
+    run_dir: &RunDir,
     gpu: &Gpu,
     remarks: &mut Vec<String>,
 ) -> Result<Standing, String> {
@@ -204,35 +204,11 @@ fn standing(
         return Err(format!("its instances cannot be seen: {why}"));
     }
     let devices: Vec<Device> = gpu.devices();
-    let present = |device: &Device, remarks: &mut Vec<String>| {
-        let served = node
-            .served_on(&device.key)
-            .filter(|served| served.device_is_there);
-        if let Some(served) = served.filter(|served| served.run_dir != *home) {
-            let of = served.run_dir.path().display();
-            let name = &served.record.name;
-            remarks.push(format!(
-                "{name} is served by a daemon of {of}: up refuses to change that."
-            ));
-        }
-        if let Some(served) = served.filter(|served| served.life == Life::Dead) {
-            let name = &served.record.name;
-            remarks.push(format!(
-                "The daemon of {name} is dead: up would start it again."
-            ));
-        }
-        let name = served.map_or(&device.default_name, |served| &served.record.name);
-        PresentDevice {
-            name: name.clone(),
-            has_default_name: *name == device.default_name,
-            mps: served.map(|served| table(&served.record.settings)),
-        }
-    };
     if !gpu.in_mig_mode() {
         let [device] = devices.as_slice() else {
             return Err("it is not one device".to_owned());
         };
-        let whole = present(device, remarks);
+        let whole = present_device(node, run_dir, device, remarks);
         if whole.mps.is_none() {
             return Err("it is whole and has no daemon".to_owned());
         }
@@ -259,10 +235,43 @@ fn standing(
             profile: profile.name.clone(),
             at: instance.placement.start,
             compute: compute(instance, profile.multiprocessors),
-            devices: of_instance.map(|device| present(device, remarks)).collect(),
+            devices: of_instance
+                .map(|device| present_device(node, run_dir, device, remarks))
+                .collect(),
         });
     }
     Ok(Standing::Parts(parts))
+}
+
+/// The present state of a device, with remarks on what `up` would do about its daemon.
+fn present_device(
+    node: &Node,
+    run_dir: &RunDir,
+    device: &Device,
+    remarks: &mut Vec<String>,
+) -> PresentDevice {
+    let served = node
+        .served_on(&device.key)
+        .filter(|served| served.device_is_there);
+    if let Some(served) = served.filter(|served| served.run_dir != *run_dir) {
+        let of = served.run_dir.path().display();
+        let name = &served.record.name;
+        remarks.push(format!(
+            "{name} is served by a daemon of {of}: up refuses to change that."
+        ));
+    }
+    if let Some(served) = served.filter(|served| served.life == Life::Dead) {
+        let name = &served.record.name;
+        remarks.push(format!(
+            "The daemon of {name} is dead: up would start it again."
+        ));
+    }
+    let name = served.map_or(&device.default_name, |served| &served.record.name);
+    PresentDevice {
+        name: name.clone(),
+        has_default_name: *name == device.default_name,
+        mps: served.map(|served| table(&served.record.settings)),
+    }
 }
 
 fn compute(instance: &GpuInstanceReading, all: u32) -> Vec<u32> {

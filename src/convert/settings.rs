@@ -21,7 +21,7 @@ pub(super) fn table(settings: &Settings) -> Table {
     table.into_iter().map(plain).collect()
 }
 
-/// What a setting is where a profile does not say it.
+/// The value of a setting that a profile omits.
 pub(super) fn by_default(key: &str) -> Option<Value> {
     table(&Settings::default()).remove(key)
 }

@@ -26,7 +26,7 @@ fn replaced(name: &str, (start, end): (usize, usize), word: &str) -> Template {
     format!("{}{word}{}", &name[..start], &name[end..])
 }
 
-/// What can have given these names to the devices of one entry, in their order: a single one's name
+/// The templates that can have given these names to the devices of one entry, in their order: a single one's name
 /// itself, or a template in which `{n}` counts on by one.
 fn with_number(names: &[&str]) -> Vec<Template> {
     let [first, others @ ..] = names else {
@@ -79,7 +79,7 @@ pub(super) fn counted(
     templates
 }
 
-/// The numbers, in rising order, with which a template gives those of the names that look like it; `None`
+/// The numbers, in rising order, with which a template gives those of the names that match it; `None`
 /// where one only looks like it, as `a01` does for `a{n}`.
 fn numbers_from(template: &str, names: &[&str]) -> Option<Vec<usize>> {
     let (before, after) = template.split_once("{n}")?;
@@ -101,7 +101,7 @@ fn numbers_from(template: &str, names: &[&str]) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// What can have given that name on the GPU with that index: with `{gpu}` at the first, the last or all
+/// The templates that can have given that name on the GPU with that index: with `{gpu}` at the first, the last or all
 /// places where the index stands; never the name itself, which another GPU's device could not have.
 pub(super) fn with_gpu(name: &str, gpu: u32) -> Vec<Template> {
     let index = gpu.to_string();

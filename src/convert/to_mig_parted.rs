@@ -66,38 +66,11 @@ impl Entry {
         let mut devices = Vec::new();
         let mut stands = Vec::new();
         for instance in &gpu.instances {
-            let Some(profile) = gpu.profile(instance.profile) else {
-                lost.push(format!(
-                    "GPU {} has an instance of the profile {} that it does not offer",
-                    gpu.index, instance.profile
-                ));
+            let Some(shared) = shared(gpu, instance, lost) else {
                 continue;
             };
-            if instance.compute.is_empty() {
-                lost.push(format!(
-                    "GPU {}: {} at {} has no compute instance, and mig-parted does not see it",
-                    gpu.index, profile.name, instance.placement
-                ));
-                continue;
-            }
-            let of_all = profile.multiprocessors;
-            // The double-memory 1g has two compute instances of one slice.
-            for compute in &instance.compute {
-                if compute.slices == profile.slices && compute.multiprocessors < of_all {
-                    lost.push(format!(
-                        "GPU {}: the compute instance of {} at {} has {} of {of_all} SMs, and mig-parted has \
-                         no word for it",
-                        gpu.index, profile.name, instance.placement, compute.multiprocessors
-                    ));
-                }
-            }
-            let mut shared = Shared {
-                profile: profile.name.clone(),
-                compute: parts(instance, of_all),
-            };
-            shared.compute.sort_unstable_by(|a, b| b.cmp(a));
             let device = |compute| MigDevice {
-                profile: profile.name.clone(),
+                profile: shared.profile.clone(),
                 compute,
             };
             if shared.compute.is_empty() {
@@ -125,6 +98,41 @@ impl Entry {
             mig_devices,
         }
     }
+}
+
+/// The compute instances of a GPU instance, if mig-parted sees it; adds to `lost` what it cannot express.
+fn shared(gpu: &Gpu, instance: &GpuInstanceReading, lost: &mut Vec<String>) -> Option<Shared> {
+    let Some(profile) = gpu.profile(instance.profile) else {
+        lost.push(format!(
+            "GPU {} has an instance of the profile {} that it does not offer",
+            gpu.index, instance.profile
+        ));
+        return None;
+    };
+    if instance.compute.is_empty() {
+        lost.push(format!(
+            "GPU {}: {} at {} has no compute instance, and mig-parted does not see it",
+            gpu.index, profile.name, instance.placement
+        ));
+        return None;
+    }
+    let of_all = profile.multiprocessors;
+    // The double-memory 1g has two compute instances of one slice.
+    for compute in &instance.compute {
+        if compute.slices == profile.slices && compute.multiprocessors < of_all {
+            lost.push(format!(
+                "GPU {}: the compute instance of {} at {} has {} of {of_all} SMs, and mig-parted has \
+                 no word for it",
+                gpu.index, profile.name, instance.placement, compute.multiprocessors
+            ));
+        }
+    }
+    let mut shared = Shared {
+        profile: profile.name.clone(),
+        compute: parts(instance, of_all),
+    };
+    shared.compute.sort_unstable_by(|a, b| b.cmp(a));
+    Some(shared)
 }
 
 /// The slices of the compute instances; none for a single one that has all SMs.

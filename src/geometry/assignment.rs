@@ -1,44 +1,49 @@
-//! Which of the equal requests gets which of the places found for their profile.
+//! The assignment of equal requests to the places found for their profile.
 
 use std::collections::BTreeMap;
 
-use super::solver::Request;
-use super::{Harm, Placement, ProfileId};
+use super::request::Request;
+use super::{Disruption, Placement, ProfileId};
 
-/// A place that was found for a profile.
+/// A placement found for a profile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct FoundPlace {
     pub(super) profile: ProfileId,
     pub(super) placement: Placement,
-    /// The standing instance that is kept there.
+    /// The existing instance that stays there.
     pub(super) standing: Option<usize>,
 }
 
-/// A place for every request, and what keeping what stands there costs.
+/// A placement for every request, and the disruption of keeping the existing instances.
 #[derive(Clone, Debug)]
 pub(super) struct Assignment {
     pub(super) placements: Vec<Placement>,
-    pub(super) harm: Harm,
+    pub(super) disruption: Disruption,
 }
 
-/// The assignment with the least harm. There are as many places of each profile as requests, and
+/// Returns the assignment with the least disruption. There are as many places of each profile as requests, and
 /// the pinned requests' own are among them.
 pub(super) fn assign(
     requests: &[Request],
-    places: &[Place],
-    keeping: &dyn Fn(usize, usize) -> Harm,
+    places: &[FoundPlace],
+    keeping: &dyn Fn(usize, usize) -> Disruption,
 ) -> Assignment {
     let mut placements = vec![Placement::new(0, 0); requests.len()];
-    let mut harm = Harm::NONE;
-    let mut free: Vec<Place> = places.to_vec();
-    let cost = |entry, place: &Place| place.standing.map_or(Harm::NONE, |s| keeping(entry, s));
+    let mut disruption = Disruption::NONE;
+    let mut free: Vec<FoundPlace> = places.to_vec();
+    let cost = |entry, place: &FoundPlace| {
+        place
+            .standing
+            .map_or(Disruption::NONE, |s| keeping(entry, s))
+    };
     for (index, request) in requests.iter().enumerate() {
         let Some(at) = request.at else { continue };
-        let its = |place: &Place| place.profile == request.profile && place.placement.start == at;
+        let its =
+            |place: &FoundPlace| place.profile == request.profile && place.placement.start == at;
         if let Some(position) = free.iter().position(its) {
             let place = free.swap_remove(position);
             placements[index] = place.placement;
-            harm = harm + cost(request.entry, &place);
+            disruption = disruption + cost(request.entry, &place);
         }
     }
     free.sort_unstable_by_key(|place| (place.profile, place.placement));
@@ -58,7 +63,7 @@ pub(super) fn assign(
             cost: &cost,
         };
         let (least, choices) = matching.best(counts);
-        harm = harm + least;
+        disruption = disruption + least;
         for (place, entry) in places.iter().zip(choices) {
             // There are as many requests as places.
             if let Some(requests) = waiting.get_mut(&entry) {
@@ -66,44 +71,35 @@ pub(super) fn assign(
             }
         }
     }
-    Assignment { placements, harm }
-}
-
-/// How often each occurs, in the order of first occurrence.
-pub(super) fn count(profiles: impl Iterator<Item = ProfileId>) -> Vec<(ProfileId, u32)> {
-    let mut counts: Vec<(ProfileId, u32)> = Vec::new();
-    for profile in profiles {
-        match counts.iter_mut().find(|(other, _)| *other == profile) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((profile, 1)),
-        }
+    Assignment {
+        placements,
+        disruption,
     }
-    counts
 }
 
 struct Matching<'a, F> {
-    places: &'a [Place],
+    places: &'a [FoundPlace],
     entries: &'a [usize],
     cost: &'a F,
 }
 
-impl<F: Fn(usize, &Place) -> Harm> Matching<'_, F> {
-    /// The entry for each place, and the harm of it all. `counts` says how many requests of each
-    /// entry there are; with equal harm the earlier entry gets the lower place.
-    fn best(&self, counts: Vec<usize>) -> (Harm, Vec<usize>) {
+impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
+    /// The entry for each place, and the total disruption. `counts` says how many requests of each
+    /// entry there are; with equal disruption the earlier entry gets the lower place.
+    fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
         if self.entries.len() == 1 || self.places.iter().all(|place| place.standing.is_none()) {
             let order = self.entries.iter().zip(&counts);
             let order: Vec<usize> = order
                 .flat_map(|(&entry, &count)| std::iter::repeat_n(entry, count))
                 .collect();
             let pairs = order.iter().zip(self.places);
-            let harm = pairs.map(|(&entry, place)| (self.cost)(entry, place)).sum();
-            return (harm, order);
+            let disruption = pairs.map(|(&entry, place)| (self.cost)(entry, place)).sum();
+            return (disruption, order);
         }
         let mut known = BTreeMap::new();
-        let (harm, mut choices) = self.rest(0, counts, &mut known);
+        let (disruption, mut choices) = self.rest(0, counts, &mut known);
         choices.reverse();
-        (harm, choices)
+        (disruption, choices)
     }
 
     /// The best for the places from `depth` on with what is left of each entry; the last place first.
@@ -111,26 +107,26 @@ impl<F: Fn(usize, &Place) -> Harm> Matching<'_, F> {
         &self,
         depth: usize,
         left: Vec<usize>,
-        known: &mut BTreeMap<Vec<usize>, (Harm, Vec<usize>)>,
-    ) -> (Harm, Vec<usize>) {
+        known: &mut BTreeMap<Vec<usize>, (Disruption, Vec<usize>)>,
+    ) -> (Disruption, Vec<usize>) {
         let Some(place) = self.places.get(depth) else {
-            return (Harm::NONE, Vec::new());
+            return (Disruption::NONE, Vec::new());
         };
         if let Some(known) = known.get(&left) {
             return known.clone();
         }
-        let mut best: Option<(Harm, Vec<usize>)> = None;
+        let mut best: Option<(Disruption, Vec<usize>)> = None;
         for (nth, &entry) in self.entries.iter().enumerate() {
             if left[nth] == 0 {
                 continue;
             }
             let mut then = left.clone();
             then[nth] -= 1;
-            let (harm, mut choices) = self.rest(depth + 1, then, known);
-            let harm = harm + (self.cost)(entry, place);
-            if best.as_ref().is_none_or(|(least, _)| harm < *least) {
+            let (disruption, mut choices) = self.rest(depth + 1, then, known);
+            let disruption = disruption + (self.cost)(entry, place);
+            if best.as_ref().is_none_or(|(least, _)| disruption < *least) {
                 choices.push(entry);
-                best = Some((harm, choices));
+                best = Some((disruption, choices));
             }
         }
         let best = best.unwrap_or_default();

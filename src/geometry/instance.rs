@@ -20,7 +20,7 @@ macro_rules! number {
 }
 
 number! {
-    /// What `nvmlDeviceGetGpuInstanceProfileInfo` is asked with (`NVML_GPU_INSTANCE_PROFILE_*`).
+    /// The argument of `nvmlDeviceGetGpuInstanceProfileInfo` (`NVML_GPU_INSTANCE_PROFILE_*`).
     ProfileEnum
 }
 number! {
@@ -50,7 +50,7 @@ pub enum ComputeChoice {
     Slices {
         /// Compute slices.
         count: u32,
-        /// The first of them; `None` where the driver shall choose, in a GPU instance that is empty.
+        /// The first slice; `None` if the driver chooses, in an empty GPU instance.
         at: Option<u32>,
     },
     /// One as it was.
@@ -104,7 +104,7 @@ pub struct ComputeInstanceProfile {
     pub slices: u32,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// How many fit into the GPU instance, as the driver says.
+    /// The number that fits into the GPU instance, by the driver.
     pub most: u32,
     /// Every place it may take, in compute slices; empty where the driver does not tell.
     pub placements: Vec<Placement>,
@@ -125,9 +125,9 @@ pub struct GpuInstanceProfile {
     pub multiprocessors: u32,
     /// Memory in MiB. It differs between driver versions: show it, never match on it.
     pub memory_mib: u64,
-    /// How many fit on an empty GPU, counted from the placements (`instanceCount` is wrong on A30).
+    /// The number that fits on an empty GPU, counted from the placements (`instanceCount` is wrong on A30).
     pub most: u32,
-    /// How many more the driver says would fit now; `None` where it does not tell.
+    /// The number that still fits now, by the driver; `None` if unknown.
     pub free: Option<u32>,
     /// Every place it may take.
     pub placements: Vec<Placement>,

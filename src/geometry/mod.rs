@@ -5,16 +5,17 @@
 //! ([`ProfileId`], the number `nvidia-smi mig -lgip` prints).
 
 mod assignment;
-mod harm;
+mod disruption;
 mod instance;
-mod media;
+mod media_engines;
 mod nearest;
 mod placement;
 mod profile_name;
+mod request;
 mod slice_map;
 mod solver;
 
-pub use harm::Harm;
+pub use disruption::Disruption;
 pub use instance::{
     ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
     GpuInstanceProfile, ProfileEnum, ProfileId,
@@ -22,5 +23,6 @@ pub use instance::{
 pub use nearest::nearest;
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName, ProfileNameError};
+pub use request::Request;
 pub use slice_map::{Segment, SliceMap};
-pub use solver::{Arrangement, Infeasible, Request, Standing, arrange, units};
+pub use solver::{Arrangement, Existing, Infeasible, arrange, units};

@@ -1,13 +1,13 @@
-//! What fits where a request does not.
+//! The nearest requests that fit.
 
 use std::cmp::Reverse;
 
-use super::{GpuInstanceProfile, Placement, ProfileId, Request, assignment, media};
+use super::{GpuInstanceProfile, Placement, ProfileId, Request, media_engines, request};
 
-/// How many of each profile.
+/// The number of each profile.
 type Counts = Vec<(ProfileId, u32)>;
 
-/// How many other layouts are told beside the largest part of the request.
+/// The number of other layouts to offer beside the largest part of the request.
 const OTHERS: usize = 2;
 
 /// The requests nearest to one that does not fit: first as much of it as fits, then other layouts
@@ -17,7 +17,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     if requests.iter().any(|request| request.at.is_some()) {
         return answer;
     }
-    let wanted = assignment::count(requests.iter().map(|request| request.profile));
+    let wanted = request::count(requests.iter().map(|request| request.profile));
     let slices = |counts: &Counts| -> u32 {
         counts
             .iter()
@@ -30,7 +30,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     fitting.retain(|counts| slices(counts) <= most);
     let target = fitting.iter().map(slices).max().unwrap_or(0);
     let part = answer.first().into_iter().flatten();
-    let part = slices(&assignment::count(part.map(|request| request.profile)));
+    let part = slices(&request::count(part.map(|request| request.profile)));
     // Where the part has them all, another layout is no nearer.
     fitting.retain(|counts| slices(counts) == target && target > part);
     // Of equally near ones the one with the fewer instances is the plainer exchange.
@@ -72,7 +72,7 @@ fn largest_part(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option<
 
 /// Some of the requests, which fit.
 struct Part {
-    /// How many, and how much memory they have.
+    /// Their number and memory.
     size: (usize, u64),
     requests: Vec<Request>,
 }
@@ -156,7 +156,7 @@ fn grow(pool: &[&GpuInstanceProfile], fitting: Fitting<'_>, all: &mut Vec<Counts
     }
 }
 
-/// How many instances differ.
+/// The number of instances that differ.
 fn distance(a: &Counts, b: &Counts) -> u32 {
     let of = |counts: &Counts, id| {
         let found = counts.iter().find(|(other, _)| *other == id);
@@ -195,7 +195,7 @@ impl<'a> Fitting<'a> {
         }
         let too_many = self.counts.iter().any(|(p, count)| *count > p.most);
         let names = self.counts.iter().map(|(p, count)| (&p.name, *count));
-        if too_many || !media::suffices(names) {
+        if too_many || !media_engines::suffices(names) {
             return None;
         }
         let places = profile.placements.iter();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Placement {
     /// The first unit.
     pub start: u32,
-    /// How many units.
+    /// The number of units.
     pub size: u32,
 }
 
@@ -26,7 +26,7 @@ impl Placement {
         self.start + self.size
     }
 
-    /// Whether both occupy some unit.
+    /// True if both occupy a common unit.
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.end() && other.start < self.end()
     }

@@ -14,14 +14,14 @@ pub struct ProfileName {
     attributes: Vec<Attribute>,
 }
 
-/// What a profile has more or less than the plain one: `+me`, `+gfx`, `+me.all`, `-me`.
+/// An attribute that a profile has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Attribute {
     less: bool,
     word: String,
 }
 
-/// Why a text is no profile name.
+/// An invalid profile name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("\"{0}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\"")]
 pub struct ProfileNameError(String);
@@ -38,12 +38,12 @@ impl ProfileName {
         self.gigabytes
     }
 
-    /// Whether it says no memory size, and so fits any model.
+    /// True if it has no memory size, and so fits any model.
     pub fn is_short(&self) -> bool {
         self.gigabytes.is_none()
     }
 
-    /// Whether it has that attribute, as it is written: `+me`, `-me`, `+gfx`.
+    /// True if it has that attribute, as it is written: `+me`, `-me`, `+gfx`.
     pub fn has(&self, attribute: &str) -> bool {
         self.attributes.iter().any(|own| {
             let sign = if own.less { '-' } else { '+' };
@@ -52,7 +52,7 @@ impl ProfileName {
         })
     }
 
-    /// Whether it has no attributes: `3g.40gb`, not `1g.10gb+me`.
+    /// True if it has no attributes: `3g.40gb`, not `1g.10gb+me`.
     pub fn is_plain(&self) -> bool {
         self.attributes.is_empty()
     }
@@ -164,7 +164,7 @@ pub struct ComputeName {
 }
 
 impl ComputeName {
-    /// Whether a GPU instance of so many slices offers it: all of them, or few enough to leave room
+    /// True if a GPU instance of so many slices offers it: every slice, or few enough to leave room
     /// for as many again but one (MIG user guide: 1c and 2c in a 3g, no 3c in a 4g, 4c in a 7g).
     pub fn fits(self, slices: u32) -> bool {
         self.slices == slices || self.slices * 2 <= slices + 1

@@ -16,9 +16,9 @@ pub struct SliceMap {
 /// One occupied stretch of a [`SliceMap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it lies.
+    /// Its placement.
     pub placement: Placement,
-    /// What is written into it.
+    /// The text in it.
     pub label: String,
 }
 
@@ -49,12 +49,12 @@ impl SliceMap {
         Self { units, segments }
     }
 
-    /// What lies there, from left to right.
+    /// The segments, from left to right.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Whether nothing lies there.
+    /// True if it has no segments.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }

@@ -1,68 +1,56 @@
-//! Finds places for the instances a profile asks for, beside or instead of what stands.
+//! Finds places for the instances that a profile asks for, beside or instead of existing ones.
 //!
-//! The search is exact: it answers "infeasible" only when no arrangement exists, and what it answers
-//! is the best by DESIGN 5.3's order. It is also small: a GPU has at most 15 instances on 12
-//! placement units. Two levels keep it so: which places are taken by which GPU instance profile, and
-//! then which of the equal requests gets which of these places.
+//! The search is exact: it returns "infeasible" only if no arrangement exists, and otherwise the least
+//! disruptive one. It stays small, since a GPU has at most 15 instances on 12 placement units, and it has two
+//! levels: first the places for each GPU instance profile, then the assignment of equal requests to them.
 
 use std::cmp::Reverse;
 
 use super::assignment::{self, Assignment};
-use super::{GpuInstanceProfile, Harm, Placement, ProfileId, media};
+use super::request::{self, Request};
+use super::{Disruption, GpuInstanceProfile, Placement, ProfileId, media_engines};
 
-/// One GPU instance that is wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Of which profile.
-    pub profile: ProfileId,
-    /// Where, if the user pinned it.
-    pub at: Option<u32>,
-    /// Requests of one entry are interchangeable.
-    pub entry: usize,
-}
-
-/// One GPU instance that is there.
+/// An existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Of which profile.
+pub struct Existing {
+    /// Its profile.
     pub profile: ProfileId,
-    /// Where it lies.
+    /// Its placement.
     pub placement: Placement,
-    /// What destroying it would do.
-    pub harm: Harm,
+    /// The disruption of destroying it.
+    pub disruption: Disruption,
 }
 
-/// A place for every request.
+/// A placement for every request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
-    /// In the order of the requests; of one entry's, rising.
+    /// The placements in the order of the requests; those of one entry rise.
     pub placements: Vec<Placement>,
-    /// What it does to what stands.
-    pub harm: Harm,
+    /// The disruption that it causes.
+    pub disruption: Disruption,
 }
 
-/// No arrangement of the requests exists.
+/// The error when no arrangement of the requests exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Infeasible;
 
-/// The best place for every request.
+/// Returns the best placement for every request.
 ///
-/// A standing instance stays where it is if a request of its profile gets its very place, and is
-/// destroyed otherwise. `keeping(entry, standing)` is what it costs to keep that standing instance
-/// for a request of that entry: its daemon may have to be restarted. Of all arrangements the one
-/// that does the least harm is chosen, then the one that leaves the largest free block, then the
-/// one with the lowest starts (DESIGN 5.3).
+/// An existing instance stays if a request of its profile gets its placement, and is destroyed otherwise.
+/// `keeping(entry, standing)` is the disruption of keeping that instance for a request of that entry: its
+/// daemon may have to restart. Of all arrangements the one
+/// that disrupts least is chosen, then the one that leaves the largest free block, then the
+/// one with the lowest starts.
 ///
-/// # Errors
-/// [`Infeasible`] when no arrangement exists, whatever may be destroyed.
+/// Returns [`Infeasible`] if no arrangement exists, whatever may be destroyed.
 pub fn arrange(
     offered: &[GpuInstanceProfile],
-    standing: &[Standing],
+    standing: &[Existing],
     requests: &[Request],
-    keeping: &dyn Fn(usize, usize) -> Harm,
+    keeping: &dyn Fn(usize, usize) -> Disruption,
 ) -> Result<Arrangement, Infeasible> {
     let profile = |id| offered.iter().find(|profile| profile.id == id);
-    let counts = assignment::count(requests.iter().map(|request| request.profile));
+    let counts = request::count(requests.iter().map(|request| request.profile));
     let wanted: Option<Vec<_>> = counts
         .iter()
         .map(|&(id, count)| profile(id).map(|profile| (profile, count)))
@@ -72,7 +60,7 @@ pub fn arrange(
     let names = wanted
         .iter()
         .map(|(profile, count)| (&profile.name, *count));
-    if wanted.iter().any(too_many) || !media::suffices(names) {
+    if wanted.iter().any(too_many) || !media_engines::suffices(names) {
         return Err(Infeasible);
     }
     let mut search = Search {
@@ -96,7 +84,7 @@ pub fn arrange(
     }
     let free = |request: &&Request| request.at.is_none();
     let free = requests.iter().filter(free).map(|request| request.profile);
-    for (id, count) in assignment::count(free) {
+    for (id, count) in request::count(free) {
         let profile = profile(id).ok_or(Infeasible)?;
         search.items.extend((0..count).map(|_| profile));
     }
@@ -109,13 +97,13 @@ pub fn arrange(
     let lost = pinned
         .iter()
         .enumerate()
-        .map(|(nth, &item)| search.harm_of(item, &pinned[..nth]))
+        .map(|(nth, &item)| search.disruption_of(item, &pinned[..nth]))
         .sum();
     search.descend(0, lost);
     search.best.map(|best| best.arrangement).ok_or(Infeasible)
 }
 
-/// How many placement units these profiles' placements span.
+/// The number of units that the placements of these profiles span.
 pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
     let places = offered.iter().flat_map(|profile| &profile.placements);
     places.map(|place| place.end()).max().unwrap_or(0)
@@ -125,11 +113,11 @@ pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
 type Item = (ProfileId, Placement);
 
 struct Search<'a> {
-    standing: &'a [Standing],
+    standing: &'a [Existing],
     requests: &'a [Request],
-    keeping: &'a dyn Fn(usize, usize) -> Harm,
+    keeping: &'a dyn Fn(usize, usize) -> Disruption,
     units: u32,
-    /// What is to be placed, the pinned ones left out.
+    /// The profiles to place, without the pinned ones.
     items: Vec<&'a GpuInstanceProfile>,
     /// The pinned ones, then those of `items` placed so far.
     chosen: Vec<Item>,
@@ -141,24 +129,24 @@ struct Best {
     arrangement: Arrangement,
 }
 
-/// The rest of DESIGN 5.3's order behind the harm, less is better. The profiles come last so that
+/// The order of arrangements; less is better. The profiles come last so that
 /// the order of requests decides nothing.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    harm: Harm,
+    disruption: Disruption,
     free: Reverse<u32>,
     places: Vec<Placement>,
     profiles: Vec<ProfileId>,
 }
 
 impl Search<'_> {
-    /// Places the items from `depth` on. `lost` is the harm that the chosen ones do by lying on what
+    /// Places the items from `depth` on. `lost` is the disruption that the chosen ones do by lying on what
     /// stands: it only grows.
-    fn descend(&mut self, depth: usize, lost: Harm) {
+    fn descend(&mut self, depth: usize, lost: Disruption) {
         if self
             .best
             .as_ref()
-            .is_some_and(|best| lost > best.score.harm)
+            .is_some_and(|best| lost > best.score.disruption)
         {
             return;
         }
@@ -176,7 +164,7 @@ impl Search<'_> {
                 continue;
             }
             let item = (profile.id, place);
-            let more = self.harm_of(item, &self.chosen);
+            let more = self.disruption_of(item, &self.chosen);
             self.chosen.push(item);
             self.descend(depth + 1, lost + more);
             self.chosen.pop();
@@ -187,9 +175,9 @@ impl Search<'_> {
         self.chosen.iter().any(|(_, other)| other.overlaps(place))
     }
 
-    /// What an item destroys that those before it did not.
-    fn harm_of(&self, item: Item, before: &[Item]) -> Harm {
-        let destroys = |standing: &Standing, (profile, place): Item| {
+    /// The disruption that an item adds to those before it.
+    fn disruption_of(&self, item: Item, before: &[Item]) -> Disruption {
+        let destroys = |standing: &Existing, (profile, place): Item| {
             place.overlaps(standing.placement)
                 && (profile, place) != (standing.profile, standing.placement)
         };
@@ -197,7 +185,7 @@ impl Search<'_> {
             .iter()
             .filter(|standing| destroys(standing, item))
             .filter(|standing| !before.iter().any(|&other| destroys(standing, other)))
-            .map(|standing| standing.harm)
+            .map(|standing| standing.disruption)
             .sum()
     }
 
@@ -208,38 +196,40 @@ impl Search<'_> {
                 .position(|s| (s.profile, s.placement) == (profile, place))
         };
         let stays: Vec<Option<usize>> = self.chosen.iter().map(kept).collect();
-        let gone: Harm = self
+        let gone: Disruption = self
             .standing
             .iter()
             .enumerate()
             .filter(|(index, _)| !stays.contains(&Some(*index)))
-            .map(|(_, standing)| standing.harm)
+            .map(|(_, standing)| standing.disruption)
             .sum();
         if self
             .best
             .as_ref()
-            .is_some_and(|best| gone > best.score.harm)
+            .is_some_and(|best| gone > best.score.disruption)
         {
             return;
         }
-        let places: Vec<assignment::Place> = self
+        let places: Vec<assignment::FoundPlace> = self
             .chosen
             .iter()
             .zip(stays)
-            .map(|(&(profile, placement), standing)| assignment::Place {
+            .map(|(&(profile, placement), standing)| assignment::FoundPlace {
                 profile,
                 placement,
                 standing,
             })
             .collect();
-        let Assignment { placements, harm } =
-            assignment::assign(self.requests, &places, self.keeping);
-        let harm = gone + harm;
+        let Assignment {
+            placements,
+            disruption,
+        } = assignment::assign(self.requests, &places, self.keeping);
+        let disruption = gone + disruption;
         let mut sorted = self.chosen.clone();
         sorted.sort_unstable_by_key(|&(_, place)| place);
         let (profiles, places): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();
         let score = Score {
-            harm,
+            disruption,
             free: Reverse(largest_gap(&places, self.units)),
             places,
             profiles,
@@ -247,7 +237,10 @@ impl Search<'_> {
         if self.best.as_ref().is_none_or(|best| score < best.score) {
             self.best = Some(Best {
                 score,
-                arrangement: Arrangement { placements, harm },
+                arrangement: Arrangement {
+                    placements,
+                    disruption,
+                },
             });
         }
     }
@@ -265,185 +258,4 @@ pub(super) fn largest_gap(places: &[Placement], units: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::geometry::ProfileEnum;
-
-    /// The A100's table (MIG user guide): name, id, how many, size, starts.
-    fn a100() -> Vec<GpuInstanceProfile> {
-        [
-            ("1g.10gb", 19, 7, 1, vec![0, 1, 2, 3, 4, 5, 6]),
-            ("1g.10gb+me", 20, 1, 1, vec![0, 1, 2, 3, 4, 5, 6]),
-            ("1g.20gb", 15, 4, 2, vec![0, 2, 4, 6]),
-            ("2g.20gb", 14, 3, 2, vec![0, 2, 4]),
-            ("3g.40gb", 9, 2, 4, vec![0, 4]),
-            ("4g.40gb", 5, 1, 4, vec![0]),
-            ("7g.80gb", 0, 1, 8, vec![0]),
-        ]
-        .into_iter()
-        .map(|(name, id, most, size, starts)| GpuInstanceProfile {
-            id: ProfileId(id),
-            query: ProfileEnum(0),
-            name: name.parse().unwrap(),
-            slices: 1,
-            multiprocessors: 14,
-            memory_mib: 0,
-            most,
-            free: None,
-            placements: starts
-                .into_iter()
-                .map(|start| Placement::new(start, size))
-                .collect(),
-        })
-        .collect()
-    }
-
-    fn requests(names: &str) -> Vec<Request> {
-        let offered = a100();
-        names
-            .split_whitespace()
-            .map(|word| {
-                let (name, at) = word
-                    .split_once('@')
-                    .map_or((word, None), |(name, at)| (name, Some(at.parse().unwrap())));
-                let name: crate::geometry::ProfileName = name.parse().unwrap();
-                let id = name
-                    .choose(offered.iter().map(|p| (&p.name, p.id)))
-                    .unwrap();
-                Request {
-                    profile: id,
-                    at,
-                    entry: 0,
-                }
-            })
-            .collect()
-    }
-
-    fn keeping_is_free(_: usize, _: usize) -> Harm {
-        Harm::NONE
-    }
-
-    fn on(standing: &[Standing], names: &str) -> Option<(Vec<u32>, Harm)> {
-        let found = arrange(&a100(), standing, &requests(names), &keeping_is_free).ok()?;
-        let starts = found.placements.iter().map(|place| place.start).collect();
-        Some((starts, found.harm))
-    }
-
-    fn starts(names: &str) -> Option<Vec<u32>> {
-        on(&[], names).map(|(starts, _)| starts)
-    }
-
-    fn standing(id: u32, start: u32, size: u32, clients: u32) -> Standing {
-        Standing {
-            profile: ProfileId(id),
-            placement: Placement::new(start, size),
-            harm: Harm {
-                clients,
-                gpu_instances: 1,
-                ..Harm::NONE
-            },
-        }
-    }
-
-    #[test]
-    fn three_g_yields_the_half_that_two_g_needs() {
-        // A 3g at 0 would leave one compute slice too few behind it.
-        assert_eq!(starts("3g 2g 1g 1g"), Some(vec![4, 2, 0, 1]));
-        assert_eq!(starts("1g 1g 2g 3g"), Some(vec![0, 1, 2, 4]));
-    }
-
-    #[test]
-    fn what_cannot_fit_is_infeasible() {
-        for names in [
-            "3g 3g 1g",
-            "4g 4g",
-            "7g 1g",
-            "1g+me 1g+me",
-            "2g 2g 2g 2g",
-            "3g 2g 2g 1g",
-            "4g@4",
-        ] {
-            assert_eq!(starts(names), None, "{names}");
-        }
-    }
-
-    #[test]
-    fn a_pinned_placement_is_kept_to() {
-        assert_eq!(starts("1g@6 1g"), Some(vec![6, 0]));
-        assert_eq!(starts("2g@1"), None);
-    }
-
-    #[test]
-    fn the_largest_free_block_is_left() {
-        assert_eq!(starts("1g"), Some(vec![0]));
-        // Beside 4-5, a 1g at 0 leaves 3 units in a row, at 3 it leaves 0-2, at 6 it leaves 0-3.
-        assert_eq!(starts("2g@4 1g"), Some(vec![4, 6]));
-    }
-
-    #[test]
-    fn what_stands_is_kept_where_it_can_be() {
-        let halves = [standing(9, 0, 4, 0), standing(9, 4, 4, 0)];
-        let harm = |gpu_instances, clients| Harm {
-            clients,
-            gpu_instances,
-            ..Harm::NONE
-        };
-        assert_eq!(on(&halves[1..], "3g 3g"), Some((vec![0, 4], harm(0, 0))));
-        assert_eq!(on(&halves[1..], "1g 3g"), Some((vec![0, 4], harm(0, 0))));
-        assert_eq!(
-            on(&halves, "3g 2g 1g 1g"),
-            Some((vec![4, 2, 0, 1], harm(1, 0)))
-        );
-        // Whoever computes at 0 is in the way whatever is done.
-        let busy = [standing(9, 0, 4, 2), halves[1]];
-        assert_eq!(
-            on(&busy, "3g 2g 1g 1g"),
-            Some((vec![4, 2, 0, 1], harm(1, 2)))
-        );
-        // One of two equal ones has to go: the idle one.
-        assert_eq!(on(&busy, "3g"), Some((vec![0], harm(1, 0))));
-        assert_eq!(on(&halves, ""), Some((vec![], harm(2, 0))));
-    }
-
-    #[test]
-    fn a_request_gets_the_standing_instance_that_suits_it() {
-        let halves = [standing(9, 0, 4, 0), standing(9, 4, 4, 0)];
-        let mut wanted = requests("3g 3g");
-        wanted[1].entry = 1;
-        // The first entry's daemon runs at 4, the second's at 0.
-        let keeping = |entry: usize, standing: usize| Harm {
-            daemons: u32::from(entry == standing),
-            ..Harm::NONE
-        };
-        let found = arrange(&a100(), &halves, &wanted, &keeping).unwrap();
-        assert_eq!(
-            found.placements,
-            [Placement::new(4, 4), Placement::new(0, 4)]
-        );
-        assert_eq!(found.harm, Harm::NONE);
-        let pinned = [
-            Request {
-                at: Some(0),
-                ..wanted[0].clone()
-            },
-            wanted[1].clone(),
-        ];
-        let found = arrange(&a100(), &halves, &pinned, &keeping).unwrap();
-        assert_eq!(found.harm.daemons, 2);
-    }
-
-    #[test]
-    fn the_order_of_requests_never_decides_feasibility() {
-        let names = ["1g", "1g+me", "1g.20gb", "2g", "3g", "4g", "7g"];
-        for a in names {
-            for b in names {
-                for c in names {
-                    let forward = starts(&format!("{a} {b} {c}")).is_some();
-                    for order in [[a, c, b], [b, a, c], [b, c, a], [c, a, b], [c, b, a]] {
-                        assert_eq!(starts(&order.join(" ")).is_some(), forward, "{order:?}");
-                    }
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ mod remarks;
 mod served;
 mod snapshot;
 mod stray;
+mod unaccounted;
 mod unmanaged;
 mod variable;
 

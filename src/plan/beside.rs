@@ -1,10 +1,10 @@
-//! Daemons of others on a device that is to be served. They are never touched, and in nobody's way.
+//! Unmanaged daemons on a device. They are never touched, and are no obstacle.
 
 use crate::host::{Pid, user_name};
 use crate::node::{MpsProgram, Node, Variable};
 use crate::state::RunDir;
 
-/// A foreign daemon that serves a device already.
+/// An unmanaged daemon that serves a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
     /// Its process id.
@@ -16,9 +16,9 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Those on the device with that UUID. One in our own directory is taken over, and not beside ours.
-    pub(super) fn all(node: &Node, home: &RunDir, uuid: &str) -> Vec<Self> {
-        let pipe = home.pipe_dir(uuid).display().to_string();
+    /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
+    pub(super) fn all(node: &Node, run_dir: &RunDir, uuid: &str) -> Vec<Self> {
+        let pipe = run_dir.pipe_dir(uuid).display().to_string();
         let foreign = node.unmanaged.iter().filter(|foreign| {
             foreign.program == MpsProgram::Control
                 && foreign.devices.iter().any(|device| device == uuid)
@@ -34,7 +34,7 @@ impl Beside {
     }
 }
 
-/// Why a device of which there is no record gets a daemon.
+/// The reason to start a daemon for a device without a record.
 pub(super) fn because(beside: &[Beside]) -> String {
     let pids: Vec<String> = beside.iter().map(|daemon| daemon.pid.to_string()).collect();
     match pids.as_slice() {

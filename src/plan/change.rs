@@ -7,48 +7,53 @@ use crate::settings::{LimitAnswer, Settings};
 
 const KEYS: [&str; 4] = Assignment::KEYS;
 
-/// Settings of a daemon that are changed while it runs. Nobody is disturbed: programs that start
-/// afterwards get the new ones.
+/// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
     /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
-    /// What the daemon's settings are then, all of them.
+    /// All settings of the daemon afterwards.
     pub settings: Settings,
-    /// What of them is new.
+    /// The settings that change.
     pub changes: Vec<Change>,
     /// The keys whose values come from `mig-mps set` and not from a profile.
     pub by_hand: Vec<String>,
-    /// Its clients: they keep what they started with.
+    /// Its clients, which keep their old settings.
     pub keep: Vec<ClientOf>,
 }
 
-/// One setting that is to be another one.
+/// A setting with its present and its wanted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its key in a profile.
     pub key: &'static str,
-    /// What it is, in words.
+    /// The present value.
     pub is: String,
-    /// What it shall be.
-    pub shall: String,
+    /// The wanted value.
+    pub wanted: String,
+}
+
+impl Change {
+    fn of(key: &'static str, is: String, wanted: String) -> Self {
+        Self { key, is, wanted }
+    }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, not {}", self.key, self.is, self.shall)
+        write!(f, "{} is {}, not {}", self.key, self.is, self.wanted)
     }
 }
 
-/// Several changes, as one reason.
+/// Joins changes into one reason.
 pub(super) fn in_words(changes: &[Change]) -> String {
     let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
     changes.join("; ")
 }
 
-/// The clients that keep what they started with; MPS itself is told nothing of `max-clients`.
+/// The clients that keep their old settings; none for `max-clients`, which MPS does not know.
 pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
     if changes.iter().all(|change| change.key == KEYS[3]) {
         return Vec::new();
@@ -56,75 +61,77 @@ pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
     ClientOf::all(served)
 }
 
-/// What of a daemon's settings is not as it shall be and can be changed while it runs; be it by what is recorded, or by
-/// what the daemon itself says.
-pub(super) fn changes(served: &Served, shall: &Settings) -> Vec<Change> {
-    let record = &served.record;
-    let has = &record.settings;
-    let answered = served.answered.as_ref();
-    let said = |value: String, key: &str| {
-        if record.by_hand.iter().any(|other| other == key) {
-            format!("{value} (set by hand)")
-        } else {
-            value
-        }
-    };
-    let mut changes = Vec::new();
-    let mut add = |key: &'static str, is: String, shall: String| {
-        let is = said(is, key);
-        changes.push(Change { key, is, shall });
-    };
-    let percentage = shall.active_thread_percentage;
-    if has.active_thread_percentage != percentage {
-        add(
-            KEYS[0],
-            has.active_thread_percentage.to_string(),
-            percentage.to_string(),
-        );
-    } else if let Some(answered) = answered.map(|answered| answered.percentage)
-        && percentage.differs_from(answered)
-    {
-        add(KEYS[0], in_the_daemon(answered), percentage.to_string());
-    }
-    if has.pinned_memory_limit != shall.pinned_memory_limit {
-        add(
-            KEYS[1],
-            or_none(has.pinned_memory_limit),
-            or_none(shall.pinned_memory_limit),
-        );
-    } else if let Some(answered) = answered.map(|answered| answered.pinned_memory_limit)
-        && LimitAnswer::differs(answered, shall.pinned_memory_limit)
-    {
-        let is = in_the_daemon(or_none(answered));
-        add(KEYS[1], is, or_none(shall.pinned_memory_limit));
-    }
-    if has.client_priority != shall.client_priority {
-        add(
-            KEYS[2],
-            has.client_priority.to_string(),
-            shall.client_priority.to_string(),
-        );
-    } else if let Some(answered) = answered.and_then(|answered| answered.client_priority)
-        && answered != shall.client_priority
-    {
-        let is = in_the_daemon(answered);
-        add(KEYS[2], is, shall.client_priority.to_string());
-    }
-    if has.max_clients != shall.max_clients {
-        add(
-            KEYS[3],
-            or_none(has.max_clients),
-            or_none(shall.max_clients),
-        );
-    }
+/// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
+/// those that the daemon itself reports.
+pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<Change> {
+    let changes = [
+        percentage(served, wanted),
+        memory_limit(served, wanted),
+        priority(served, wanted),
+        max_clients(served, wanted),
+    ];
+    let by_hand = &served.record.by_hand;
     changes
+        .into_iter()
+        .flatten()
+        .map(|mut change| {
+            if by_hand.iter().any(|key| key == change.key) {
+                change.is.push_str(" (set by hand)");
+            }
+            change
+        })
+        .collect()
 }
 
-/// What of a daemon's settings is not as it shall be and takes another daemon.
-pub(super) fn needs_restart(served: &Served, shall: &Settings) -> Option<String> {
+fn percentage(served: &Served, wanted: &Settings) -> Option<Change> {
+    let has = served.record.settings.active_thread_percentage;
+    let wanted = wanted.active_thread_percentage;
+    let is = if has == wanted {
+        let answered = served.answered.as_ref()?.percentage;
+        in_the_daemon(Some(answered).filter(|&answered| wanted.differs_from(answered))?)
+    } else {
+        has.to_string()
+    };
+    Some(Change::of(KEYS[0], is, wanted.to_string()))
+}
+
+fn memory_limit(served: &Served, wanted: &Settings) -> Option<Change> {
+    let has = served.record.settings.pinned_memory_limit;
+    let wanted = wanted.pinned_memory_limit;
+    let is = if has == wanted {
+        let answered = served.answered.as_ref()?.pinned_memory_limit;
+        if !LimitAnswer::differs(answered, wanted) {
+            return None;
+        }
+        in_the_daemon(or_none(answered))
+    } else {
+        or_none(has)
+    };
+    Some(Change::of(KEYS[1], is, or_none(wanted)))
+}
+
+fn priority(served: &Served, wanted: &Settings) -> Option<Change> {
+    let has = served.record.settings.client_priority;
+    let wanted = wanted.client_priority;
+    let is = if has == wanted {
+        let answered = served.answered.as_ref()?.client_priority;
+        in_the_daemon(answered.filter(|&answered| answered != wanted)?)
+    } else {
+        has.to_string()
+    };
+    Some(Change::of(KEYS[2], is, wanted.to_string()))
+}
+
+fn max_clients(served: &Served, wanted: &Settings) -> Option<Change> {
+    let (has, wanted) = (served.record.settings.max_clients, wanted.max_clients);
+    (has != wanted).then(|| Change::of(KEYS[3], or_none(has), or_none(wanted)))
+}
+
+/// Returns a setting that differs from the wanted one and needs a restart, in words.
+pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
     let has = &served.record.settings;
-    let differ = |key: &str, is: String, shall: String| {
-        (is != shall).then(|| format!("{key} is {is}, not {shall}"))
+    let differ = |key: &str, is: String, wanted: String| {
+        (is != wanted).then(|| format!("{key} is {is}, not {wanted}"))
     };
     let cpus = |settings: &Settings| {
         let cpus = settings.cpus.as_ref();
@@ -138,12 +145,12 @@ pub(super) fn needs_restart(served: &Served, shall: &Settings) -> Option<String>
         let mode = settings.compute_mode;
         mode.map_or_else(|| "as it was".to_owned(), |mode| mode.to_string())
     };
-    differ("cpus", cpus(has), cpus(shall))
-        .or_else(|| differ("nofile", nofile(has), nofile(shall)))
-        .or_else(|| differ("compute-mode", mode(has), mode(shall)))
+    differ("cpus", cpus(has), cpus(wanted))
+        .or_else(|| differ("nofile", nofile(has), nofile(wanted)))
+        .or_else(|| differ("compute-mode", mode(has), mode(wanted)))
 }
 
-/// What somebody else has told the daemon.
+/// Marks a value that somebody else has set in the daemon.
 fn in_the_daemon(value: impl fmt::Display) -> String {
     format!("{value} in the daemon")
 }

@@ -1,23 +1,23 @@
 //! Which compute instances of a GPU instance stay, and which are made.
 
-use super::standing::Standing;
-use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Harm, Placement};
+use super::instance_use::InstanceUse;
+use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Disruption, Placement};
 
-/// What becomes of the compute instances of a GPU instance that is kept.
+/// The changes to the compute instances of a GPU instance that stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ComputeLayout {
-    /// Which of the standing ones stay, and the number each has among those that will be there.
+    /// The existing ones that stay, and the position of each afterwards.
     pub(super) kept: Vec<(usize, usize)>,
-    /// Which of them go.
+    /// The existing ones that are destroyed.
     pub(super) destroyed: Vec<usize>,
-    /// What is made, in this order.
+    /// The new ones, in order.
     pub(super) created: Vec<ComputeChoice>,
-    /// What that does to what runs.
-    pub(super) harm: Harm,
+    /// The disruption that this causes.
+    pub(super) disruption: Disruption,
 }
 
-/// What is made in a GPU instance that is new: the large ones first, so that the driver finds a
-/// place for each.
+/// The compute instances of a new GPU instance: large ones first, so that the driver finds a place for
+/// each.
 pub(super) fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
     let mut sizes = wanted.to_vec();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -30,15 +30,15 @@ pub(super) fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
     }
 }
 
-/// The least harmful way to the compute instances wanted: their slices, or the one with all the
-/// SMs, `full`, where `wanted` is empty.
+/// Returns the least disruptive way to the wanted compute instances: their slices, or the one with all
+/// SMs, `full`, if `wanted` is empty.
 ///
 /// `staying(part, nth)` tells what happens to the daemon of a standing one that becomes the nth.
 pub(super) fn layout(
-    standing: &Standing<'_>,
+    standing: &InstanceUse<'_>,
     wanted: &[u32],
     full: u32,
-    staying: &dyn Fn(usize, usize) -> Harm,
+    staying: &dyn Fn(usize, usize) -> Disruption,
 ) -> ComputeLayout {
     let count = standing.parts.len();
     let subsets = 0_u32..1 << count.min(16);
@@ -46,16 +46,18 @@ pub(super) fn layout(
         let kept: Vec<usize> = (0..count).filter(|nth| subset & 1 << nth != 0).collect();
         keeping(standing, &kept, wanted, full, staying)
     });
-    // Destroying all of them is always possible.
-    layouts.min_by_key(|layout| layout.harm).unwrap_or_default()
+    // It is always possible to destroy every one.
+    layouts
+        .min_by_key(|layout| layout.disruption)
+        .unwrap_or_default()
 }
 
 fn keeping(
-    standing: &Standing<'_>,
+    standing: &InstanceUse<'_>,
     kept: &[usize],
     wanted: &[u32],
     full: u32,
-    staying: &dyn Fn(usize, usize) -> Harm,
+    staying: &dyn Fn(usize, usize) -> Disruption,
 ) -> Option<ComputeLayout> {
     let parts = &standing.parts;
     let created = if wanted.is_empty() {
@@ -97,13 +99,13 @@ fn keeping(
     let destroyed: Vec<usize> = (0..parts.len())
         .filter(|nth| !kept.iter().any(|(kept, _)| kept == nth))
         .collect();
-    let gone: Harm = destroyed.iter().map(|&nth| parts[nth].harm).sum();
-    let changed: Harm = kept.iter().map(|&(part, nth)| staying(part, nth)).sum();
+    let gone: Disruption = destroyed.iter().map(|&nth| parts[nth].disruption).sum();
+    let changed: Disruption = kept.iter().map(|&(part, nth)| staying(part, nth)).sum();
     Some(ComputeLayout {
         kept,
         destroyed,
         created,
-        harm: gone + changed,
+        disruption: gone + changed,
     })
 }
 

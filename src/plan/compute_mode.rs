@@ -1,65 +1,50 @@
-//! What daemons' starts and ends make of the compute mode of a whole GPU.
+//! Changes of a whole GPU's compute mode by daemons that start and stop.
 
-use super::{Action, Place, Plan, Start, Step};
+use super::action::{Action, Place, Start, Step};
+use super::gpu_plan::{ModeChange, Plan};
 use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::state::RunDir;
 
-/// Another compute mode, by NVML's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModeChange {
-    /// What it is; `None` where it was not told, as in MIG mode.
-    pub is: Option<u32>,
-    /// What it is then.
-    pub shall: u32,
-}
-
-impl ModeChange {
-    /// Whether a daemon's start sets it; else a daemon's end gives it back.
-    pub fn is_for_a_daemon(self) -> bool {
-        self.shall == EXCLUSIVE_PROCESS
-    }
-}
-
 impl Plan {
-    /// Says of each GPU what becomes of its compute mode once all steps are done.
-    pub(super) fn with_compute_modes(mut self, node: &Node, home: &RunDir) -> Self {
+    /// Adds to each GPU the change of its compute mode.
+    pub(super) fn with_compute_modes(mut self, node: &Node, run_dir: &RunDir) -> Self {
         for plan in &mut self.gpus {
             let mut gpus = node.gpus.iter();
             let gpu = gpus.find(|gpu| gpu.uuid == plan.uuid);
-            plan.compute_mode = gpu.and_then(|gpu| change(node, home, gpu, &plan.steps));
+            plan.compute_mode = gpu.and_then(|gpu| change(node, run_dir, gpu, &plan.steps));
         }
         self
     }
 }
 
-fn change(node: &Node, home: &RunDir, gpu: &Gpu, steps: &[Step]) -> Option<ModeChange> {
+fn change(node: &Node, run_dir: &RunDir, gpu: &Gpu, steps: &[Step]) -> Option<ModeChange> {
     let start = |step: &Step| match &step.action {
         Action::Start(start) if start.place == Place::Whole => Some(wants_exclusive(start)),
         _ => None,
     };
     let ends = |step: &Step| matches!(&step.action, Action::Stop(stop) if stop.uuid == gpu.uuid);
-    let is = gpu.compute_mode;
-    let shall = match steps.iter().find_map(start) {
+    let from = gpu.compute_mode;
+    let to = match steps.iter().find_map(start) {
         Some(true) => EXCLUSIVE_PROCESS,
         None if !steps.iter().any(ends) => return None,
-        // What somebody else has set since then stays.
-        Some(false) | None if is != Some(EXCLUSIVE_PROCESS) => return None,
-        Some(false) | None => before(node, home, gpu)?,
+        // A mode that somebody else has set since then stays.
+        Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
+        Some(false) | None => before(node, run_dir, gpu)?,
     };
-    (is != Some(shall)).then_some(ModeChange { is, shall })
+    (from != Some(to)).then_some(ModeChange { from, to })
 }
 
 fn wants_exclusive(start: &Start) -> bool {
     start.settings.compute_mode.is_some()
 }
 
-/// The compute mode that a daemon of this boot has found, if it was given another.
-fn before(node: &Node, home: &RunDir, gpu: &Gpu) -> Option<u32> {
+/// The compute mode from before a daemon of this boot changed it.
+fn before(node: &Node, run_dir: &RunDir, gpu: &Gpu) -> Option<u32> {
     let mut served = node.served.iter();
     let served = served.find(|served| {
         let record = &served.record;
-        record.uuid == gpu.uuid && record.boot_id == node.boot_id && served.run_dir == *home
+        record.uuid == gpu.uuid && record.boot_id == node.boot_id && served.run_dir == *run_dir
     });
     served?.record.compute_mode_before
 }

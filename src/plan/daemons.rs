@@ -1,7 +1,7 @@
-//! Which daemons must start and end on a GPU, given which devices it shall have.
+//! The daemons that must start and stop on a GPU to serve its wanted devices.
 
-use super::slot::{Slot, Terms};
-use super::standing::{concerns_us, is_unknowable};
+use super::instance_use::{concerns_us, is_unknowable};
+use super::slot::{DaemonSpec, Slot};
 use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
 };
@@ -11,12 +11,12 @@ use crate::profile::NameTemplate;
 use crate::settings::{Server, Settings};
 use crate::state::RunDir;
 
-/// What must happen to the daemons of one GPU.
+/// The steps for the daemons of one GPU.
 #[derive(Default)]
 pub(super) struct Daemons {
     pub(super) stops: Vec<Step>,
     pub(super) sets: Vec<Step>,
-    /// Servers of daemons that go on running.
+    /// Servers of running daemons.
     pub(super) servers: Vec<Step>,
     /// From left to right.
     pub(super) starts: Vec<(Place, Step)>,
@@ -24,19 +24,19 @@ pub(super) struct Daemons {
 }
 
 impl Daemons {
-    /// Ends and starts that bring a GPU's daemons to its slots, which have their names.
-    pub(super) fn of(node: &Node, home: &RunDir, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
+    /// Plans the daemons of a GPU's slots, which have their names.
+    pub(super) fn of(node: &Node, run_dir: &RunDir, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
         let mut daemons = Self::default();
         let mut kept: Vec<&Served> = Vec::new();
         for slot in slots {
             kept.extend(slot.served);
-            daemons.serve(node, home, slot);
+            daemons.serve(node, run_dir, slot);
         }
         daemons.starts.sort_by_key(|(place, _)| *place);
         let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
         for served in node.served.iter().filter(theirs) {
             let stays = kept.iter().any(|kept| std::ptr::eq(*kept, served));
-            if stays || !concerns_us(served, home) {
+            if stays || !concerns_us(served, run_dir) {
                 continue;
             }
             let because = if served.device_is_there {
@@ -44,18 +44,18 @@ impl Daemons {
             } else {
                 "its device is gone"
             };
-            daemons.stop(home, served, because.to_owned());
+            daemons.stop(run_dir, served, because.to_owned());
         }
         daemons
     }
 
-    /// Brings one device's daemon to what its slot says.
-    fn serve(&mut self, node: &Node, home: &RunDir, slot: &Slot<'_>) {
-        let beside = slot.device.map(|uuid| Beside::all(node, home, uuid));
+    /// Plans the daemon of one slot.
+    fn serve(&mut self, node: &Node, run_dir: &RunDir, slot: &Slot<'_>) {
+        let beside = slot.device.map(|uuid| Beside::all(node, run_dir, uuid));
         let beside = beside.unwrap_or_default();
         let because = match slot.served {
             None => beside::because(&beside),
-            Some(served) if served.run_dir != *home => {
+            Some(served) if served.run_dir != *run_dir => {
                 self.obstacles.push(elsewhere(served));
                 return;
             }
@@ -66,7 +66,7 @@ impl Daemons {
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, slot) {
-                    self.stop(home, served, because.clone());
+                    self.stop(run_dir, served, because.clone());
                 }
                 because
             }
@@ -86,9 +86,9 @@ impl Daemons {
         self.starts.push((slot.place, step));
     }
 
-    /// Changes what can be changed while the daemon runs.
+    /// Plans the settings that can change while the daemon runs.
     fn set(&mut self, slot: &Slot<'_>, served: &Served) {
-        let changes = terms(slot).changes(served);
+        let changes = spec(slot).changes(served);
         if changes.is_empty() {
             return;
         }
@@ -107,7 +107,7 @@ impl Daemons {
         });
     }
 
-    /// Starts an eager server that has ended. Whoever waits for one gets it from the daemon.
+    /// Plans to start an eager server that has exited. A waiting client gets one from the daemon.
     fn start_server(&mut self, slot: &Slot<'_>, served: &Served) {
         let is_wanted = slot.settings.server == Server::Eager && served.has_lost_its_server();
         let is_used = !served.clients.is_empty() || !served.waiting.is_empty();
@@ -125,8 +125,8 @@ impl Daemons {
         });
     }
 
-    fn stop(&mut self, home: &RunDir, served: &Served, because: String) {
-        if served.run_dir == *home {
+    fn stop(&mut self, run_dir: &RunDir, served: &Served, because: String) {
+        if served.run_dir == *run_dir {
             self.stops.push(Step {
                 action: Action::Stop(Stop::of(served)),
                 because,
@@ -138,7 +138,7 @@ impl Daemons {
 }
 
 impl Stop {
-    /// Ends a device's daemon if it is idle.
+    /// Stops a device's daemon if it is idle.
     pub(super) fn of(served: &Served) -> Self {
         Self {
             name: served.record.name.clone(),
@@ -152,22 +152,22 @@ impl Stop {
     }
 }
 
-/// How a daemon is made to end.
+/// The means to stop a daemon.
 fn means(served: &Served) -> Means {
     match served.life {
         Life::Hung => Means::Heal,
         // No session reaches it.
         Life::Orphan | Life::NoAnswer => Means::Signals,
-        // What answers in a user's directory is the user's.
+        // A user's daemon may answer anything.
         _ if served.is_a_users() => Means::Signals,
         _ => Means::Session,
     }
 }
 
-/// Why a daemon that hangs is given another server.
+/// The reason to restart the server of a hung daemon.
 pub(super) const HUNG: &str = "it hangs: every new client waits for ever";
 
-/// Why the daemon that serves a slot has to be started, or started again.
+/// The reason to start or restart the daemon of a slot.
 fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
     match served.life {
         Life::Dead => return Some("its daemon has died".to_owned()),
@@ -189,11 +189,11 @@ fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
 }
 
 fn difference(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    terms(slot).difference(served)
+    spec(slot).difference(served)
 }
 
-fn terms<'a>(slot: &'a Slot<'_>) -> Terms<'a> {
-    Terms {
+fn spec<'a>(slot: &'a Slot<'_>) -> DaemonSpec<'a> {
+    DaemonSpec {
         gpu: slot.gpu,
         // The name was given: another one of the same template will not do.
         template: NameTemplate(&slot.name),
@@ -231,9 +231,9 @@ pub(super) fn elsewhere(served: &Served) -> Obstacle {
 }
 
 /// A record that cannot be read may be that of a daemon that lives.
-pub(super) fn unreadable(node: &Node, home: &RunDir) -> Option<Obstacle> {
+pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let mut unreadable = node.unreadable.iter();
-    let (_, problem) = unreadable.find(|(run_dir, _)| run_dir == home)?;
+    let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
     Some(Obstacle {
         what: format!("{problem}: whether a daemon lives there cannot be told"),
         hint: "mig-mps up with its profile takes a living daemon over and writes the record anew"
@@ -261,7 +261,7 @@ pub(super) fn hangs(served: &Served) -> Obstacle {
     }
 }
 
-/// Whether a daemon has clients cannot be told: it is not touched.
+/// The obstacle of a daemon with unknown clients: it is not touched.
 pub(super) fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
     let (why, hint) = match served.life {

@@ -1,14 +1,13 @@
 use super::daemons::{HUNG, unreadable};
-use super::{Action, ClientOf, GpuPlan, Obstacle, Plan, Refusal, Step, Stop, mode};
-use super::{standing, strays};
+use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
+use super::{instance_use, strays};
 use crate::geometry::SliceMap;
-use crate::host::user_name;
 use crate::mps::{Means, Patience};
-use crate::node::{Client, Gpu, Life, Node, Served};
+use crate::node::{Device, Gpu, Life, Node, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::state::{Created, RunDir};
 
-/// What shall be taken down, and how.
+/// A request to take devices down.
 #[derive(Clone, Debug)]
 pub struct Down {
     /// The names of the devices; empty for all.
@@ -22,18 +21,21 @@ pub struct Down {
     pub disable_mig: bool,
 }
 
-/// What takes devices down.
+/// Plans to take devices down.
 ///
 /// # Errors
-/// A [`Refusal`]: [`Refusal::InUse`] where there are clients and `force` is not given.
-pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
+/// [`Refusal::InUse`] if there are clients and `force` is not given.
+pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
-    if let Some(obstacle) = unreadable(node, home) {
+    if let Some(obstacle) = unreadable(node, run_dir) {
         return Err(obstacle.into());
     }
-    let ours = node.served.iter().filter(|served| served.run_dir == *home);
+    let ours = node
+        .served
+        .iter()
+        .filter(|served| served.run_dir == *run_dir);
     for served in ours.filter(|served| selected(&served.record.name)) {
         let mut stop = Stop::of(served);
         if let Some(seconds) = wanted.force
@@ -51,12 +53,10 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
             Life::Dead => "its daemon is gone already",
             _ => "asked for",
         };
-        gpu_plan(node, &mut plan, &served.record.key.gpu)
-            .steps
-            .push(Step {
-                action: Action::Stop(stop),
-                because: because.to_owned(),
-            });
+        plan.of_gpu(node, &served.record.key.gpu).steps.push(Step {
+            action: Action::Stop(stop),
+            because: because.to_owned(),
+        });
     }
     strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
@@ -65,7 +65,7 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         for gpu in &node.gpus {
             destroy(
                 node,
-                home,
+                run_dir,
                 gpu,
                 (wanted.devices.is_empty(), &selected),
                 &mut plan,
@@ -78,38 +78,12 @@ pub fn down(node: &Node, home: &RunDir, wanted: &Down) -> Result<Plan, Refusal> 
         }
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan.with_compute_modes(node, home))
-}
-
-/// The plan of one GPU, made when it is first needed. A record may name a GPU that is gone.
-pub(super) fn gpu_plan<'a>(node: &Node, plan: &'a mut Plan, uuid: &str) -> &'a mut GpuPlan {
-    let position = plan.gpus.iter().position(|gpu| gpu.uuid == uuid);
-    let position = position.unwrap_or_else(|| {
-        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == uuid);
-        let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
-        plan.gpus.push(GpuPlan {
-            index: gpu.map_or(u32::MAX, |gpu| gpu.index),
-            uuid: uuid.to_owned(),
-            product: gpu.map_or_else(
-                || "a GPU that is gone".to_owned(),
-                |gpu| gpu.product.clone(),
-            ),
-            before: map.clone(),
-            after: map,
-            steps: Vec::new(),
-            to_be_continued: false,
-            obstacles: Vec::new(),
-            due: None,
-            compute_mode: None,
-        });
-        plan.gpus.len() - 1
-    });
-    &mut plan.gpus[position]
+    Ok(plan.with_compute_modes(node, run_dir))
 }
 
 fn destroy(
     node: &Node,
-    home: &RunDir,
+    run_dir: &RunDir,
     gpu: &Gpu,
     (everything, selected): (bool, &impl Fn(&str) -> bool),
     plan: &mut Plan,
@@ -117,16 +91,7 @@ fn destroy(
     let mut steps = Vec::new();
     let mut staying = Vec::new();
     for instance in &gpu.instances {
-        let devices: Vec<_> = gpu
-            .devices()
-            .into_iter()
-            .filter(|device| {
-                device
-                    .part
-                    .as_ref()
-                    .is_some_and(|part| part.gpu_instance == instance.id)
-            })
-            .collect();
+        let devices = devices_in(gpu, instance);
         // A GPU instance without devices is meant only where everything is.
         let chosen = (everything || !devices.is_empty())
             && devices.iter().all(|device| selected(&node.name_of(device)));
@@ -141,7 +106,7 @@ fn destroy(
                 stays = true;
                 continue;
             }
-            check_idle(node, home, gpu, &compute.uuid)?;
+            check_idle(node, run_dir, gpu, &compute.uuid)?;
             steps.push(Step {
                 action: Action::DestroyComputeInstance {
                     instance: instance.placement,
@@ -165,14 +130,23 @@ fn destroy(
     }
     if !steps.is_empty() {
         let after = SliceMap::new(gpu.units(), gpu.segments_of(&staying));
-        let gpu_plan = gpu_plan(node, plan, &gpu.uuid);
+        let gpu_plan = plan.of_gpu(node, &gpu.uuid);
         gpu_plan.steps.extend(steps);
         gpu_plan.after = after;
     }
     Ok(())
 }
 
-/// Whether mig-mps made this GPU instance, or that compute instance in it.
+fn devices_in(gpu: &Gpu, instance: &GpuInstanceReading) -> Vec<Device> {
+    let mut devices = gpu.devices();
+    devices.retain(|device| {
+        let part = device.part.as_ref();
+        part.is_some_and(|part| part.gpu_instance == instance.id)
+    });
+    devices
+}
+
+/// True if mig-mps made this GPU instance, or that compute instance in it.
 fn made(
     node: &Node,
     gpu: &Gpu,
@@ -187,11 +161,11 @@ fn made(
     })
 }
 
-/// Somebody else's daemon, or a program that computes outside MPS, holds the instance: the driver
-/// would refuse half-way.
-fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
+/// Checks that no daemon of another run directory and no program outside MPS uses the instance: the driver would
+/// refuse half-way.
+fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
     let on_it = |served: &&Served| served.record.uuid == uuid && served.is_alive();
-    let foreign = |served: &&Served| on_it(served) && served.run_dir != *home;
+    let foreign = |served: &&Served| on_it(served) && served.run_dir != *run_dir;
     if let Some(served) = node.served.iter().find(foreign) {
         return Err(Refusal::InTheWay(Obstacle {
             what: format!(
@@ -202,7 +176,7 @@ fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), R
             hint: "have its owner take it down first, or leave --destroy-mig out".to_owned(),
         }));
     }
-    let strangers = standing::strangers(node, uuid);
+    let strangers = node.unaccounted_for(uuid);
     if strangers.is_empty() {
         return Ok(());
     }
@@ -210,19 +184,19 @@ fn check_idle(node: &Node, home: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), R
         what: format!(
             "GPU {}: {uuid} computes outside MPS for pid {}",
             gpu.index,
-            standing::list(&strangers)
+            instance_use::list(&strangers)
         ),
         hint: "let them end first, or leave --destroy-mig out".to_owned(),
     }))
 }
 
-/// Switches the MIG mode off that mig-mps switched on, if nothing is left to lose.
+/// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.
 fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     let is_ours = node.switched_on.contains(&gpu.uuid);
     if !is_ours || !gpu.mig.is_some_and(|mode| mode.current || mode.pending) {
         return;
     }
-    let gpu_plan = gpu_plan(node, plan, &gpu.uuid);
+    let gpu_plan = plan.of_gpu(node, &gpu.uuid);
     if gpu_plan.after.is_empty() {
         gpu_plan.steps.push(Step {
             action: Action::SwitchMig { on: false },
@@ -231,26 +205,5 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
         gpu_plan.due = mode::due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
-    }
-}
-
-impl ClientOf {
-    /// Every client of a device.
-    pub(super) fn all(served: &Served) -> Vec<Self> {
-        served
-            .clients
-            .iter()
-            .map(|client| Self::of(served, client))
-            .collect()
-    }
-
-    /// One client of a device.
-    pub(super) fn of(served: &Served, client: &Client) -> Self {
-        Self {
-            device: served.record.name.clone(),
-            pid: client.pid,
-            command: client.command.clone(),
-            user: client.user.map_or_else(|| "?".to_owned(), user_name),
-        }
     }
 }

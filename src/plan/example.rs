@@ -16,7 +16,7 @@ pub(super) const BOB: Uid = Uid(1001);
 
 const PROFILE: ProfileId = ProfileId(14);
 
-pub(super) fn home() -> RunDir {
+pub(super) fn run_dir() -> RunDir {
     RunDir::at(Path::new("/run/mig-mps"))
 }
 
@@ -115,7 +115,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
             boot_id: "boot".to_owned(),
             since: Timestamp::UNIX_EPOCH,
         },
-        run_dir: home(),
+        run_dir: run_dir(),
         device_is_there: true,
         is_abandoned: false,
         life: Life::Ready,

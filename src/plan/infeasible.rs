@@ -1,9 +1,9 @@
-//! Why a request does not suit a GPU, and what would.
+//! Requests that do not fit on a GPU, and the nearest ones that do.
 
-use super::layout::Wish;
-use super::{Because, Refusal};
+use super::gpu_request::GpuRequest;
+use super::{Misfit, Refusal};
 use crate::geometry::{
-    GpuInstanceProfile, Harm, ProfileId, Request, Segment, SliceMap, arrange, nearest,
+    Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, nearest,
 };
 use crate::node::Gpu;
 use crate::profile::{Part, Profile};
@@ -73,12 +73,12 @@ pub(super) fn check_start(
 
 /// More of one profile than can exist, beside what was read before it.
 pub(super) fn too_many(
-    wish: &Wish<'_>,
+    wanted_gpu: &GpuRequest<'_>,
     before: &[Request],
     offer: &GpuInstanceProfile,
     count: u32,
 ) -> Refusal {
-    let mut wanted = sum(wish.gpu, before);
+    let mut wanted = sum(wanted_gpu.gpu, before);
     let plus = if wanted.is_empty() { "" } else { " + " };
     wanted = format!("{wanted}{plus}{count} × {}", offer.name);
     let mut fitting = before.to_vec();
@@ -89,12 +89,12 @@ pub(super) fn too_many(
     };
     fitting.extend(std::iter::repeat_n(request, offer.most as usize));
     let why = number(offer, count);
-    refuse(wish, wanted, why, &fitting)
+    refuse(wanted_gpu, wanted, why, &fitting)
 }
 
 /// Requests for which there is no arrangement.
-pub(super) fn refusal(wish: &Wish<'_>, requests: &[Request]) -> Refusal {
-    let gpu = wish.gpu;
+pub(super) fn refusal(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refusal {
+    let gpu = wanted_gpu.gpu;
     let units = gpu.units();
     let size = |request: &Request| {
         let offer = gpu.profile(request.profile);
@@ -122,7 +122,7 @@ pub(super) fn refusal(wish: &Wish<'_>, requests: &[Request]) -> Refusal {
     } else {
         "no arrangement of these placements exists".to_owned()
     };
-    refuse(wish, sum(gpu, requests), why, requests)
+    refuse(wanted_gpu, sum(gpu, requests), why, requests)
 }
 
 fn number(offer: &GpuInstanceProfile, count: u32) -> String {
@@ -132,11 +132,16 @@ fn number(offer: &GpuInstanceProfile, count: u32) -> String {
     )
 }
 
-fn refuse(wish: &Wish<'_>, wanted: String, why: String, requests: &[Request]) -> Refusal {
-    let gpu = wish.gpu;
+fn refuse(
+    wanted_gpu: &GpuRequest<'_>,
+    wanted: String,
+    why: String,
+    requests: &[Request],
+) -> Refusal {
+    let gpu = wanted_gpu.gpu;
     let near = nearest(&gpu.profiles, requests);
     let map = near.first().map(|part| {
-        let free = |_: usize, _: usize| Harm::NONE;
+        let free = |_: usize, _: usize| Disruption::NONE;
         let places = arrange(&gpu.profiles, &[], part, &free).map(|found| found.placements);
         let segments = part.iter().zip(places.unwrap_or_default());
         let segments = segments.map(|(request, placement)| Segment {
@@ -147,10 +152,11 @@ fn refuse(wish: &Wish<'_>, wanted: String, why: String, requests: &[Request]) ->
         });
         SliceMap::new(gpu.units(), segments.collect())
     });
-    Refusal::Infeasible(Box::new(Because {
-        profile: wish
-            .profile
-            .error(wish.block.span, "this does not fit on a GPU it selects"),
+    Refusal::Infeasible(Box::new(Misfit {
+        profile: wanted_gpu.profile.error(
+            wanted_gpu.block.span,
+            "this does not fit on a GPU it selects",
+        ),
         gpu: gpu.index,
         product: gpu.product.clone(),
         wanted,

@@ -1,8 +1,8 @@
 //! Clients whose work on a device is ended.
 
 use super::daemons::{hangs, unknowable, unreadable, unserved};
+use super::instance_use::is_unknowable;
 use super::no_client::no_client;
-use super::standing::is_unknowable;
 use super::{ClientOf, Obstacle, Refusal};
 use crate::host::{Pid, StartTime, Uid, user_name};
 use crate::mps::ControlProgram;
@@ -10,7 +10,7 @@ use crate::node::{Client, Life, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// Clients of one device whose work on the GPU shall end.
+/// Clients of one device to terminate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kill {
     /// The device's name.
@@ -19,42 +19,42 @@ pub struct Kill {
     pub uuid: String,
     /// Where that directory is.
     pub run_dir: RunDir,
-    /// What its driver's control program has and does.
+    /// The features of the driver's control program.
     pub program: ControlProgram,
-    /// Who.
+    /// The clients.
     pub victims: Vec<Victim>,
-    /// How many other clients it has: they go on.
+    /// The number of its other clients, which continue.
     pub others: usize,
-    /// Whether its server has met a fatal GPU fault: then nobody computes there until all have ended.
+    /// True after a fatal GPU fault of its server: nobody computes there until all clients have left.
     pub has_fault: bool,
 }
 
-/// One of them.
+/// A client to terminate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Victim {
-    /// Who it is, in words.
+    /// The client, for messages.
     pub client: ClientOf,
     /// When its process started; `None` where that cannot be seen.
     pub started: Option<StartTime>,
     /// The server that has it.
     pub server: Pid,
-    /// Whether its process may be sent a signal: it is its server's user's, or the driver lists it as a client. That
-    /// a daemon calls it a client is not enough.
+    /// True if a signal may be sent to its process: its server's user owns it, or the driver lists it as a client. The
+    /// daemon's word is not enough.
     pub is_certain: bool,
 }
 
-/// What ends the work of these clients of a device, if `caller` may do that. `owner` tells whose a run directory is.
+/// Plans to terminate clients of a device, if `caller` may. `owner` is the owner of the run directory.
 ///
 /// # Errors
-/// A [`Refusal`]: [`Refusal::NotMeant`] where a process is no client of that device.
+/// [`Refusal::NotMeant`] if a process is not a client of that device.
 pub fn kill(
     node: &Node,
-    home: &RunDir,
+    run_dir: &RunDir,
     name: &str,
     pids: &[Pid],
     (caller, owner): (Uid, Option<Uid>),
 ) -> Result<Kill, Refusal> {
-    let served = serving(node, home, name)?;
+    let served = serving(node, run_dir, name)?;
     if caller == Uid::ROOT && served.is_a_users() {
         return Err(only_its_user(served, pids).into());
     }
@@ -94,10 +94,10 @@ pub fn kill(
 }
 
 impl Kill {
-    /// Whether the processes can be sent a signal.
+    /// Checks that the processes can be sent a signal.
     ///
     /// # Errors
-    /// [`Refusal::InTheWay`] where one cannot be seen: its pid may mean another process here.
+    /// [`Refusal::InTheWay`] if one is not visible: its pid may be another process here.
     pub fn permits_signals(&self) -> Result<(), Refusal> {
         let mut victims = self.victims.iter();
         if let Some(doubtful) = victims.find(|victim| !victim.is_certain) {
@@ -124,10 +124,10 @@ impl Kill {
         }
     }
 
-    /// Whether anything can be done to them without a signal.
+    /// Checks that they can be terminated without a signal.
     ///
     /// # Errors
-    /// [`Refusal::InTheWay`] in a fault: their work has ended, and their processes alone are in the way.
+    /// [`Refusal::InTheWay`] in a fault: it has terminated them, and only their processes are in the way.
     pub fn permits_none(&self) -> Result<(), Refusal> {
         if !self.has_fault {
             return Ok(());
@@ -149,7 +149,7 @@ impl Kill {
             served.run_dir == self.run_dir && served.record.uuid == self.uuid && served.is_known
         });
         let Some(served) = served else {
-            // Why nothing is known of them is for the next plan to say.
+            // The next plan reports why nothing is known about them.
             return self
                 .victims
                 .iter()
@@ -195,11 +195,11 @@ fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
     }
 }
 
-/// Whoever serves a device and could say who its clients are.
-fn serving<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+/// Returns the served device of that name, if its daemon can list its clients.
+fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
     let mut named = node.served.iter();
     let Some(served) = named.find(|served| served.record.name == name) else {
-        return Err(unreadable(node, home)
+        return Err(unreadable(node, run_dir)
             .unwrap_or_else(|| {
                 let obstacle = Obstacle {
                     what: format!("{name} has no clients: no daemon of mig-mps serves it"),
@@ -246,7 +246,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Refusal
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{ALICE, BOB, client, home, node};
+    use super::super::example::{ALICE, BOB, client, node, run_dir};
     use super::*;
 
     /// Two servers of one device, the second of them root's, with a client each.
@@ -268,7 +268,7 @@ mod tests {
     fn the_server_that_has_a_client_is_the_one_that_is_asked() {
         let who = (Uid::ROOT, Some(Uid::ROOT));
         let pids = [Pid(12), Pid(11), Pid(12)];
-        let kill = kill(&two_servers(), &home(), "1", &pids, who).unwrap();
+        let kill = kill(&two_servers(), &run_dir(), "1", &pids, who).unwrap();
         let victims = kill.victims.iter();
         let asked: Vec<(u32, u32)> = victims.map(|v| (v.server.0, v.client.pid.0)).collect();
         assert_eq!((asked, kill.others), (vec![(9, 12), (3, 11)], 0));
@@ -279,7 +279,7 @@ mod tests {
         let may = |caller, owner, pid| {
             kill(
                 &two_servers(),
-                &home(),
+                &run_dir(),
                 "1",
                 &[Pid(pid)],
                 (caller, Some(owner)),
@@ -304,7 +304,7 @@ mod tests {
     fn another_process_with_the_same_pid_is_another() {
         let mut node = two_servers();
         let who = (Uid::ROOT, Some(Uid::ROOT));
-        let shown = kill(&node, &home(), "1", &[Pid(11), Pid(12)], who).unwrap();
+        let shown = kill(&node, &run_dir(), "1", &[Pid(11), Pid(12)], who).unwrap();
         assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
         node.served[2].clients[0].started = Some(StartTime(5));
         assert_eq!(shown.left(&node), [Pid(12)]);

@@ -1,257 +1,35 @@
-//! What becomes of one GPU's instances.
+//! The layout of one GPU, and the steps that make it.
 
-use super::compute::{self, ComputeLayout};
-use super::slot::{self, Slot, Terms};
-use super::standing::Standing;
-use super::{Action, Obstacle, Place, Refusal, Step, infeasible};
-use crate::geometry::{
-    self, ComputeChoice, GpuInstanceProfile, Harm, Placement, Request, Segment, SliceMap,
-};
-use crate::host::Uid;
-use crate::node::{Gpu, Node};
-use crate::profile::{Block, NameTemplate, Part, Profile};
-use crate::state::{Created, RunDir};
+use super::action::{Action, Step};
+use super::compute::ComputeLayout;
+use super::instance_use::InstanceUse;
+use super::refusal::Obstacle;
+use super::slot::Slot;
+use crate::geometry::{ComputeChoice, GpuInstanceProfile, Placement, Segment, SliceMap};
+use crate::node::Gpu;
 
-/// How one GPU comes to what a block wants of it.
+/// The wanted layout of a GPU, with the steps to it.
 pub(super) struct Layout<'a> {
-    /// What lies on it then.
+    /// The instances afterwards.
     pub(super) after: SliceMap,
-    /// What goes: per GPU instance its compute instances, then it.
+    /// The steps that destroy: per GPU instance its compute instances, then it.
     pub(super) destroys: Vec<Step>,
-    /// What is made, GPU instance by GPU instance.
+    /// The steps that create, by GPU instance.
     pub(super) builds: Vec<Build>,
-    /// The devices there are then.
+    /// The devices afterwards.
     pub(super) slots: Vec<Slot<'a>>,
-    /// What keeps instances from being destroyed.
+    /// The obstacles to destroying instances.
     pub(super) obstacles: Vec<Obstacle>,
 }
 
-/// What is made of one GPU instance, or in it.
+/// The steps that create a GPU instance, or compute instances in it.
 pub(super) struct Build {
     pub(super) placement: Placement,
     pub(super) steps: Vec<Step>,
 }
 
-/// What the layout of a GPU is made from.
-pub(super) struct Wish<'a> {
-    pub(super) profile: &'a Profile,
-    pub(super) block: &'a Block,
-    pub(super) parts: &'a [Part],
-    pub(super) node: &'a Node,
-    pub(super) home: &'a RunDir,
-    pub(super) caller: Uid,
-    pub(super) gpu: &'a Gpu,
-}
-
-impl<'a> Wish<'a> {
-    /// The least harmful layout (DESIGN 5.3).
-    pub(super) fn layout(&self) -> Result<Layout<'a>, Refusal> {
-        let offers = self.offers()?;
-        let requests = self.requests(&offers)?;
-        let standing = Standing::all(self.node, self.home, self.gpu);
-        let keeping =
-            |entry: usize, nth: usize| self.compute(&standing[nth], offers[entry], entry).harm;
-        let bodies: Vec<geometry::Standing> = standing
-            .iter()
-            .map(|standing| geometry::Standing {
-                profile: standing.instance.profile,
-                placement: standing.placement(),
-                harm: standing.harm(),
-            })
-            .collect();
-        let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
-            .map_err(|_| infeasible::refusal(self, &requests))?;
-        let mut wanted: Vec<(Placement, usize)> = arrangement
-            .placements
-            .iter()
-            .zip(&requests)
-            .map(|(&placement, request)| (placement, request.entry))
-            .collect();
-        wanted.sort_unstable();
-        Ok(self.carry_out(&offers, &standing, &wanted))
-    }
-
-    /// The profile that each entry means on this GPU.
-    fn offers(&self) -> Result<Vec<&'a GpuInstanceProfile>, Refusal> {
-        let gpu = self.gpu;
-        let parts = self.parts.iter();
-        parts
-            .map(|part| {
-                let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
-                let offer = part
-                    .profile
-                    .choose(offered)
-                    .ok_or_else(|| infeasible::unknown_profile(self.profile, gpu, part))?;
-                if let Some(at) = part.at {
-                    infeasible::check_start(self.profile, gpu, part, offer, at)?;
-                }
-                Ok(offer)
-            })
-            .collect()
-    }
-
-    fn requests(&self, offers: &[&GpuInstanceProfile]) -> Result<Vec<Request>, Refusal> {
-        let mut requests = Vec::new();
-        for (entry, (part, offer)) in self.parts.iter().zip(offers).enumerate() {
-            if part.count > offer.most {
-                // Nobody wants a billion requests listed.
-                return Err(infeasible::too_many(self, &requests, offer, part.count));
-            }
-            let request = Request {
-                profile: offer.id,
-                at: part.at,
-                entry,
-            };
-            requests.extend(std::iter::repeat_n(request, part.count as usize));
-        }
-        Ok(requests)
-    }
-
-    /// What becomes of the compute instances of a standing GPU instance that an entry keeps.
-    fn compute(
-        &self,
-        standing: &Standing<'_>,
-        offer: &GpuInstanceProfile,
-        entry: usize,
-    ) -> ComputeLayout {
-        let wanted = self.slices(entry);
-        let of = wanted.len().max(1);
-        let staying = |part: usize, nth: usize| {
-            let template = self.template(entry, standing.placement(), nth, of);
-            let terms = self.terms(entry, &template);
-            let part = &standing.parts[part];
-            match part.served {
-                Some(served) if terms.difference(served).is_some() => part.restart,
-                Some(served) if !terms.changes(served).is_empty() => Harm {
-                    changes: 1,
-                    ..Harm::NONE
-                },
-                _ => Harm::NONE,
-            }
-        };
-        compute::layout(standing, &wanted, offer.multiprocessors, &staying)
-    }
-
-    fn slices(&self, entry: usize) -> Vec<u32> {
-        let compute = self.parts[entry].compute.iter();
-        compute.map(|compute| compute.slices).collect()
-    }
-
-    fn template(&self, entry: usize, placement: Placement, nth: usize, of: usize) -> String {
-        match &self.parts[entry].name {
-            Some((name, _)) => name.clone(),
-            None => slot::default_name(self.gpu, placement, nth, of),
-        }
-    }
-
-    fn terms<'t>(&self, entry: usize, template: &'t str) -> Terms<'t>
-    where
-        'a: 't,
-    {
-        let settings = &self.parts[entry].settings;
-        Terms {
-            gpu: self.gpu.index,
-            template: NameTemplate(template),
-            serve: slot::serve(settings, self.caller),
-            settings,
-        }
-    }
-
-    fn carry_out(
-        &self,
-        offers: &[&GpuInstanceProfile],
-        standing: &[Standing<'a>],
-        wanted: &[(Placement, usize)],
-    ) -> Layout<'a> {
-        let mut layout = Layout {
-            after: SliceMap::new(0, Vec::new()),
-            destroys: Vec::new(),
-            builds: Vec::new(),
-            slots: Vec::new(),
-            obstacles: Vec::new(),
-        };
-        let mut segments = Vec::new();
-        let mut kept = Vec::new();
-        for &(placement, entry) in wanted {
-            let offer = offers[entry];
-            segments.push(Segment {
-                placement,
-                label: offer.name.to_string(),
-            });
-            let stays = standing.iter().enumerate().find(|(_, standing)| {
-                standing.placement() == placement && standing.instance.profile == offer.id
-            });
-            let (compute, standing) = if let Some((nth, standing)) = stays {
-                kept.push(nth);
-                (self.compute(standing, offer, entry), Some(standing))
-            } else {
-                let made = ComputeLayout {
-                    created: compute::fresh(&self.slices(entry)),
-                    ..ComputeLayout::default()
-                };
-                (made, None)
-            };
-            layout.change_compute(self.gpu, standing, &compute);
-            layout.build(offer, placement, standing.is_some(), &compute.created);
-            self.fill(&mut layout, (placement, entry), standing, &compute);
-        }
-        let places: Vec<Placement> = wanted.iter().map(|&(placement, _)| placement).collect();
-        for (nth, standing) in standing.iter().enumerate() {
-            if !kept.contains(&nth) {
-                let made = Created {
-                    gpu: self.gpu.uuid.clone(),
-                    profile: standing.instance.profile,
-                    placement: standing.placement(),
-                    compute: None,
-                };
-                let is_known = self.node.created.contains(&made);
-                layout.destroy(self.gpu, standing, &places, &segments, is_known);
-            }
-        }
-        layout.after = SliceMap::new(self.gpu.units(), segments);
-        // The large ones first; a device can be used as soon as it is there.
-        layout
-            .builds
-            .sort_by_key(|build| (std::cmp::Reverse(build.placement.size), build.placement));
-        layout
-    }
-
-    /// Adds the devices of one GPU instance.
-    fn fill(
-        &self,
-        layout: &mut Layout<'a>,
-        (placement, entry): (Placement, usize),
-        standing: Option<&Standing<'a>>,
-        compute: &ComputeLayout,
-    ) {
-        let part = &self.parts[entry];
-        let of = part.compute.len().max(1);
-        for nth in 0..of {
-            let stays = compute.kept.iter().find(|(_, number)| *number == nth);
-            let part_there = stays
-                .zip(standing)
-                .map(|(&(index, _), standing)| &standing.parts[index]);
-            layout.slots.push(Slot {
-                gpu: self.gpu.index,
-                entry,
-                place: Place::Part { placement, nth },
-                template: self.template(entry, placement, nth, of),
-                span: part
-                    .name
-                    .as_ref()
-                    .map_or(self.block.span, |(_, span)| *span),
-                serve: slot::serve(&part.settings, self.caller),
-                settings: &part.settings,
-                device: part_there.map(|part| part.compute.uuid.as_str()),
-                served: part_there.and_then(|part| part.served),
-                name: String::new(),
-            });
-        }
-    }
-}
-
 impl Layout<'_> {
-    fn build(
+    pub(super) fn build(
         &mut self,
         offer: &GpuInstanceProfile,
         placement: Placement,
@@ -286,11 +64,11 @@ impl Layout<'_> {
         }
     }
 
-    /// What of a GPU instance that stays has to go.
-    fn change_compute(
+    /// Adds the steps that destroy compute instances in a GPU instance that stays.
+    pub(super) fn change_compute(
         &mut self,
         gpu: &Gpu,
-        standing: Option<&Standing<'_>>,
+        standing: Option<&InstanceUse<'_>>,
         compute: &ComputeLayout,
     ) {
         let Some(standing) = standing else { return };
@@ -307,10 +85,10 @@ impl Layout<'_> {
             }));
     }
 
-    fn destroy(
+    pub(super) fn destroy(
         &mut self,
         gpu: &Gpu,
-        standing: &Standing<'_>,
+        standing: &InstanceUse<'_>,
         places: &[Placement],
         segments: &[Segment],
         is_known: bool,
@@ -336,8 +114,8 @@ impl Layout<'_> {
     }
 }
 
-/// Destroys a GPU instance and what is in it.
-pub(super) fn dismantle(gpu: &Gpu, standing: &Standing<'_>, because: &str) -> Vec<Step> {
+/// Returns the steps that destroy a GPU instance and what is in it.
+pub(super) fn dismantle(gpu: &Gpu, standing: &InstanceUse<'_>, because: &str) -> Vec<Step> {
     let placement = standing.placement();
     // Instances are found profile by profile: there is one.
     let Some(profile) = gpu.profile(standing.instance.profile) else {

@@ -1,10 +1,9 @@
-//! Switching a GPU's MIG mode.
+//! Switches of a GPU's MIG mode.
 
-use super::{Action, Obstacle, Step, standing};
+use super::{Action, Obstacle, Step, instance_use};
 use crate::node::{Gpu, Node};
 
-/// The step that brings a GPU's MIG mode to what is wanted, if it is not there: neither what it is
-/// nor what it will be after the next reset may differ.
+/// Returns the step that switches a GPU's MIG mode, if its current or its pending mode differs.
 pub(super) fn switch(gpu: &Gpu, on: bool) -> Option<Step> {
     let mode = gpu.mig?;
     if mode.current == on && mode.pending == on {
@@ -22,9 +21,9 @@ pub(super) fn switch(gpu: &Gpu, on: bool) -> Option<Step> {
     })
 }
 
-/// Whoever computes on the whole GPU outside MPS: the mode of an idle GPU alone can be switched.
+/// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
 pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let busy = standing::strangers(node, &gpu.uuid);
+    let busy = node.unaccounted_for(&gpu.uuid);
     if busy.is_empty() || gpu.in_mig_mode() {
         return None;
     }
@@ -33,13 +32,13 @@ pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
             "GPU {} ({}) computes for pid {}: the MIG mode of an idle GPU alone can be switched",
             gpu.index,
             gpu.product,
-            standing::list(&busy)
+            instance_use::list(&busy)
         ),
         hint: "let them end first".to_owned(),
     })
 }
 
-/// Which reset or reboot a change of the mode brings, as far as can be told beforehand.
+/// The reset or reboot that a change of the mode needs, as far as it is known beforehand.
 pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
     let mode = gpu.mig?;
     if mode.current != on && mode.pending == on {

@@ -1,11 +1,10 @@
-//! What a process is that is no client of a device.
+//! Explains what a process is that is not a client of a device.
 
-use super::standing::strangers;
 use super::{Obstacle, Refusal};
 use crate::host::Pid;
 use crate::node::{Client, Node, Served};
 
-/// Why a process is no client of a device that could be ended.
+/// Returns the reason why a process is not a client that could be terminated.
 pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     let name = &served.record.name;
     if served.waiting.iter().any(|waiting| waiting.pid == pid) {
@@ -35,7 +34,7 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     Refusal::NotMeant(Obstacle { what, hint })
 }
 
-/// What a process is instead, where that can be told.
+/// Returns what the process is instead, if known, with a hint.
 fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
     let name = &here.record.name;
     for served in &node.served {
@@ -80,7 +79,7 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         let is_known = served
             .find(|served| served.record.uuid == *uuid && served.is_alive())
             .is_none_or(|served| served.is_known);
-        if is_known && strangers(node, uuid).contains(&pid.0) {
+        if is_known && node.unaccounted_for(uuid).contains(&pid) {
             let what = format!(
                 "pid {pid} is no client of {name}: it computes on {of} outside MPS, where no daemon can end its work"
             );

@@ -3,11 +3,11 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::geometry::SliceMap;
-use crate::host::{Pid, bounded};
-use crate::node::NoSuchDevice;
+use crate::host::{Pid, bounded, user_name};
+use crate::node::{Client, NoSuchDevice, Served};
 use crate::profile::ProfileError;
 
-/// Why there is no plan. Nothing has been touched.
+/// The reason for refusing to plan. Nothing has been touched.
 #[derive(Debug, Error)]
 pub enum Refusal {
     /// The profile does not suit this node. Exit status 2.
@@ -16,31 +16,31 @@ pub enum Refusal {
     /// The command names no device, or several. Exit status 2.
     #[error(transparent)]
     Device(#[from] NoSuchDevice),
-    /// What is asked for does not fit. Exit status 5.
+    /// The request does not fit. Exit status 5.
     #[error("{0}")]
-    Infeasible(Box<Because>),
-    /// What was named is not what the command is about. Exit status 2.
+    Infeasible(Box<Misfit>),
+    /// The command does not apply to what it names. Exit status 2.
     #[error("{0}")]
     NotMeant(Obstacle),
-    /// Something that is there would have to go. Exit status 4.
+    /// Something in use would have to go. Exit status 4.
     #[error("{0}")]
     InTheWay(Obstacle),
-    /// Clients would be disturbed. Exit status 4.
+    /// Clients would be disrupted. Exit status 4.
     #[error("{}", in_use(clients))]
     InUse {
-        /// Who.
+        /// The clients.
         clients: Vec<ClientOf>,
-        /// What to do about it.
+        /// The remedy.
         hint: String,
     },
 }
 
-/// Something that keeps a plan from being carried out, and that no flag of ours removes.
+/// Something that keeps a plan from being applied, and that no flag removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// What, and where.
+    /// The obstacle and its location.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -56,26 +56,26 @@ impl From<Obstacle> for Refusal {
     }
 }
 
-/// Why a request does not fit on a GPU, and what would.
+/// A request that does not fit on a GPU, with the nearest ones that do.
 #[derive(Debug)]
-pub struct Because {
-    /// Where the profile asks for it.
+pub struct Misfit {
+    /// The error at the request's place in the profile.
     pub profile: ProfileError,
     /// The GPU's index.
     pub gpu: u32,
     /// Its product name.
     pub product: String,
-    /// What was asked for.
+    /// The request.
     pub wanted: String,
-    /// What is missing.
+    /// The reason why it does not fit.
     pub why: String,
-    /// How the largest part of it that fits would lie.
+    /// The layout of the largest part of it that fits.
     pub part: Option<SliceMap>,
     /// The nearest requests that fit, that part first.
     pub nearest: Vec<String>,
 }
 
-impl fmt::Display for Because {
+impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             profile,
@@ -103,7 +103,7 @@ pub struct ClientOf {
     pub device: String,
     /// Its process id; 0 for one in a pid namespace that cannot be seen from here.
     pub pid: Pid,
-    /// Whose it is.
+    /// Its user.
     pub user: String,
     /// Its command line; `None` where that is hidden.
     pub command: Option<String>,
@@ -123,6 +123,27 @@ impl fmt::Display for ClientOf {
     }
 }
 
+impl ClientOf {
+    /// Every client of a device.
+    pub(super) fn all(served: &Served) -> Vec<Self> {
+        served
+            .clients
+            .iter()
+            .map(|client| Self::of(served, client))
+            .collect()
+    }
+
+    /// One client of a device.
+    pub(super) fn of(served: &Served, client: &Client) -> Self {
+        Self {
+            device: served.record.name.clone(),
+            pid: client.pid,
+            command: client.command.clone(),
+            user: client.user.map_or_else(|| "?".to_owned(), user_name),
+        }
+    }
+}
+
 fn in_use(clients: &[ClientOf]) -> String {
     let count = match clients.len() {
         1 => "1 client is".to_owned(),
@@ -136,7 +157,7 @@ fn in_use(clients: &[ClientOf]) -> String {
 }
 
 impl Refusal {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Profile(_) | Self::Device(_) => None,

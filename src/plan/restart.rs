@@ -1,19 +1,18 @@
-//! Daemons that are ended and started again as they were.
+//! Daemons that restart unchanged.
 
 use super::daemons::{HUNG, elsewhere, unreadable, unserved};
-use super::down::gpu_plan;
-use super::up::{too_old, visible};
+use super::driver::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
 use crate::node::{Gpu, Life, Node, Served};
 use crate::state::RunDir;
 
-/// What starts the daemons of the devices with these names again, with the settings they have now, those that were set
-/// by hand among them.
+/// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
+/// hand.
 ///
 /// # Errors
-/// A [`Refusal`]: where `home` has no record of one, or its device is gone. Clients are for [`Plan::permit`].
-pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+/// `run_dir` has no record of a device, or the device is gone. [`Plan::permit`] refuses for clients.
+pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     too_old(node)?;
     let mut plan = Plan::default();
     let mut starts = Vec::new();
@@ -21,11 +20,11 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
         if names[..at].contains(name) {
             continue;
         }
-        let served = served(node, home, name)?;
+        let served = served(node, run_dir, name)?;
         let (gpu, place) = place(node, served)?;
         let because = because(served);
         if served.is_alive() {
-            gpu_plan(node, &mut plan, &gpu.uuid).steps.push(Step {
+            plan.of_gpu(node, &gpu.uuid).steps.push(Step {
                 action: Action::Stop(stop(served)),
                 because: because.to_owned(),
             });
@@ -42,23 +41,23 @@ pub fn restart(node: &Node, home: &RunDir, names: &[String]) -> Result<Plan, Ref
                 settings: served.record.settings.clone(),
                 by_hand: by_hand.clone(),
                 again: true,
-                beside: Beside::all(node, home, &served.record.uuid),
+                beside: Beside::all(node, run_dir, &served.record.uuid),
             }),
         };
         starts.push((&gpu.uuid, step));
     }
     for (gpu, step) in starts {
-        gpu_plan(node, &mut plan, gpu).steps.push(step);
+        plan.of_gpu(node, gpu).steps.push(step);
     }
     plan.gpus.sort_by_key(|gpu| gpu.index);
-    Ok(plan.with_compute_modes(node, home))
+    Ok(plan.with_compute_modes(node, run_dir))
 }
 
-/// The record that says how a device shall be served.
-fn served<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+/// Returns the record of the device with that name.
+fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
     let mut named = node.served.iter();
     let Some(served) = named.find(|served| served.record.name == name) else {
-        return Err(unreadable(node, home)
+        return Err(unreadable(node, run_dir)
             .unwrap_or_else(|| {
                 let obstacle = Obstacle {
                     what: format!("{name} has no daemon of mig-mps to be started again"),
@@ -68,7 +67,7 @@ fn served<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, R
             })
             .into());
     };
-    if served.run_dir != *home {
+    if served.run_dir != *run_dir {
         return Err(Obstacle {
             hint: "run this as its owner".to_owned(),
             ..elsewhere(served)
@@ -78,7 +77,7 @@ fn served<'a>(node: &'a Node, home: &RunDir, name: &str) -> Result<&'a Served, R
     Ok(served)
 }
 
-/// Where the device lies.
+/// Returns the GPU and the place of a recorded device.
 fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Refusal> {
     let record = &served.record;
     let gone = || Obstacle {
@@ -114,7 +113,7 @@ fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Refusa
     });
     let placement = key.placement;
     let nth = nth.ok_or_else(gone)?;
-    Ok((gpu, Place::Part { placement, nth }))
+    Ok((gpu, Place::Mig { placement, nth }))
 }
 
 fn stop(served: &Served) -> Stop {
@@ -133,14 +132,14 @@ fn stop(served: &Served) -> Stop {
             _ => {}
         }
     }
-    // A server that is stuck in a fault may not end when it is asked to, and admits nobody.
+    // A server that is stuck in a fault may not exit when asked, and admits nobody.
     if is_stuck(served) {
         stop.patience = Patience::AT_ONCE;
     }
     stop
 }
 
-/// Whether it has met a fault that its clients' end has not cleared.
+/// True after a fault that remains although all clients have left.
 fn is_stuck(served: &Served) -> bool {
     served.life == Life::Fault && served.is_known && served.clients.is_empty()
 }
@@ -162,7 +161,7 @@ fn because(served: &Served) -> &'static str {
 mod tests {
     use std::path::Path;
 
-    use super::super::example::{client, home, names, node};
+    use super::super::example::{client, names, node, run_dir};
     use super::*;
 
     /// `stop NAME, start NAME` of every GPU.
@@ -189,7 +188,7 @@ mod tests {
     }
 
     fn refused(node: &Node, name: &str) -> String {
-        let error = restart(node, &home(), &names(&[name])).unwrap_err();
+        let error = restart(node, &run_dir(), &names(&[name])).unwrap_err();
         format!("{error}; {}", error.hint().unwrap())
     }
 
@@ -197,7 +196,7 @@ mod tests {
     fn every_daemon_of_a_gpu_ends_before_one_starts() {
         let plan = restart(
             &node(),
-            &home(),
+            &run_dir(),
             &names(&["1", "0.0.c1", "0.0.c0", "0.0.c1"]),
         )
         .unwrap();
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!((plan.restarts(), plan.destroys().len()), (3, 0));
         let placement = crate::geometry::Placement::new(0, 2);
         let places: Vec<Place> = starts(&plan).iter().map(|start| start.place).collect();
-        let part = |nth| Place::Part { placement, nth };
+        let part = |nth| Place::Mig { placement, nth };
         assert_eq!(places, [part(1), part(0), Place::Whole]);
     }
 
@@ -220,7 +219,7 @@ mod tests {
         let mut node = node();
         node.served[2].record.by_hand = names(&["max-clients"]);
         node.served[2].record.settings.max_clients = Some(4);
-        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         let start = starts(&plan)[0];
         assert_eq!(start.settings, node.served[2].record.settings);
         assert!(start.again && start.by_hand == ["max-clients"]);
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_there_is_in_the_way_unless_forced() {
+    fn clients_are_in_the_way_unless_forced() {
         let mut node = node();
         let one = client(&node.served[2], 4711);
         node.served[2].clients.push(one);
@@ -247,7 +246,7 @@ mod tests {
         ] {
             node.served[2].life = life;
             node.served[2].is_known = is_known;
-            let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+            let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
             let hint = plan.permit("").unwrap_err().hint().unwrap();
             let names_force = hint.contains("mig-mps restart 1 --force");
             let is_out_of_reach = matches!(life, Life::NoAnswer | Life::Orphan);
@@ -260,11 +259,11 @@ mod tests {
     fn the_dead_and_the_stuck_need_no_force() {
         let mut node = node();
         node.served[2].life = Life::Dead;
-        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         assert_eq!(steps(&plan), ["start 1"]);
         assert!(plan.interrupts().is_empty() && plan.restarts() == 0);
         node.served[2].life = Life::Fault;
-        let plan = restart(&node, &home(), &names(&["1"])).unwrap();
+        let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         // It may not end when it is only asked to.
         assert!(plan.stops().all(|stop| stop.patience == Patience::AT_ONCE));
         plan.permit("").unwrap();
@@ -285,7 +284,7 @@ mod tests {
             "{elsewhere}"
         );
         node.unreadable
-            .push((home(), "device.json: nonsense".to_owned()));
+            .push((run_dir(), "device.json: nonsense".to_owned()));
         assert!(refused(&node, "5").starts_with("device.json: nonsense"));
     }
 }

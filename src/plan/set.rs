@@ -1,54 +1,26 @@
-//! Settings that somebody changes by hand.
+//! Settings that `mig-mps set` changes.
 
 use super::change::{self, changes};
 use super::daemons::{elsewhere, hangs, unknowable, unserved};
-use super::down::gpu_plan;
-use super::standing::is_unknowable;
-use super::up::no_program_starts;
+use super::driver::no_program_starts;
+use super::instance_use::is_unknowable;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{Life, Node};
+use crate::node::{Life, Node, Served};
 use crate::profile::Assignment;
 use crate::state::RunDir;
 
-/// What gives the device of that name these settings while its daemon runs; nothing where it has them.
+/// Plans new settings for the running daemon of a device; an empty plan if it has them.
 ///
 /// # Errors
-/// A [`Refusal`]: where no daemon of `home` that could be told serves it.
+/// No daemon of `run_dir` serves it, or its daemon takes no settings.
 pub fn set(
     node: &Node,
-    home: &RunDir,
+    run_dir: &RunDir,
     name: &str,
     assignments: &[Assignment],
 ) -> Result<Plan, Refusal> {
-    let mut named = node.served.iter();
-    let served = named.find(|served| served.record.name == name && served.device_is_there);
-    let refused = |why: &str| Obstacle {
-        what: format!("{name} has no daemon to be set: {why}"),
-        hint: "start it with mig-mps up and its profile".to_owned(),
-    };
-    let unfinished = || Obstacle {
-        what: format!("an interrupted change did not finish with the daemon of {name}"),
-        hint: "run mig-mps up with its profile, which goes on from there, or mig-mps restart"
-            .to_owned(),
-    };
-    let served =
-        served.ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
+    let served = settable(node, run_dir, name)?;
     let record = &served.record;
-    if served.run_dir != *home {
-        return Err(elsewhere(served).into());
-    }
-    if served.life == Life::Dead {
-        return Err(refused("it has died").into());
-    }
-    if served.life == Life::Hung {
-        return Err(hangs(served).into());
-    }
-    if is_unknowable(served) {
-        return Err(unknowable(served).into());
-    }
-    if !record.finished {
-        return Err(unfinished().into());
-    }
     let mut settings = record.settings.clone();
     for assignment in assignments {
         assignment.change(&mut settings);
@@ -80,9 +52,43 @@ pub fn set(
         changes,
         by_hand,
     };
-    gpu_plan(node, &mut plan, &record.key.gpu).steps.push(Step {
+    plan.of_gpu(node, &record.key.gpu).steps.push(Step {
         action: Action::Set(set),
         because,
     });
     Ok(plan)
+}
+
+/// The device of that name, if its daemon takes settings.
+fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+    let mut named = node.served.iter();
+    let served = named.find(|served| served.record.name == name && served.device_is_there);
+    let refused = |why: &str| Obstacle {
+        what: format!("{name} has no daemon to be set: {why}"),
+        hint: "start it with mig-mps up and its profile".to_owned(),
+    };
+    let unfinished = || Obstacle {
+        what: format!("an interrupted change did not finish with the daemon of {name}"),
+        hint: "run mig-mps up with its profile, which goes on from there, or mig-mps restart"
+            .to_owned(),
+    };
+    let served =
+        served.ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
+    let record = &served.record;
+    if served.run_dir != *run_dir {
+        return Err(elsewhere(served).into());
+    }
+    if served.life == Life::Dead {
+        return Err(refused("it has died").into());
+    }
+    if served.life == Life::Hung {
+        return Err(hangs(served).into());
+    }
+    if is_unknowable(served) {
+        return Err(unknowable(served).into());
+    }
+    if !record.finished {
+        return Err(unfinished().into());
+    }
+    Ok(served)
 }

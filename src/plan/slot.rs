@@ -1,4 +1,4 @@
-//! The devices a profile wants, before and after they have names.
+//! The devices of a profile, before and after they have names.
 
 use super::Place;
 use super::change::{self, Change};
@@ -8,7 +8,7 @@ use crate::node::{Gpu, Served};
 use crate::profile::{NameTemplate, Names, Profile, ProfileError, Span};
 use crate::settings::{Serve, Settings};
 
-/// A device as the profile wants it.
+/// A device that the profile asks for.
 pub(super) struct Slot<'a> {
     /// Its GPU's index.
     pub(super) gpu: u32,
@@ -35,16 +35,16 @@ impl Slot<'_> {
     }
 }
 
-/// What a daemon is called and does that serves a device of some entry.
-pub(super) struct Terms<'a> {
+/// The name and settings that an entry asks for.
+pub(super) struct DaemonSpec<'a> {
     pub(super) gpu: u32,
     pub(super) template: NameTemplate<'a>,
     pub(super) serve: Serve,
     pub(super) settings: &'a Settings,
 }
 
-impl Terms<'_> {
-    /// What of a daemon is not as it should be and cannot be changed while it runs.
+impl DaemonSpec<'_> {
+    /// Returns a difference that needs a restart, in words.
     pub(super) fn difference(&self, served: &Served) -> Option<String> {
         let record = &served.record;
         let has = &record.settings;
@@ -65,13 +65,13 @@ impl Terms<'_> {
         })
     }
 
-    /// What of it is not as it should be and can be changed while it runs.
+    /// Returns the differences that can change while the daemon runs.
     pub(super) fn changes(&self, served: &Served) -> Vec<Change> {
         change::changes(served, self.settings)
     }
 }
 
-/// Whose clients a device serves where the profile does not say.
+/// The users that a device serves, with the default if the profile has none.
 pub(super) fn serve(settings: &Settings, caller: Uid) -> Serve {
     settings.serve.clone().unwrap_or(if caller == Uid::ROOT {
         Serve::OneAtATime
@@ -89,8 +89,8 @@ pub(super) fn default_name(gpu: &Gpu, placement: Placement, nth: usize, of: usiz
     }
 }
 
-/// Gives every device its name. One that is there keeps its name if the profile could have given
-/// it: a neighbour's change renames nobody.
+/// Names every device. An existing one keeps its name if the profile could have given it: a change to another device
+/// renames nobody.
 pub(super) fn name_all(
     profile: &Profile,
     names: &mut Names,

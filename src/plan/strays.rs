@@ -1,6 +1,5 @@
-//! Servers that outlived their daemons.
+//! Servers that have outlived their daemons.
 
-use super::down::gpu_plan;
 use super::{Action, EndStray, Obstacle, Plan, Refusal, Step};
 use crate::node::{Node, Stray};
 
@@ -52,5 +51,5 @@ fn end(node: &Node, plan: &mut Plan, stray: &Stray) {
         }),
         because: "it keeps its GPU memory".to_owned(),
     };
-    gpu_plan(node, plan, &device.key.gpu).steps.insert(0, step);
+    plan.of_gpu(node, &device.key.gpu).steps.insert(0, step);
 }

@@ -151,14 +151,14 @@ mod tests {
             assert!(text.starts_with(assignment.key()));
             assignment.change(&mut settings);
         }
-        let shall = Settings {
+        let wanted = Settings {
             active_thread_percentage: Percentage::new(33.3).unwrap(),
             pinned_memory_limit: "1536M".parse().ok(),
             client_priority: ClientPriority::BelowNormal,
             max_clients: Some(8),
             ..Settings::default()
         };
-        assert_eq!(settings, shall);
+        assert_eq!(settings, wanted);
         let none: Assignment = "pinned-memory-limit=none".parse().unwrap();
         none.change(&mut settings);
         assert_eq!(settings.pinned_memory_limit, None);

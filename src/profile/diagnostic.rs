@@ -47,7 +47,7 @@ impl Source {
         &self.path
     }
 
-    /// What is written at a place in this text.
+    /// Returns the text of a span.
     pub fn written(&self, span: Span) -> &str {
         let start = floor_char(&self.text, span.start);
         let end = floor_char(&self.text, span.end.max(start));
@@ -72,7 +72,7 @@ impl Source {
 }
 
 impl Source {
-    /// What a reader of serde's says, in our words, with the nearest right key for a wrong one.
+    /// Rewords an error of a serde reader, with the nearest valid key for an unknown one.
     pub fn serde_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
         let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
         if message.starts_with("unknown field")
@@ -124,7 +124,7 @@ fn in_plain_words(message: &str) -> String {
     format!("{before}expected {wanted}")
 }
 
-/// Why a profile is refused. Exit status 2.
+/// The error of an invalid profile. Exit status 2.
 #[derive(Debug, Error)]
 pub enum ProfileError {
     /// The file cannot be read.
@@ -132,7 +132,7 @@ pub enum ProfileError {
     Unreadable {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// Something in it is wrong.
@@ -141,7 +141,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// What is wrong, without where.
+    /// Returns the message without the position.
     pub fn message(&self) -> String {
         match self {
             Self::Unreadable { .. } => self.to_string(),
@@ -215,7 +215,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// How much of an endless line is shown, in characters before and from a mistake on.
+/// The characters of a long line to show before and after the start of a mistake.
 const BEFORE: usize = 120;
 const AFTER: usize = 120;
 

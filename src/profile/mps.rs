@@ -3,46 +3,31 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use serde::Deserialize;
 use toml::Spanned;
 
-use super::diagnostic::quoted;
-use super::schema::Check;
-use super::{ProfileError, Span, nearest};
+use super::check::Check;
+use super::diagnostic::{ProfileError, Span, nearest, quoted};
+use super::schema::Mps;
 use crate::settings::{ClientPriority, ComputeMode, Percentage, Serve, Server, Settings};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Mps {
-    serve: Option<Spanned<String>>,
-    server: Option<Spanned<String>>,
-    active_thread_percentage: Option<Spanned<f64>>,
-    pinned_memory_limit: Option<Spanned<String>>,
-    client_priority: Option<Spanned<String>>,
-    cpus: Option<Spanned<String>>,
-    compute_mode: Option<Spanned<String>>,
-    max_clients: Option<Spanned<i64>>,
-    nofile: Option<Spanned<i64>>,
-}
-
-/// Settings as far as the tables around have said.
+/// Settings that a table inherits from those around it.
 #[derive(Clone, Default)]
 pub(super) struct Inherited {
     pub(super) settings: Settings,
-    /// Where the compute mode was written: a MIG device has none.
+    /// The place of `compute-mode`: a MIG device has none.
     compute_mode: Option<Span>,
 }
 
-/// Takes back an inherited limit.
+/// Removes an inherited limit.
 const NO_LIMIT: &str = "none";
-/// Takes back an inherited set of CPUs.
+/// Removes an inherited set of CPUs.
 const ALL_CPUS: &str = "all";
 
-/// So many clients a device has at most with any driver that is known: 48, and 60 from CUDA 13.1.
+/// Well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
 const MOST_CLIENTS: i64 = 1024;
-/// As few files as a daemon with one server and a handful of clients can do with.
+/// Enough for a daemon with one server and a few clients.
 const LEAST_FILES: i64 = 256;
-/// What Linux allows anybody by default (`fs.nr_open`).
+/// The limit of Linux by default (`fs.nr_open`).
 const MOST_FILES: i64 = 1 << 30;
 
 impl Inherited {
@@ -61,7 +46,7 @@ impl Inherited {
 }
 
 impl Check<'_> {
-    /// The settings of a table that stands within others.
+    /// Returns the settings of a table within others.
     pub(super) fn settings(
         &self,
         around: &Inherited,
@@ -139,7 +124,7 @@ impl Check<'_> {
         Ok(serve)
     }
 
-    /// A value, or the word that takes an inherited one back.
+    /// Reads a value, or the word that removes an inherited one.
     fn unless<T: FromStr<Err: Display>>(
         &self,
         written: &Spanned<String>,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub struct NameTemplate<'a>(pub &'a str);
 
 impl NameTemplate<'_> {
-    /// Whether it holds `{n}`.
+    /// True if it holds `{n}`.
     pub fn is_numbered(self) -> bool {
         self.0.contains("{n}")
     }
@@ -16,7 +16,7 @@ impl NameTemplate<'_> {
         self.on(gpu).replace("{n}", &number.to_string())
     }
 
-    /// Whether a device of that GPU may be called so.
+    /// True if it can give that name to a device of that GPU.
     pub fn makes(self, gpu: u32, name: &str) -> bool {
         let text = self.on(gpu);
         let Some((before, _)) = text.split_once("{n}") else {
@@ -50,10 +50,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Gives a name to somebody.
-    ///
-    /// # Errors
-    /// Whom it was given to already.
+    /// Gives a name to `to`, or returns its holder.
     pub fn give(&mut self, name: &str, to: &str) -> Result<(), String> {
         if let Some(holder) = self.given.get(name) {
             return Err(holder.clone());
@@ -75,7 +72,7 @@ impl Names {
     }
 }
 
-/// Whether a text can name a device: it becomes a file name and a word on command lines.
+/// True if a text can name a device: it becomes a file name and a word on command lines.
 pub fn is_device_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !text.is_empty()

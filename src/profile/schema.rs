@@ -1,315 +1,58 @@
-//! The profile file's form, as TOML, and its checks.
+//! The form of a profile file, as TOML.
 
-use std::cell::RefCell;
-use std::sync::Arc;
-
-use regex::RegexBuilder;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::mps::{Inherited, Mps};
-use super::selector::PciAddress;
-use super::{
-    Block, Part, Profile, ProfileError, Selector, Source, Span, Want, WholeGpu, is_device_name,
-};
-use crate::geometry::{ComputeName, ProfileName};
-use crate::settings::Serve;
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
-    name: Option<String>,
-    mps: Option<Mps>,
+pub(super) struct File {
+    pub(super) name: Option<String>,
+    pub(super) mps: Option<Mps>,
     #[serde(default)]
-    gpu: Vec<Spanned<Gpu>>,
+    pub(super) gpu: Vec<Spanned<Gpu>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Gpu {
-    select: Spanned<Select>,
-    mig: Option<Spanned<bool>>,
-    name: Option<Spanned<String>>,
-    mps: Option<Mps>,
-    devices: Option<Vec<Device>>,
+pub(super) struct Gpu {
+    pub(super) select: Spanned<Select>,
+    pub(super) mig: Option<Spanned<bool>>,
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) mps: Option<Mps>,
+    pub(super) devices: Option<Vec<Device>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Select {
-    index: Option<Vec<u32>>,
-    product: Option<Spanned<String>>,
-    uuid: Option<Spanned<String>>,
-    pci: Option<Spanned<String>>,
-    all: Option<Spanned<bool>>,
+pub(super) struct Select {
+    pub(super) index: Option<Vec<u32>>,
+    pub(super) product: Option<Spanned<String>>,
+    pub(super) uuid: Option<Spanned<String>>,
+    pub(super) pci: Option<Spanned<String>>,
+    pub(super) all: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Device {
-    name: Option<Spanned<String>>,
-    profile: Spanned<String>,
-    at: Option<u32>,
-    count: Option<Spanned<u32>>,
-    compute: Option<Vec<Spanned<String>>>,
-    mps: Option<Mps>,
+pub(super) struct Device {
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) profile: Spanned<String>,
+    pub(super) at: Option<u32>,
+    pub(super) count: Option<Spanned<u32>>,
+    pub(super) compute: Option<Vec<Spanned<String>>>,
+    pub(super) mps: Option<Mps>,
 }
 
-/// Far more than any fleet needs, and planned in an instant.
-const MOST_BLOCKS: usize = 1000;
-const MOST_DEVICES: usize = 10_000;
-
-/// The longest regular expression for a product, and how large a compiled one may be, in bytes: matching takes memory
-/// for each of its groups in each of its states.
-const LONGEST_PRODUCT: usize = 256;
-const LARGEST_REGEX: usize = 1 << 20;
-
-/// Reads and checks a profile's text.
-pub(super) fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
-    let file: File = toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
-    let devices = file
-        .gpu
-        .iter()
-        .filter_map(|gpu| gpu.get_ref().devices.as_ref());
-    let devices: usize = devices.map(Vec::len).sum();
-    for (count, most, what) in [
-        (file.gpu.len(), MOST_BLOCKS, "[[gpu]] blocks"),
-        (devices, MOST_DEVICES, "entries of devices"),
-    ] {
-        if count > most {
-            let message = format!("the profile has {count} {what}: at most {most} are read");
-            return Err(source.error(Span::default(), message));
-        }
-    }
-    let check = Check {
-        source,
-        serves: RefCell::default(),
-    };
-    let defaults = check.settings(&Inherited::default(), file.mps.as_ref())?;
-    if file.gpu.is_empty() {
-        let message = "the profile selects no GPU: it has no [[gpu]] block";
-        return Err(source.error(Span::default(), message));
-    }
-    let mut blocks: Vec<Block> = Vec::new();
-    for gpu in file.gpu {
-        let block = check.block(&defaults, gpu.into_inner())?;
-        let earlier: Vec<&Selector> = blocks.iter().map(|block| &block.select).collect();
-        if block.select.is_shadowed_by(&earlier) {
-            let message =
-                "this block can never be reached: the blocks before it select every GPU it could";
-            return Err(source
-                .error(block.span, message)
-                .with_hint("the first block that selects a GPU has it"));
-        }
-        blocks.push(block);
-    }
-    Ok(Profile {
-        source: Arc::clone(source),
-        name: file.name,
-        serves: check.serves.into_inner(),
-        blocks,
-    })
-}
-
-/// What a profile is checked with.
-pub(super) struct Check<'a> {
-    source: &'a Arc<Source>,
-    pub(super) serves: RefCell<Vec<(Serve, Span)>>,
-}
-
-impl Check<'_> {
-    pub(super) fn error(
-        &self,
-        span: std::ops::Range<usize>,
-        message: impl Into<String>,
-    ) -> ProfileError {
-        self.source.error(span.into(), message)
-    }
-
-    pub(super) fn at(&self, span: Span, message: impl Into<String>) -> ProfileError {
-        self.source.error(span, message)
-    }
-
-    fn block(&self, defaults: &Inherited, gpu: Gpu) -> Result<Block, ProfileError> {
-        let span: Span = gpu.select.span().into();
-        let select = self.selector(gpu.select)?;
-        let settings = self.settings(defaults, gpu.mps.as_ref())?;
-        let whole = gpu.mig.as_ref().is_some_and(|mig| !*mig.get_ref());
-        let want = match (whole, gpu.devices) {
-            (true, Some(_)) => {
-                return Err(self
-                    .source
-                    .error(span, "mig = false and devices exclude each other"));
-            }
-            (true, None) => Want::Whole(WholeGpu {
-                name: self.name(gpu.name)?,
-                settings: settings.settings,
-            }),
-            (false, Some(devices)) => {
-                if let Some(name) = gpu.name {
-                    let message = "a block with devices has no name of its own: name its devices";
-                    return Err(self.error(name.span(), message));
-                }
-                if devices.is_empty() {
-                    return Err(self
-                        .source
-                        .error(span, "devices = [] asks for nothing")
-                        .with_hint("leave the block out, or write mig = false for the whole GPU"));
-                }
-                let parts = devices
-                    .into_iter()
-                    .map(|device| self.part(&settings, device));
-                Want::Parts(parts.collect::<Result<_, _>>()?)
-            }
-            (false, None) => {
-                return Err(self
-                    .source
-                    .error(span, "this block does not say what its GPUs shall be")
-                    .with_hint("add devices = [ … ], or mig = false for the whole GPU"));
-            }
-        };
-        Ok(Block { select, span, want })
-    }
-
-    fn selector(&self, select: Spanned<Select>) -> Result<Selector, ProfileError> {
-        let span = select.span();
-        let mut found = Vec::new();
-        let select = select.into_inner();
-        if let Some(index) = select.index {
-            if index.is_empty() {
-                return Err(self.error(span, "index = [] selects nothing"));
-            }
-            found.push(Selector::Index(index));
-        }
-        if let Some(product) = select.product {
-            if product.get_ref().is_empty() {
-                return Err(self
-                    .error(product.span(), "an empty product name matches every GPU")
-                    .with_hint("write all = true for that"));
-            }
-            if product.get_ref().len() > LONGEST_PRODUCT {
-                let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
-                return Err(self.error(product.span(), message));
-            }
-            let mut regex = RegexBuilder::new(product.get_ref());
-            let regex = regex.size_limit(LARGEST_REGEX).build().map_err(|error| {
-                let why = error
-                    .to_string()
-                    .lines()
-                    .last()
-                    .unwrap_or_default()
-                    .to_owned();
-                self.error(product.span(), format!("not a regular expression: {why}"))
-            })?;
-            found.push(Selector::Product(regex));
-        }
-        if let Some(uuid) = select.uuid {
-            if !uuid.get_ref().starts_with("GPU-") {
-                return Err(self.error(uuid.span(), "a GPU's UUID begins with \"GPU-\""));
-            }
-            found.push(Selector::Uuid(uuid.into_inner()));
-        }
-        if let Some(pci) = select.pci {
-            let address = PciAddress::parse(pci.get_ref()).ok_or_else(|| {
-                self.error(
-                    pci.span(),
-                    "not a PCI address: expected one like \"0000:17:00.0\"",
-                )
-            })?;
-            found.push(Selector::Pci(address));
-        }
-        if let Some(all) = select.all {
-            if !all.get_ref() {
-                return Err(self.error(all.span(), "all = false selects nothing: leave it out"));
-            }
-            found.push(Selector::All);
-        }
-        let count = found.len();
-        match (found.pop(), count) {
-            (Some(selector), 1) => Ok(selector),
-            _ => Err(self.error(
-                span,
-                format!("select takes exactly one of index, product, uuid, pci and all; here are {count}"),
-            )),
-        }
-    }
-
-    fn part(&self, defaults: &Inherited, device: Device) -> Result<Part, ProfileError> {
-        let span = device.profile.span();
-        let profile: ProfileName = device
-            .profile
-            .get_ref()
-            .parse()
-            .map_err(|error| self.error(span.clone(), format!("{error}")))?;
-        let count = device.count.as_ref().map_or(1, |count| *count.get_ref());
-        if let Some(written) = &device.count
-            && (count == 0 || (count > 1 && device.at.is_some()))
-        {
-            let message = match count {
-                0 => "count = 0 asks for nothing: leave the entry out",
-                _ => "at pins one device: it cannot be there for a count above 1",
-            };
-            return Err(self.error(written.span(), message));
-        }
-        let mut compute: Vec<ComputeName> = Vec::new();
-        for name in device.compute.unwrap_or_default() {
-            let parsed: Result<ComputeName, String> = name.get_ref().parse();
-            let parsed = parsed.map_err(|error| self.error(name.span(), error))?;
-            if !parsed.fits(profile.slices()) {
-                let message = format!("a {}g GPU instance has no {parsed}", profile.slices());
-                return Err(self.error(name.span(), message));
-            }
-            compute.push(parsed);
-        }
-        let slices: u32 = compute.iter().map(|compute| compute.slices).sum();
-        if slices > profile.slices() {
-            let message = format!(
-                "compute asks for {slices} slices of a GPU instance that has {}",
-                profile.slices()
-            );
-            return Err(self.error(span, message));
-        }
-        let devices = count as usize * compute.len().max(1);
-        let name = self.name(device.name)?;
-        if let Some((name, span)) = &name
-            && devices > 1
-            && !name.contains("{n}")
-        {
-            return Err(self
-                .source
-                .error(
-                    *span,
-                    format!("{devices} devices would be named \"{name}\""),
-                )
-                .with_hint("put {n} into the name"));
-        }
-        Ok(Part {
-            name,
-            profile,
-            span: span.into(),
-            at: device.at,
-            count,
-            compute,
-            settings: self.settings(defaults, device.mps.as_ref())?.in_mig(self)?,
-        })
-    }
-
-    fn name(&self, name: Option<Spanned<String>>) -> Result<Option<(String, Span)>, ProfileError> {
-        let Some(name) = name else { return Ok(None) };
-        let span = name.span();
-        let name = name.into_inner();
-        // "0" stands for whatever number comes in.
-        if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
-            let message = "not a device name: letters, digits, \".\", \"_\" and \"-\", at most 64 of them, \
-                 and {gpu} or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
-            return Err(self.error(span, message));
-        }
-        Ok(Some((name, span.into())))
-    }
-}
-
-/// The TOML reader's error in our words, with the nearest right key for a wrong one.
-fn in_words(source: &Arc<Source>, error: &toml::de::Error) -> ProfileError {
-    let span = error.span().map(Span::from).unwrap_or_default();
-    source.serde_error(span, error.message())
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Mps {
+    pub(super) serve: Option<Spanned<String>>,
+    pub(super) server: Option<Spanned<String>>,
+    pub(super) active_thread_percentage: Option<Spanned<f64>>,
+    pub(super) pinned_memory_limit: Option<Spanned<String>>,
+    pub(super) client_priority: Option<Spanned<String>>,
+    pub(super) cpus: Option<Spanned<String>>,
+    pub(super) compute_mode: Option<Spanned<String>>,
+    pub(super) max_clients: Option<Spanned<i64>>,
+    pub(super) nofile: Option<Spanned<i64>>,
 }

@@ -1,4 +1,9 @@
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
+use toml::Spanned;
+
+use super::check::Check;
+use super::diagnostic::ProfileError;
+use super::schema::Select;
 
 /// Which GPUs a block selects.
 #[derive(Clone, Debug)]
@@ -41,7 +46,7 @@ impl PciAddress {
 }
 
 impl Selector {
-    /// Whether it selects the GPU with these properties.
+    /// True if it selects the GPU with these properties.
     pub fn selects(&self, index: u32, uuid: &str, product: &str, pci: &str) -> bool {
         match self {
             Self::All => true,
@@ -52,7 +57,7 @@ impl Selector {
         }
     }
 
-    /// Whether it can select a GPU of that product, whatever its index, UUID and PCI address are.
+    /// True if it can select a GPU of that product, whatever its index, UUID and PCI address are.
     pub fn may_select(&self, product: &str) -> bool {
         match self {
             Self::Product(regex) => regex.is_match(product),
@@ -69,18 +74,18 @@ impl Selector {
         indices.iter().copied()
     }
 
-    /// Whether it means certain GPUs, so that finding none is a mistake; a product's name or `all`
+    /// True if it means certain GPUs, so that finding none is a mistake; a product's name or `all`
     /// may well select nothing on one node of a fleet.
     pub fn names_a_gpu(&self) -> bool {
         matches!(self, Self::Index(_) | Self::Uuid(_) | Self::Pci(_))
     }
 
-    /// Whether it means one GPU, so that finding several is a mistake.
+    /// True if it means one GPU, so that finding several is a mistake.
     pub fn names_one_gpu(&self) -> bool {
         matches!(self, Self::Uuid(_))
     }
 
-    /// Whether no GPU can be left for `self` after the blocks before it have taken theirs.
+    /// True if no GPU can be left for `self` after the blocks before it have taken theirs.
     pub(super) fn is_shadowed_by(&self, earlier: &[&Self]) -> bool {
         let all = earlier.iter().any(|other| matches!(other, Self::All));
         all || match self {
@@ -100,6 +105,80 @@ impl Selector {
             ),
             Self::All => false,
         }
+    }
+}
+
+/// The longest regular expression for a product, and how large a compiled one may be, in bytes: matching takes memory
+/// for each of its groups in each of its states.
+const LONGEST_PRODUCT: usize = 256;
+const LARGEST_REGEX: usize = 1 << 20;
+
+impl Check<'_> {
+    /// Checks the selector of a block.
+    pub(super) fn selector(&self, select: Spanned<Select>) -> Result<Selector, ProfileError> {
+        let span = select.span();
+        let mut found = Vec::new();
+        let select = select.into_inner();
+        if let Some(index) = select.index {
+            if index.is_empty() {
+                return Err(self.error(span, "index = [] selects nothing"));
+            }
+            found.push(Selector::Index(index));
+        }
+        if let Some(product) = select.product {
+            found.push(Selector::Product(self.product(&product)?));
+        }
+        if let Some(uuid) = select.uuid {
+            if !uuid.get_ref().starts_with("GPU-") {
+                return Err(self.error(uuid.span(), "a GPU's UUID begins with \"GPU-\""));
+            }
+            found.push(Selector::Uuid(uuid.into_inner()));
+        }
+        if let Some(pci) = select.pci {
+            let address = PciAddress::parse(pci.get_ref()).ok_or_else(|| {
+                self.error(
+                    pci.span(),
+                    "not a PCI address: expected one like \"0000:17:00.0\"",
+                )
+            })?;
+            found.push(Selector::Pci(address));
+        }
+        if let Some(all) = select.all {
+            if !all.get_ref() {
+                return Err(self.error(all.span(), "all = false selects nothing: leave it out"));
+            }
+            found.push(Selector::All);
+        }
+        let count = found.len();
+        match (found.pop(), count) {
+            (Some(selector), 1) => Ok(selector),
+            _ => Err(self.error(
+                span,
+                format!("select takes exactly one of index, product, uuid, pci and all; here are {count}"),
+            )),
+        }
+    }
+
+    fn product(&self, product: &Spanned<String>) -> Result<Regex, ProfileError> {
+        if product.get_ref().is_empty() {
+            return Err(self
+                .error(product.span(), "an empty product name matches every GPU")
+                .with_hint("write all = true for that"));
+        }
+        if product.get_ref().len() > LONGEST_PRODUCT {
+            let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
+            return Err(self.error(product.span(), message));
+        }
+        let mut regex = RegexBuilder::new(product.get_ref());
+        regex.size_limit(LARGEST_REGEX).build().map_err(|error| {
+            let why = error
+                .to_string()
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .to_owned();
+            self.error(product.span(), format!("not a regular expression: {why}"))
+        })
     }
 }
 

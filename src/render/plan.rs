@@ -179,7 +179,7 @@ fn additions(group: &[&GpuPlan]) -> Vec<String> {
 
 /// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
 fn mode(change: ModeChange) -> String {
-    let wanted = compute_mode_in_words(change.shall);
+    let wanted = compute_mode_in_words(change.to);
     if change.is_for_a_daemon() {
         format!("~ set compute mode to {wanted}: MPS alone computes (given back by down)")
     } else {

@@ -42,8 +42,8 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
         "compute_mode": gpu.compute_mode.map(|change| json!({
-            "is": change.is.map(compute_mode_in_words),
-            "shall": compute_mode_in_words(change.shall),
+            "is": change.from.map(compute_mode_in_words),
+            "shall": compute_mode_in_words(change.to),
         })),
         "disturbs": clients
             .map(client)
@@ -142,7 +142,7 @@ fn set_fields(set: &Set) -> Value {
         json!({
             "key": change.key,
             "is": change.is,
-            "shall": change.shall,
+            "shall": change.wanted,
         })
     });
     json!({

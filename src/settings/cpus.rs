@@ -11,7 +11,7 @@ pub struct Cpus {
     ranges: Vec<(usize, usize)>,
 }
 
-/// What `sched_setaffinity(2)` is told fits into 1024 bits.
+/// The size of the mask of `sched_setaffinity(2)`, in bits.
 const MOST: usize = 1024;
 
 impl Cpus {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cpus, MemoryLimit, Serve};
 
-/// How a device's daemon shall serve. `None` is the default of whoever applies the profile.
+/// The settings of a device's daemon. `None` stands for the default of the user who applies the profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Settings {
@@ -14,29 +14,29 @@ pub struct Settings {
     pub server: Server,
     /// The share of the device's SMs that one client may use.
     pub active_thread_percentage: Percentage,
-    /// How much device memory each client may allocate; no limit by default.
+    /// The device memory that each client may allocate; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned_memory_limit: Option<MemoryLimit>,
-    /// What the clients' work counts for beside that of other programs: a hint to the GPU.
+    /// The priority of the clients' work against that of other programs: a hint to the GPU.
     pub client_priority: ClientPriority,
-    /// The CPUs that the daemon and its server run on; by default those of whoever starts them.
+    /// The CPUs that the daemon and its server run on; by default those of the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
     /// The compute mode that a whole GPU has while its daemon runs; by default it is left as it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<ComputeMode>,
-    /// How many clients the device is meant for: what `status` counts them against. MPS has no such
+    /// The number of clients that the device is meant for, which `status` shows. MPS has no such
     /// limit to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<u32>,
-    /// How many files the daemon and its server may have open each; by default [`NOFILE`], or as many
+    /// The number of files that the daemon and its server may have open each; by default [`NOFILE`], or as many
     /// as the system lets the caller have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nofile: Option<u64>,
 }
 
-/// How many open files a daemon gets by default. A server with many clients needs 16384 and more (facts of
-/// the k8s device plugin and NVIDIA's own service files).
+/// The number of open files that a daemon gets by default. A server with many clients needs 16384 and more, as in
+/// NVIDIA's k8s device plugin and service files.
 pub const NOFILE: u64 = 65536;
 
 impl Default for Settings {
@@ -55,7 +55,7 @@ impl Default for Settings {
     }
 }
 
-/// What clients' work counts for (MPS guide, client priority levels).
+/// The priority of clients' work (MPS guide, client priority levels).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientPriority {
@@ -137,7 +137,7 @@ impl Percentage {
         (0.1..=100.0).contains(&value).then_some(Self(value))
     }
 
-    /// Whether the control program's answer, which has one decimal, is another percentage.
+    /// True if the control program's answer, which has one decimal, is another percentage.
     pub fn differs_from(self, answered: f64) -> bool {
         (self.0 - answered).abs() >= 0.051
     }

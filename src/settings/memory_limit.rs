@@ -3,11 +3,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How much device memory each client may allocate, in whole MiB.
+/// The device memory that each client may allocate, in whole MiB.
 ///
-/// The control program takes whole numbers with M or G alone, and reads anything else as something
-/// else without a word: `1.5G` as 1M, `512K` as 512M (measured on drivers 555 to 595). So it is only ever
-/// told [`in_mebibytes`](Self::in_mebibytes).
+/// The control program takes only whole numbers with M or G, and silently misreads anything else: `1.5G` as 1M,
+/// `512K` as 512M (measured on drivers 555 to 595). It only ever gets [`in_mebibytes`](Self::in_mebibytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct MemoryLimit {
@@ -18,7 +17,7 @@ pub struct MemoryLimit {
 const MOST: u64 = 1 << 20;
 
 impl MemoryLimit {
-    /// As the control program is told: `1536M`.
+    /// Returns the form for the control program: `1536M`.
     pub fn in_mebibytes(self) -> String {
         format!("{}M", self.mebibytes)
     }
@@ -70,7 +69,7 @@ impl LimitAnswer {
         }
     }
 
-    /// Whether an answer is surely not the one to this limit. Which limit within a GiB it is cannot be told.
+    /// True if an answer cannot be that to this limit. Limits within the same GiB have the same answer.
     pub fn differs(answer: Option<Self>, limit: Option<MemoryLimit>) -> bool {
         match (answer, limit) {
             (Some(answer), Some(limit)) if answer.is_rounded => {
@@ -191,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_people_write_comes_to_whole_mebibytes() {
-        for (text, told) in [
+        for (text, written) in [
             ("512M", "512M"),
             ("512MiB", "512M"),
             ("1.5G", "1536M"),
@@ -203,14 +202,14 @@ mod tests {
             ("1024G", "1048576M"),
         ] {
             let limit: MemoryLimit = text.parse().unwrap_or_else(|why| panic!("{text}: {why}"));
-            assert_eq!(limit.in_mebibytes(), told, "{text}");
+            assert_eq!(limit.in_mebibytes(), written, "{text}");
             assert_eq!(limit.to_string().parse(), Ok(limit), "{text}");
         }
     }
 
     /// From a recording on an H200 with driver 580: what was set, what read back, what the server logged.
     #[test]
-    fn whole_gibibytes_are_told_apart_only_by_the_log() {
+    fn only_the_log_distinguishes_whole_gibibytes() {
         for (set, answer, logged) in [
             ("1536M", "1G", 0x6000_0000),
             ("1023M", "1023M", 0x3ff0_0000),

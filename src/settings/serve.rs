@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose clients a device serves (DESIGN 6).
+/// The users that a device serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Serve {
@@ -23,7 +23,7 @@ impl Serve {
     /// Every value, as it is written.
     pub const WORDS: [&str; 5] = ["one-at-a-time", "all", "group:NAME", "user:NAME", "self"];
 
-    /// Whether one server of root's serves several users at once (`-multiuser-server`).
+    /// True if one server of root serves several users at once (`-multiuser-server`).
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::All | Self::Group(_))
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use mig_mps::apply::{self, Allowed, ApplyError, OnFailure, Progress, Site};
+use mig_mps::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure, Progress};
 use mig_mps::host::{Environment, Home, MpsPrograms};
 use mig_mps::node::{Detail, Life, Node, observe};
 use mig_mps::plan::{self, Action, Plan};
@@ -64,14 +64,14 @@ impl Hand {
     }
 
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {
-        let site = Site {
+        let context = ApplyContext {
             environment: &self.environment,
             home: &self.home,
             programs: &self.programs,
             node,
             allowed,
         };
-        apply::run(plan, &site, &Silent, OnFailure::RollBack)
+        apply::run(plan, &context, &Silent, OnFailure::RollBack)
     }
 
     /// Plans and carries out what brings the GPUs to a layout.

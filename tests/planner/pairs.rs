@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use mig_mps::geometry::{Harm, Infeasible, Placement, ProfileId, Request, Standing, arrange};
+use mig_mps::geometry::{Disruption, Existing, Infeasible, Placement, ProfileId, Request, arrange};
 use mig_mps::plan::{Plan, Refusal};
 use mig_mps::profile::Profile;
 use simnode::catalog::Model;
@@ -127,14 +127,14 @@ fn what_does_not_fit_fits_beside_nothing_that_stands() {
             counts.iter().flat_map(request).collect()
         })
         .collect();
-    let free = |_: usize, _: usize| Harm::NONE;
+    let free = |_: usize, _: usize| Disruption::NONE;
     let pairs = each(&grid.standing(), |layout| {
-        let standing: Vec<Standing> = layout
+        let standing: Vec<Existing> = layout
             .iter()
-            .map(|&(number, start, size)| Standing {
+            .map(|&(number, start, size)| Existing {
                 profile: ProfileId(grid.model.profiles[number].id),
                 placement: Placement::new(start, size),
-                harm: Harm::NONE,
+                disruption: Disruption::NONE,
             })
             .collect();
         for requests in &wanted {

@@ -256,7 +256,7 @@ impl Scene {
         let devices = self.node.gpus[gpu].devices();
         let device = match start.place {
             Place::Whole => devices.into_iter().find(|device| device.part.is_none()),
-            Place::Part { placement, nth } => devices
+            Place::Mig { placement, nth } => devices
                 .into_iter()
                 .filter(|device| {
                     let part = device.part.as_ref();

@@ -9,14 +9,14 @@ use crate::node::outside_mps::OutsideMps;
 use crate::node::served::Served;
 use crate::node::snapshot::Node;
 use crate::node::variable::Variable;
-use crate::nvml::{Nvml, Processes, Usage};
+use crate::nvml::{Nvml, Usage};
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
 /// not enough: NVML makes its two lists one after the other.
 pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
     let mut first: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for (uuid, processes) in &node.processes {
-        let suspects = suspects(node, table, uuid, processes);
+    for uuid in node.processes.keys() {
+        let suspects = suspects(node, table, uuid);
         if !suspects.is_empty() {
             first.insert(uuid.clone(), suspects);
         }
@@ -57,18 +57,12 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
     node.outside_mps = found;
 }
 
-fn suspects(node: &Node, table: &ProcessTable, uuid: &str, processes: &Processes) -> Vec<u32> {
-    let served = node.served.iter().find(|served| served.record.uuid == uuid);
-    let is_mps = |pid: u32| {
-        let mut servers = served.into_iter().flat_map(|served| &served.servers);
-        let mut clients = served.into_iter().flat_map(|served| &served.clients);
-        servers.any(|server| server.pid.0 == pid)
-            || clients.any(|client| client.pid.0 == pid)
-            || processes.clients.iter().any(|client| client.pid == pid)
-            || table.get(Pid(pid)).is_some_and(MpsProgram::is_one)
-    };
-    let pids = processes.compute.iter().map(|usage| usage.pid);
-    pids.filter(|&pid| !is_mps(pid)).collect()
+/// Returns the processes that nobody accounts for and that are no MPS programs: the servers of an unmanaged daemon are
+/// not suspects.
+fn suspects(node: &Node, table: &ProcessTable, uuid: &str) -> Vec<u32> {
+    let is_mps = |pid: Pid| table.get(pid).is_some_and(MpsProgram::is_one);
+    let pids = node.unaccounted_for(uuid).into_iter();
+    pids.filter(|&pid| !is_mps(pid)).map(|pid| pid.0).collect()
 }
 
 fn read(

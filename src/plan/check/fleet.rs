@@ -11,7 +11,7 @@ pub struct BlockOnModel {
     pub block: usize,
     /// Which model.
     pub model: &'static Model,
-    /// What becomes of such a GPU, or why nothing.
+    /// The result for such a GPU, or the reason for none.
     pub shape: Result<Shape, Refusal>,
 }
 
@@ -40,7 +40,7 @@ pub fn against_all(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError>
     Ok(judged)
 }
 
-/// Whether a GPU of that model can come to this block: it selects one, and none before it has taken
+/// True if a GPU of that model can reach this block: it selects one, and none before it has taken
 /// all such GPUs.
 fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
     let products: Vec<&str> = match model.product_names.as_slice() {

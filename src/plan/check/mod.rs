@@ -1,4 +1,4 @@
-//! What `up` would say of a profile where there is no GPU: the same planner on GPUs of the catalog.
+//! Checks a profile without a GPU: runs the planner of `up` on GPUs of the catalog.
 
 mod fleet;
 mod shape;
@@ -17,12 +17,12 @@ use crate::profile::Profile;
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// A plain user, for profiles that only such a one can apply.
+/// A plain user, for profiles that root cannot apply.
 const SOMEBODY: Uid = Uid(1000);
 
-/// What the planner makes of a profile on a node that is not there.
+/// Plans a profile for a virtual node.
 fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
-    // Whoever checks need not be the one who will apply it: a profile that says "self" is a plain
+    // The user who checks need not be the one who applies it: a profile that says "self" is a plain
     // user's, any other root's.
     let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);
     let caller = if own { SOMEBODY } else { Uid::ROOT };

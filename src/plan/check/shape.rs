@@ -2,7 +2,7 @@ use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::plan::{Action, GpuPlan, Place, Start};
 use crate::settings::Settings;
 
-/// What a profile makes of one GPU that is not there.
+/// The layout that a profile gives a virtual GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// Its slices.
@@ -20,12 +20,12 @@ pub struct ShapeDevice {
     pub profile: Option<String>,
     /// Where its GPU instance lies; `None` for a whole GPU.
     pub placement: Option<Placement>,
-    /// How its daemon would serve.
+    /// The settings of its daemon.
     pub settings: Settings,
 }
 
 impl Shape {
-    /// What a plan for an empty GPU leads to.
+    /// Returns the result of a plan for an empty GPU.
     pub fn of(plan: &GpuPlan) -> Self {
         let starts = plan.steps.iter().filter_map(|step| match &step.action {
             Action::Start(start) => Some(start),
@@ -36,7 +36,7 @@ impl Shape {
         let devices = starts.into_iter().map(|start| {
             let (placement, nth) = match start.place {
                 Place::Whole => (None, 0),
-                Place::Part { placement, nth } => (Some(placement), nth),
+                Place::Mig { placement, nth } => (Some(placement), nth),
             };
             ShapeDevice {
                 name: start.name.clone(),
@@ -52,7 +52,7 @@ impl Shape {
     }
 }
 
-/// What the nth device of the GPU instance there is called by.
+/// The default name of the nth device of a GPU instance.
 fn title(plan: &GpuPlan, at: Placement, nth: usize) -> Option<String> {
     let actions = || plan.steps.iter().map(|step| &step.action);
     let name = actions().find_map(|action| match action {

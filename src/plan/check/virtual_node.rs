@@ -16,11 +16,11 @@ use crate::profile::{Block, Profile, Selector};
 pub struct GpuArgument {
     /// The model.
     pub model: &'static Model,
-    /// How many of it, from the next index on.
+    /// The number of such GPUs.
     pub count: u32,
 }
 
-/// Why a `--gpu` is not understood.
+/// An invalid value of `--gpu`.
 #[derive(Clone, Debug, Error)]
 pub enum GpuArgumentError {
     /// The count is none.
@@ -33,7 +33,7 @@ pub enum GpuArgumentError {
     Incomplete {
         /// The model's key.
         key: String,
-        /// What is missing.
+        /// The missing facts.
         missing: String,
     },
     /// No such model.
@@ -42,7 +42,7 @@ pub enum GpuArgumentError {
         nearest(near.as_deref())
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested model.
         word: String,
         /// The nearest key.
         near: Option<String>,
@@ -149,7 +149,7 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
     Ok(on_node)
 }
 
-/// Whether a block selects by what only a GPU that is there has.
+/// True if a block selects by a property that only a real GPU has.
 fn selects_a_real_gpu(block: &Block) -> bool {
     matches!(block.select, Selector::Uuid(_) | Selector::Pci(_))
 }

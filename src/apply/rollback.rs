@@ -1,43 +1,30 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::again::starts_again;
-use super::done::Done;
+use super::cause::Cause;
+use super::effect::Effect;
+use super::error::RolledBack;
 use super::gpu::GpuRun;
-use super::{Cause, lock};
+use super::lock::lock;
+use super::stop::starts_again;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::host::Pool;
 use crate::mps::{Means, Patience};
 use crate::nvml::NvmlError;
 use crate::state::{DeviceKey, DeviceRecord};
 
-/// What came of undoing a run on one GPU.
-#[derive(Debug, Default)]
-pub struct RolledBack {
-    /// What was undone.
-    pub undone: Vec<String>,
-    /// What the run made and could not remove.
-    pub stands: Vec<String>,
-    /// What the run took away and could not bring back.
-    pub missing: Vec<String>,
-    /// How many clients had to go: nobody can bring them back.
-    pub clients: usize,
-    /// Whether something failed that may work when it is tried again: the journal stays then.
-    pub cut_short: bool,
-}
-
-/// What came of undoing the runs, by the GPU's place in the plan and the order in which it was tried.
+/// The results of the rollback, by the GPU's position in the plan and the order of the tries.
 pub(super) type Outcomes = Mutex<BTreeMap<(usize, usize), RolledBack>>;
 
 impl<'a> GpuRun<'a> {
-    /// Undoes what was done, the latest first.
+    /// Undoes the changes in reverse order.
     pub(super) fn roll_back(mut self, place: usize, outcomes: &Arc<Outcomes>, pool: &Pool<'a>) {
         self.rolling_back = true;
         let mut came = RolledBack::default();
         let mut done = self.history.take();
         let mut hangs = false;
-        // Daemons' ends come first in every plan. Those left at last start again side by side.
-        while let Some(step) = done.pop_if(|step| !matches!(step, Done::Stopped { .. })) {
+        // Stopped daemons come first in every plan, so they remain last here and start again in parallel.
+        while let Some(step) = done.pop_if(|step| !matches!(step, Effect::Stopped { .. })) {
             // Each call to a GPU that hangs takes as long as the first.
             let result = if hangs {
                 Err(Cause::NotTried)
@@ -45,7 +32,7 @@ impl<'a> GpuRun<'a> {
                 self.undo(&step)
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            self.stays_partitioned |= matches!(step, Done::MigMode { on: true, .. })
+            self.stays_partitioned |= matches!(step, Effect::MigMode { on: true, .. })
                 && !matches!(result, Ok(()) | Err(Cause::Noted));
             came.add(&self.title(), &step, result);
         }
@@ -61,45 +48,45 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    fn undo(&mut self, step: &Done) -> Result<(), Cause> {
+    fn undo(&mut self, step: &Effect) -> Result<(), Cause> {
         match step {
-            Done::MigMode { on, was_ours } => {
+            Effect::MigMode { on, was_ours } => {
                 self.switch_back(*on)?;
-                let ledger = &self.shared.ledger;
-                Ok(ledger.switched_on(&self.plan.uuid, *was_ours)?)
+                let node_record = &self.shared.node_record;
+                Ok(node_record.switched_on(&self.plan.uuid, *was_ours)?)
             }
-            Done::GpuInstance {
+            Effect::GpuInstance {
                 profile, placement, ..
             } => {
-                if !self.standing.contains_key(placement) {
-                    self.look_again()?;
+                if !self.instances.contains_key(placement) {
+                    self.reread_instances()?;
                 }
                 self.unmake_gpu_instance(*placement)?;
                 let created = self.created(*profile, *placement, None);
-                Ok(self.shared.ledger.remove(|other| *other == created)?)
+                Ok(self.shared.node_record.remove(|other| *other == created)?)
             }
-            Done::GpuInstanceGone {
+            Effect::GpuInstanceGone {
                 profile,
                 placement,
                 ours,
                 ..
             } => self.bring_back(*profile, *placement, *ours),
-            Done::ComputeInstance { instance, compute } => match compute {
+            Effect::ComputeInstance { instance, compute } => match compute {
                 Some(compute) => self.remove(*instance, *compute),
                 None => self.remove_strays(*instance),
             },
-            Done::ComputeInstanceGone {
+            Effect::ComputeInstanceGone {
                 instance,
                 profile,
                 compute,
                 ours,
             } => self.bring_part_back(*instance, *profile, *compute, *ours),
-            Done::Started(record) => {
+            Effect::Started(record) => {
                 let shared = self.shared;
                 shared.end(self.plan, record, (Patience::Idle, Means::Session), true)
             }
-            Done::Stopped { .. } => self.start_again(step),
-            Done::Set { before, after } => self.shared.change(before, &after.settings),
+            Effect::Stopped { .. } => self.start_again(step),
+            Effect::Set { before, after } => self.shared.change(before, &after.settings),
         }
     }
 
@@ -111,13 +98,13 @@ impl<'a> GpuRun<'a> {
     ) -> Result<(), Cause> {
         let created = self.created(profile, placement, None);
         if ours {
-            self.shared.ledger.add(created.clone())?;
+            self.shared.node_record.add(created.clone())?;
         }
         let made = self.make_gpu_instance(profile, placement);
         if let Err(cause) = &made
             && !cause.may_have_worked()
         {
-            self.shared.ledger.remove(|other| *other == created)?;
+            self.shared.node_record.remove(|other| *other == created)?;
         }
         made
     }
@@ -129,11 +116,11 @@ impl<'a> GpuRun<'a> {
         placement: Placement,
         ours: bool,
     ) -> Result<(), Cause> {
-        let parent = self.standing.get(&instance).ok_or(Cause::NoInstance)?;
+        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let (id, parent) = (parent.id, parent.profile);
         if ours {
             let created = self.created(parent, instance, Some(placement));
-            self.shared.ledger.add(created)?;
+            self.shared.node_record.add(created)?;
         }
         let offered = self.offered(parent, id)?;
         let as_it_was = ComputeChoice::Exactly { profile, placement };
@@ -143,22 +130,22 @@ impl<'a> GpuRun<'a> {
 
     fn remove(&mut self, instance: Placement, compute: Placement) -> Result<(), Cause> {
         self.unmake_compute_instance(instance, compute)?;
-        Ok(self.shared.ledger.remove(|created| {
+        Ok(self.shared.node_record.remove(|created| {
             created.gpu == self.plan.uuid
                 && created.placement == instance
                 && created.compute == Some(compute)
         })?)
     }
 
-    /// Removes what a call may have made that was not known to have worked.
+    /// Removes what a call with an unknown outcome may have made.
     fn remove_strays(&mut self, instance: Placement) -> Result<(), Cause> {
         let parts = |run: &Self| -> Vec<Placement> {
-            let standing = run.standing.get(&instance);
+            let standing = run.instances.get(&instance);
             let parts = standing.into_iter().flat_map(|parent| &parent.compute);
             parts.map(|part| part.placement).collect()
         };
         let known = parts(self);
-        self.look_again()?;
+        self.reread_instances()?;
         let strays = parts(self).into_iter().filter(|part| !known.contains(part));
         for stray in strays.collect::<Vec<_>>() {
             self.remove(instance, stray)?;
@@ -166,9 +153,9 @@ impl<'a> GpuRun<'a> {
         Ok(())
     }
 
-    /// Starts a daemon again that was ended.
-    fn start_again(&self, step: &Done) -> Result<(), Cause> {
-        let Done::Stopped { record, .. } = step else {
+    /// Starts a stopped daemon again.
+    fn start_again(&self, step: &Effect) -> Result<(), Cause> {
+        let Effect::Stopped { record, .. } = step else {
             return Ok(());
         };
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
@@ -181,18 +168,18 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    /// What a recorded device is called now; `None` where it is not there.
+    /// The present UUID of a recorded device; `None` if it does not exist.
     fn uuid_now(&self, record: &DeviceRecord) -> Option<String> {
         let DeviceKey { instance, .. } = &record.key;
         if instance.is_none() && self.stays_partitioned {
             return None;
         }
-        // Whoever may not see instances cannot have changed any.
+        // A caller who may not see instances cannot have changed any.
         let is_hidden = self.gpu.is_none_or(|gpu| gpu.hidden.is_some());
         let Some(key) = instance.filter(|_| !is_hidden) else {
             return Some(record.uuid.clone());
         };
-        let parent = self.standing.get(&key.placement)?;
+        let parent = self.instances.get(&key.placement)?;
         let mut parts = parent.compute.iter();
         let part = parts.find(|part| part.placement == key.compute)?;
         Some(part.uuid.clone())
@@ -200,8 +187,8 @@ impl<'a> GpuRun<'a> {
 }
 
 impl RolledBack {
-    fn add(&mut self, gpu: &str, step: &Done, result: Result<(), Cause>) {
-        if let Done::Stopped { clients, .. } = step {
+    fn add(&mut self, gpu: &str, step: &Effect, result: Result<(), Cause>) {
+        if let Effect::Stopped { clients, .. } = step {
             self.clients += clients;
         }
         self.cut_short |= matches!(&result, Err(cause) if !cause.is_meant());

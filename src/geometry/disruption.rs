@@ -1,25 +1,25 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-/// What a change does to what is there. Less sorts lower: plans are compared by clients disturbed,
-/// then GPU instances destroyed, then daemons restarted (DESIGN 5.3).
+/// The disruption that a change causes. Less sorts lower: plans are compared by clients disrupted,
+/// then GPU instances destroyed, then daemons restarted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Harm {
-    /// Programs that lose their device, or cannot be told not to.
+pub struct Disruption {
+    /// Programs that lose their device, or may.
     pub clients: u32,
     /// GPU instances destroyed.
     pub gpu_instances: u32,
-    /// Living daemons ended or restarted.
+    /// Running daemons stopped or restarted.
     pub daemons: u32,
     /// Compute instances destroyed, those of destroyed GPU instances included.
     pub compute_instances: u32,
-    /// Settings changed under clients, which disturbs nobody: it only decides between what is equal otherwise,
-    /// so that a node that is as wanted stays so.
+    /// Settings changed under clients. This disrupts nobody, and only breaks ties, so that a node without drift stays
+    /// unchanged.
     pub changes: u32,
 }
 
-impl Harm {
-    /// No harm.
+impl Disruption {
+    /// No disruption.
     pub const NONE: Self = Self {
         clients: 0,
         gpu_instances: 0,
@@ -29,7 +29,7 @@ impl Harm {
     };
 }
 
-impl Add for Harm {
+impl Add for Disruption {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -43,8 +43,8 @@ impl Add for Harm {
     }
 }
 
-impl Sum for Harm {
-    fn sum<I: Iterator<Item = Self>>(harms: I) -> Self {
-        harms.fold(Self::NONE, Self::add)
+impl Sum for Disruption {
+    fn sum<I: Iterator<Item = Self>>(disruptions: I) -> Self {
+        disruptions.fold(Self::NONE, Self::add)
     }
 }

@@ -1,29 +1,29 @@
 use std::io;
 use std::sync::Mutex;
 
-use super::lock;
+use super::lock::lock;
 use crate::state::{Created, NodeFile, RunDir};
 
-/// The instances mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys those alone.
+/// The instances that mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys no others.
 ///
-/// An instance is noted before it is made: what a crash leaves is then known as ours.
-pub(super) struct Ledger {
+/// An instance is recorded before it is made: what a crash leaves behind is then known as ours.
+pub(super) struct NodeRecord {
     run_dir: RunDir,
     file: Mutex<NodeFile>,
 }
 
-impl Ledger {
+impl NodeRecord {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
         let mut file = run_dir.node().map_err(|error| {
             if error.kind() != io::ErrorKind::InvalidData {
                 return error;
             }
-            // The daemons' own records do without it; what it lists is no longer known as ours.
+            // The daemons' own records do not depend on it; only the ownership of instances is lost.
             let advice = "remove it, and mig-mps forgets which instances it made";
             io::Error::new(error.kind(), format!("{error}: {advice}"))
         })?;
         if file.boot_id != boot_id {
-            // Instances do not survive a reboot, and who switched the mode on since is not known.
+            // Instances do not survive a reboot, and anybody may have switched the mode on since.
             file.created.clear();
             file.switched_on.clear();
         }
@@ -34,17 +34,17 @@ impl Ledger {
         })
     }
 
-    /// Whether mig-mps made it.
+    /// True if mig-mps made it.
     pub(super) fn has(&self, created: &Created) -> bool {
         lock(&self.file).created.contains(created)
     }
 
-    /// Whether mig-mps switched that GPU's MIG mode on.
+    /// True if mig-mps switched that GPU's MIG mode on.
     pub(super) fn has_switched_on(&self, gpu: &str) -> bool {
         lock(&self.file).switched_on.iter().any(|uuid| uuid == gpu)
     }
 
-    /// Notes whether it did.
+    /// Records whether mig-mps switched that GPU's MIG mode on.
     pub(super) fn switched_on(&self, gpu: &str, is_ours: bool) -> io::Result<()> {
         let mut file = lock(&self.file);
         if file.switched_on.iter().any(|uuid| uuid == gpu) == is_ours {
@@ -63,7 +63,7 @@ impl Ledger {
         let mut file = lock(&self.file);
         if !file.created.contains(&created) {
             file.created.push(created);
-            // What is not noted is not made.
+            // An instance that is not recorded is not made.
             let written = self.run_dir.write_node(&file);
             written.inspect_err(|_| drop(file.created.pop()))?;
         }
@@ -79,4 +79,19 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// Records the applied profile in `node.json`.
+pub fn record_profile(
+    run_dir: &RunDir,
+    boot_id: &str,
+    profile: Option<String>,
+) -> std::io::Result<()> {
+    let mut file = run_dir.node()?;
+    if file.boot_id != boot_id {
+        file = NodeFile::default();
+    }
+    boot_id.clone_into(&mut file.boot_id);
+    file.profile = profile;
+    run_dir.write_node(&file)
 }

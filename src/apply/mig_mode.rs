@@ -1,62 +1,66 @@
-use super::done::Done;
+use super::cause::{Cause, Due};
+use super::effect::Effect;
 use super::gpu::GpuRun;
 use super::retry::Backoff;
-use super::{Cause, Due};
+use super::shared::Shared;
+use crate::host::Holders;
 use crate::node::Gpu;
 use crate::nvml::{Code, MigMode, NvmlError};
 
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
     ///
-    /// NVML answers SUCCESS to a change that it only notes: the activation status and the mode that
-    /// reads back tell them apart.
+    /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
+    /// tell the difference.
     pub(super) fn switch_mig(&mut self, on: bool) -> Result<(), Cause> {
         let is_so = |gpu: &Gpu| gpu.mig.is_some_and(|mode| mode.current == on);
         if self.gpu.is_some_and(is_so) {
-            // Another change was pending: it is taken back, and nothing else happens.
+            // Another change is pending: cancel it.
             self.set_mode(on)?;
             if !on {
-                self.shared.ledger.switched_on(&self.plan.uuid, false)?;
+                self.shared
+                    .node_record
+                    .switched_on(&self.plan.uuid, false)?;
             }
             return Ok(());
         }
-        let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
-        let was_ours = ledger.has_switched_on(gpu);
+        let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
+        let was_ours = node_record.has_switched_on(gpu);
         if on {
-            // Noted before it is done: what a crash leaves is then known as ours.
-            ledger.switched_on(gpu, true)?;
+            // Recorded first: what a crash leaves behind is then known as ours.
+            node_record.switched_on(gpu, true)?;
         }
         let switched = self.try_to_switch(on, was_ours);
         let is_noted = self.history.has_switched();
-        let (ledger, gpu) = (&self.shared.ledger, &self.plan.uuid);
+        let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
         if !is_noted {
-            ledger.switched_on(gpu, was_ours)?;
+            node_record.switched_on(gpu, was_ours)?;
         } else if switched.is_ok() {
-            ledger.switched_on(gpu, on)?;
+            node_record.switched_on(gpu, on)?;
         }
         switched
     }
 
     fn try_to_switch(&mut self, on: bool, was_ours: bool) -> Result<(), Cause> {
         let mut backoff = Backoff::new(self.interrupt());
-        let mut may_stop = self.shared.site.allowed.stop_holders;
+        let mut may_stop = self.shared.context.allowed.stop_holders;
         loop {
             let activation = self.set_mode(on)?;
             let mode = match self.read_mode() {
                 Ok(mode) => mode,
                 Err(error) => {
-                    self.history.did(Done::MigMode { on, was_ours });
+                    self.history.did(Effect::MigMode { on, was_ours });
                     return Err(error.into());
                 }
             };
             if mode.current == on {
-                self.history.did(Done::MigMode { on, was_ours });
-                self.standing.clear();
+                self.history.did(Effect::MigMode { on, was_ours });
+                self.instances.clear();
                 return Ok(());
             }
             if activation != Code::IN_USE {
-                // It stays noted: with the reset or reboot it is active.
-                self.history.did(Done::MigMode { on, was_ours });
+                // It stays pending until a reset or reboot.
+                self.history.did(Effect::MigMode { on, was_ours });
                 return self.reset(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
@@ -66,8 +70,7 @@ impl GpuRun<'_> {
                     .shared
                     .stop_units(&open)
                     .map_err(|cause| cause.and(self.take_back(on)))?;
-            // The driver lets go of a GPU a moment after the end of who held it; and somebody's
-            // nvidia-smi is soon over.
+            // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
             let tries_again = has_stopped || backoff.wait();
             if !tries_again {
                 let busy = Cause::Busy {
@@ -80,7 +83,7 @@ impl GpuRun<'_> {
         }
     }
 
-    /// Resets the GPU where that is allowed, for a mode that is noted and not active.
+    /// Resets the GPU, if allowed, to activate a pending mode.
     fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
         let not_active = |mode, due| {
             Err(Cause::NotActive {
@@ -89,11 +92,11 @@ impl GpuRun<'_> {
                 due,
             })
         };
-        if !self.shared.site.allowed.reset {
+        if !self.shared.context.allowed.reset {
             return not_active(mode, Due::Reset);
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
-        let smi = self.shared.site.environment.nvidia_smi()?;
+        let smi = self.shared.context.environment.nvidia_smi()?;
         if let Err(error) = self.shared.nvml.while_shut_down(|| smi.reset(&pci))? {
             if error.is_in_use() {
                 return Err(Cause::Reset {
@@ -107,11 +110,11 @@ impl GpuRun<'_> {
         if mode.current != on {
             return not_active(mode, Due::Reboot("it was reset".to_owned()));
         }
-        self.standing.clear();
+        self.instances.clear();
         Ok(())
     }
 
-    /// Switches the mode back, where that can be done without a reset.
+    /// Switches the mode back, if that needs no reset.
     pub(super) fn switch_back(&mut self, from: bool) -> Result<(), Cause> {
         let mode = self.read_mode()?;
         if mode.current != from {
@@ -124,9 +127,9 @@ impl GpuRun<'_> {
                 .nvml
                 .supervise(move |nvml| nvml.changes_without_reset(&gpu))
         };
-        // Switching on is what the instances that were there need, and an idle GPU does it; off is
-        // what leaves an Ampere GPU in need of a reset.
-        if from && !self.standing.is_empty() {
+        // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
+        // a reset.
+        if from && !self.instances.is_empty() {
             return Err(Cause::StillPartitioned);
         }
         if from && !resetless()? {
@@ -137,7 +140,7 @@ impl GpuRun<'_> {
             let activation = self.set_mode(!from)?;
             let mode = self.read_mode()?;
             if mode.current != from {
-                self.standing.clear();
+                self.instances.clear();
                 return Ok(());
             }
             if activation != Code::IN_USE {
@@ -158,7 +161,7 @@ impl GpuRun<'_> {
         }
     }
 
-    /// Has the driver forget a change that it has noted for later.
+    /// Cancels a pending change.
     fn take_back(&self, on: bool) -> Result<(), Cause> {
         self.set_mode(!on)?;
         Ok(())
@@ -174,5 +177,19 @@ impl GpuRun<'_> {
         let gpu = self.plan.uuid.clone();
         let nvml = self.shared.nvml;
         nvml.supervise(move |nvml| nvml.read_mig_mode(&gpu))
+    }
+}
+
+impl Shared<'_> {
+    /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
+    /// lists them before the first is stopped, and the run starts them again at its end.
+    pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
+        let units = self.context.environment.units()?;
+        let holding = units.holding(holders)?;
+        self.journal.stopping(&holding)?;
+        for unit in &holding {
+            units.stop(*unit)?;
+        }
+        Ok(!holding.is_empty())
     }
 }

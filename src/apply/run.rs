@@ -1,0 +1,135 @@
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use super::context::{ApplyContext, OnFailure, Progress};
+use super::error::{ApplyError, Failure};
+use super::gpu::GpuRun;
+use super::journal::OpenJournal;
+use super::lock::lock;
+use super::names::NamesInUse;
+use super::node_record::NodeRecord;
+use super::rollback::Outcomes;
+use super::shared::Shared;
+use crate::host::{Change, Pool};
+use crate::nvml::Nvml;
+use crate::plan::{Action, Plan, Step};
+use crate::state::RunDir;
+
+/// Applies a plan. The caller holds the node's lock.
+///
+/// # Errors
+/// Names the failed steps, what was undone, what is left over and what is missing.
+pub fn run(
+    plan: &Plan,
+    context: &ApplyContext<'_>,
+    progress: &dyn Progress,
+    on_failure: OnFailure,
+) -> Result<(), ApplyError> {
+    let interrupt = &context.environment.interrupt;
+    let change = interrupt.begin();
+    let run_dir = RunDir::at(&context.home.run);
+    let node_record =
+        NodeRecord::open(&run_dir, &context.node.boot_id).map_err(ApplyError::at_start)?;
+    let nvml = Nvml::open(context.environment.nvml_library.as_deref())
+        .map_err(ApplyError::at_start)?
+        .within(context.environment.call_limit);
+    Nvml::reserve(2).map_err(ApplyError::at_start)?;
+    let journal = OpenJournal::begin(&run_dir, &context.environment.host, &context.node.boot_id)
+        .map_err(ApplyError::at_start)?;
+    let shared = Shared {
+        context,
+        run_dir,
+        node_record,
+        journal,
+        nvml,
+        progress,
+        stop_here: AtomicBool::new(false),
+        stopping: Mutex::new(()),
+        names_in_use: NamesInUse::of(plan),
+        on_failure,
+    };
+    let threads = threads_for(plan);
+    // Each thread makes one call at a time, and one that hangs is lost.
+    let calls = threads + 1 + plan.gpus.len();
+    // Each thread has one child at a time; each start leaves a daemon and a server.
+    let others = calls + threads + 1 + 2 * starts_of(plan);
+    Pool::with(threads, others, |pool| {
+        if pool.threads() > 0 && Nvml::reserve(calls).is_err() {
+            pool.close();
+        }
+        carry_out(plan, &shared, &change, pool)
+    })
+}
+
+fn starts_of(plan: &Plan) -> usize {
+    let is_start = |step: &&Step| matches!(step.action, Action::Start(_));
+    plan.steps().filter(is_start).count()
+}
+
+/// The number of threads that a plan keeps busy beside the caller's. More gain nothing: the driver makes one server
+/// after another.
+fn threads_for(plan: &Plan) -> usize {
+    const MOST: usize = 64;
+    let daemons = starts_of(plan).max(plan.stops().count());
+    (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
+}
+
+fn carry_out<'a>(
+    plan: &'a Plan,
+    shared: &'a Shared<'a>,
+    change: &Change<'_>,
+    pool: &Pool<'a>,
+) -> Result<(), ApplyError> {
+    let runs = plan.gpus.iter().map(|gpu| GpuRun::new(shared, gpu));
+    let runs = pool.side_by_side(runs.collect(), |mut run, pool| {
+        run.run(pool);
+        run
+    });
+    let failures = runs.iter().flat_map(|run| run.history.take_failures());
+    let environment = shared.context.environment;
+    let mut error = ApplyError {
+        failures: failures.collect(),
+        interrupted: environment.interrupt.is_asked(),
+        ..ApplyError::default()
+    };
+    let is_cause = |failure: &Failure| !failure.is_a_users;
+    let is_to_be_undone = error.interrupted || error.failures.iter().any(is_cause);
+    error.is_rest_done = !is_to_be_undone && plan.steps().count() > error.failures.len();
+    match shared.on_failure {
+        OnFailure::RollBack if is_to_be_undone => {
+            change.roll_back();
+            if error
+                .failures
+                .iter()
+                .any(|failure| failure.cause.lacks_processes())
+            {
+                // The rollback starts programs too.
+                pool.close();
+            }
+            let outcomes: Arc<Outcomes> = Arc::default();
+            let theirs = Arc::clone(&outcomes);
+            pool.side_by_side(
+                runs.into_iter().enumerate().collect(),
+                move |(place, run), pool| {
+                    run.roll_back(place, &theirs, pool);
+                },
+            );
+            for undone in std::mem::take(&mut *lock(&outcomes)).into_values() {
+                error.add(undone);
+            }
+        }
+        OnFailure::RollBack => {}
+        OnFailure::GoOn => {
+            error.left.extend(runs.iter().flat_map(GpuRun::left));
+            error.interrupted &= !error.left.is_empty();
+        }
+    }
+    let is_done = !error.rolled_back.cut_short;
+    error
+        .failures
+        .extend(shared.journal.end(environment, is_done));
+    if error.interrupted || !error.failures.is_empty() {
+        return Err(error);
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+use super::cause::Cause;
+use super::effect::Effect;
+use super::gpu::GpuRun;
+use super::shared::Shared;
+use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::plan::Set;
+use crate::settings::Settings;
+use crate::state::DeviceRecord;
+
+impl GpuRun<'_> {
+    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
+        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
+        let before = &served.record;
+        let after = DeviceRecord {
+            settings: set.settings.clone(),
+            by_hand: set.by_hand.clone(),
+            ..before.clone()
+        };
+        self.history.did(Effect::Set {
+            before: Box::new(before.clone()),
+            after: Box::new(after.clone()),
+        });
+        // Somebody may have changed the daemon behind our back.
+        let answered = served.answered.as_ref();
+        let was = answered.map(|answered| answered.over(&before.settings));
+        self.shared
+            .change(&after, was.as_ref().unwrap_or(&before.settings))
+    }
+}
+
+impl Shared<'_> {
+    /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
+    /// next run completes a killed one.
+    pub(super) fn change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        let unfinished = DeviceRecord {
+            finished: false,
+            ..wanted.clone()
+        };
+        self.run_dir.write_record(&unfinished)?;
+        self.daemon(wanted).set(&wanted.settings, was)?;
+        Ok(self.run_dir.write_record(wanted)?)
+    }
+    /// The compute mode that a device had before an earlier daemon of this boot changed it.
+    pub(super) fn mode_before(&self, uuid: &str) -> Option<u32> {
+        let mut served = self.context.node.served.iter();
+        let earlier = served.find(|served| {
+            let record = &served.record;
+            record.uuid == uuid
+                && record.boot_id == self.context.node.boot_id
+                && served.run_dir == self.run_dir
+        });
+        earlier?.record.compute_mode_before
+    }
+
+    /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
+    /// known.
+    pub(super) fn hold_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
+        if record.settings.compute_mode.is_none() {
+            self.give_mode_back(record)?;
+            record.compute_mode_before = None;
+            return Ok(());
+        }
+        let gpu = record.key.gpu.clone();
+        let is = self.nvml.supervise(move |nvml| nvml.compute_mode(&gpu))?;
+        if is == EXCLUSIVE_PROCESS {
+            return Ok(());
+        }
+        record.compute_mode_before = Some(is);
+        self.run_dir.write_record(record)?;
+        self.set_mode(record, EXCLUSIVE_PROCESS)
+    }
+
+    /// Restores the compute mode from before a daemon, unless somebody has changed it since.
+    pub(super) fn give_mode_back(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        let is_of_this_boot = record.boot_id == self.context.node.boot_id;
+        let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
+            return Ok(());
+        };
+        let is_there = |gpu: &crate::node::Gpu| gpu.uuid == record.key.gpu;
+        if !self.context.node.gpus.iter().any(is_there) {
+            return Ok(());
+        }
+        let gpu = record.key.gpu.clone();
+        let is = self.nvml.supervise(move |nvml| nvml.compute_mode(&gpu))?;
+        if is != EXCLUSIVE_PROCESS {
+            return Ok(());
+        }
+        self.set_mode(record, before)
+    }
+
+    fn set_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
+        let gpu = record.key.gpu.clone();
+        let found = self
+            .nvml
+            .supervise(move |nvml| nvml.set_compute_mode(&gpu, wanted))?;
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(Cause::ComputeMode { wanted, found })
+        }
+    }
+}

@@ -1,0 +1,184 @@
+use jiff::Timestamp;
+
+use super::cause::Cause;
+use super::owner::{owner, serve, user};
+use super::shared::Shared;
+use crate::host::{Pid, Reader, Uid, group_named};
+use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
+use crate::plan::{Start, StartServer};
+use crate::settings::{Serve, Server};
+use crate::state::{DaemonId, DeviceKey, DeviceRecord};
+
+impl Shared<'_> {
+    /// Starts a daemon for a device, and an eager server; returns once everything has been read back. Returns the
+    /// record, and true if the daemon is new, false if it was running.
+    pub(super) fn bring_up_new(
+        &self,
+        key: DeviceKey,
+        uuid: &str,
+        start: &Start,
+    ) -> (DeviceRecord, Result<bool, Cause>) {
+        let mut record = DeviceRecord {
+            name: start.name.clone(),
+            key,
+            uuid: uuid.to_owned(),
+            settings: start.settings.clone(),
+            by_hand: start.by_hand.clone(),
+            compute_mode_before: self.mode_before(uuid),
+            daemon: None,
+            finished: false,
+            boot_id: self.context.node.boot_id.clone(),
+            since: Timestamp::now(),
+        };
+        let is_new = self.bring_up(&mut record);
+        (record, is_new)
+    }
+
+    /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
+    pub(super) fn restart_daemon(&self, record: &DeviceRecord, uuid: &str) -> Result<(), Cause> {
+        let mut record = DeviceRecord {
+            uuid: uuid.to_owned(),
+            daemon: None,
+            finished: false,
+            since: Timestamp::now(),
+            ..record.clone()
+        };
+        self.bring_up(&mut record).map(drop)
+    }
+
+    /// True if a recorded daemon or one of its servers runs.
+    pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
+        let host = &self.context.environment.host;
+        let owner = owner(record);
+        owner.is_ok_and(|owner| self.daemon(record).has_processes(host, owner))
+    }
+
+    /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.
+    fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
+        let daemon = self.daemon(record);
+        daemon.check_path()?;
+        let launch = self.launch_options(record)?;
+        let host = &self.context.environment.host;
+        self.run_dir.write_record(record)?;
+        let launched = self.hold_mode(record);
+        let launched = match launched.and_then(|()| Ok(daemon.launch(host, &launch)?)) {
+            Ok(launched) => launched,
+            // A process that the kernel cannot end keeps its record.
+            Err(cause) if self.is_alive(record) => return Err(cause),
+            Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
+        };
+        if let Some(in_the_way) = &launched.in_the_way {
+            self.progress
+                .note(&format!("{}: {in_the_way}", record.name));
+        }
+        let is_new = launched.is_new;
+        match self.configure(&daemon, &launch, record, &launched) {
+            Ok(()) => Ok(is_new),
+            // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
+            Err(cause) if is_new => {
+                let ended = self.end_daemon(record, (Patience::Idle, Means::Session), true);
+                Err(cause.and(ended))
+            }
+            // A daemon that was running may have clients.
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// The options with which a record's daemon is launched.
+    fn launch_options(&self, record: &DeviceRecord) -> Result<LaunchOptions, Cause> {
+        let serve = serve(record);
+        let (access, reader) = match &serve {
+            Serve::OneAtATime => (Access::Everybody, self.first_reader()),
+            Serve::All => (Access::Everybody, None),
+            Serve::Own => (Access::Owner, None),
+            Serve::Group(name) => {
+                let group = group_named(name)?.ok_or_else(|| Cause::nobody("group", name))?;
+                let who = format!("the group {name}");
+                (Access::Group(group), Some((who, Reader::Group(group))))
+            }
+            Serve::User(name) => {
+                let account = user(name)?;
+                let reader = Reader::User(account.uid, account.groups()?);
+                (Access::User(account), Some((name.clone(), reader)))
+            }
+        };
+        Ok(LaunchOptions {
+            device: record.uuid.clone(),
+            multiuser: serve.is_shared(),
+            access,
+            readers: reader.into_iter().collect(),
+            cpus: record.settings.cpus.clone(),
+            nofile: record.settings.nofile,
+        })
+    }
+
+    /// The first user of an eager server: a server that cannot reach its daemon exits silently. It has that
+    /// user's uid, but root's group and no others (measured).
+    fn first_reader(&self) -> Option<(String, Reader)> {
+        let user = self.context.environment.server_user();
+        let who = crate::host::user_name(user);
+        (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
+    }
+
+    /// Records the daemon, applies its settings, starts an eager server, and reads everything back.
+    fn configure(
+        &self,
+        daemon: &Daemon,
+        launch: &LaunchOptions,
+        record: &mut DeviceRecord,
+        launched: &Launched,
+    ) -> Result<(), Cause> {
+        let process = &launched.process;
+        let (pid, is_new) = (process.pid, launched.is_new);
+        record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
+        self.run_dir.write_record(record)?;
+        daemon.verify(process, launch)?;
+        let first = match record.settings.server {
+            // A daemon that was running may have a server already.
+            Server::Eager if is_new || !self.has_server(pid)? => {
+                Some(self.first_user(serve(record))?)
+            }
+            Server::Eager | Server::Lazy => None,
+        };
+        // An interrupted change, or the owner, may have changed the settings of one that was running.
+        let was = if is_new {
+            None
+        } else {
+            Some(daemon.defaults()?.over(&record.settings))
+        };
+        daemon.configure(&record.settings, was.as_ref(), first)?;
+        record.finished = true;
+        Ok(self.run_dir.write_record(record)?)
+    }
+
+    /// The first user of an eager server.
+    pub(super) fn first_user(&self, serve: Serve) -> Result<Uid, Cause> {
+        Ok(match serve {
+            // The shared server belongs to root.
+            Serve::All | Serve::Group(_) => Uid::ROOT,
+            Serve::User(name) => user(&name)?.uid,
+            Serve::OneAtATime | Serve::Own => self.context.environment.server_user(),
+        })
+    }
+
+    pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
+        let table = self.context.environment.host.processes()?;
+        Ok(table.children(daemon).any(MpsProgram::is_one))
+    }
+
+    /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
+    pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
+        let served = self.served(&server.uuid).ok_or(Cause::NoDevice)?;
+        let record = &served.record;
+        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+        // A program may have caused one to start meanwhile.
+        if self.has_server(daemon.pid)? {
+            return Ok(());
+        }
+        let user = self.first_user(serve(record))?;
+        let was = Some(&record.settings);
+        self.daemon(record)
+            .configure(&server.settings, was, Some(user))?;
+        Ok(())
+    }
+}

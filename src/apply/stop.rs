@@ -1,0 +1,136 @@
+use std::time::{Duration, Instant};
+
+use super::cause::Cause;
+use super::lock::lock;
+use super::owner::owner;
+use super::shared::Shared;
+use crate::mps::{Daemon, Means, Patience};
+use crate::plan::{Action, EndStray, GpuPlan, Step};
+use crate::state::DeviceRecord;
+
+/// True if the plan starts the daemon of a record again, unchanged.
+pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
+    let is_it = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == record.name);
+    plan.steps.iter().any(is_it)
+}
+
+impl Shared<'_> {
+    /// Ends a server that has outlived its daemon.
+    pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
+        let host = &self.context.environment.host;
+        let daemon = self.daemon_of(&stray.uuid);
+        Ok(daemon.kill_servers(host, &[stray.server])?)
+    }
+
+    /// Stops a daemon. Its record stays if the plan starts it again unchanged.
+    pub(super) fn end(
+        &self,
+        plan: &GpuPlan,
+        record: &DeviceRecord,
+        how: (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        if starts_again(plan, record) {
+            self.end_for_now(record, how, alone)
+        } else {
+            self.end_daemon(record, how, alone)
+        }
+    }
+
+    /// Stops a daemon but keeps its record, without the process, and its pipe directory: the next daemon clears what
+    /// this one leaves there.
+    fn end_for_now(
+        &self,
+        record: &DeviceRecord,
+        how: (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        self.end_process(record, how, alone)?;
+        self.give_mode_back(record)?;
+        self.write_without_daemon(record)
+    }
+
+    /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
+    pub(super) fn keep_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        if self.run_dir.has_record(&record.uuid) {
+            return Ok(());
+        }
+        self.write_without_daemon(record)
+    }
+
+    fn write_without_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        Ok(self.run_dir.write_record(&DeviceRecord {
+            daemon: None,
+            finished: false,
+            compute_mode_before: None,
+            ..record.clone()
+        })?)
+    }
+    /// Stops a daemon if it runs, and removes what was made for it except its logs.
+    ///
+    /// With `alone`, waits until no other daemon is being stopped.
+    pub(super) fn end_daemon(
+        &self,
+        record: &DeviceRecord,
+        how: (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        self.end_process(record, how, alone)?;
+        self.clear_away(&self.daemon(record), record)
+    }
+
+    /// Stops a daemon's process if it runs, and every other process that serves in its directory.
+    pub(super) fn end_process(
+        &self,
+        record: &DeviceRecord,
+        (patience, means): (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        if record.boot_id != self.context.node.boot_id {
+            return Ok(());
+        }
+        let host = &self.context.environment.host;
+        let daemon = self.daemon(record);
+        if record.daemon.is_some_and(|id| id.is_hidden(host)) {
+            return Err(Cause::Unseen {
+                name: record.name.clone(),
+            });
+        }
+        let running = record.daemon.and_then(|id| id.running(host));
+        if let Some(process) = running {
+            if let (Patience::Force(seconds), Means::Signals | Means::Heal) = (patience, means)
+                && patience != Patience::AT_ONCE
+            {
+                self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
+            }
+            let _alone = alone.then(|| lock(&self.stopping));
+            // This ends the servers in the directory too; a healed daemon stays.
+            return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
+        }
+        // An interrupted start may have left a daemon that it did not record.
+        Ok(daemon.end_unrecorded(host, owner(record)?)?)
+    }
+
+    /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
+    fn wait_for_clients(&self, uuid: &str, limit: Duration) {
+        const INTERVAL: Duration = Duration::from_millis(200);
+        let interrupt = &self.context.environment.interrupt;
+        let begun = Instant::now();
+        loop {
+            let device = uuid.to_owned();
+            let read = self
+                .nvml
+                .supervise(move |nvml| nvml.read_processes(&device));
+            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
+            if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
+        self.give_mode_back(record)?;
+        daemon.remove_pipe_dir()?;
+        Ok(self.run_dir.remove_record(record)?)
+    }
+}

@@ -1,0 +1,38 @@
+//! Limits that the driver sets for a plan.
+
+use super::refusal::{Obstacle, Refusal};
+use crate::mps::{ContextMemory, ControlProgram, Support};
+use crate::node::{Gpu, Node};
+use crate::settings::MemoryLimit;
+
+/// Refuses a driver whose control program lacks what every daemon needs.
+pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
+    if node.control_program().support != Support::TooOld {
+        return Ok(());
+    }
+    let first = ControlProgram::first_that(|program| program.support == Support::Measured);
+    Err(Refusal::NotMeant(Obstacle {
+        what: format!(
+            "driver {} is too old for MPS: its control program has no memory limits, client priorities, \
+             get_server_status, ps or terminate_client",
+            node.driver
+        ),
+        hint: format!("MPS needs driver {first} or newer; mig-mps list works with this one"),
+    }))
+}
+
+/// The reason why no program starts with that limit on a whole GPU, if that was measured.
+pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> Option<String> {
+    ContextMemory::forbids(limit, &gpu.product, node.control_program().branch)
+}
+
+/// Instances that cannot be seen cannot be planned with.
+pub(super) fn visible(gpu: &Gpu) -> Result<(), Refusal> {
+    match &gpu.hidden {
+        Some(why) => Err(Refusal::InTheWay(Obstacle {
+            what: format!("GPU {}: its instances cannot be seen: {why}", gpu.index),
+            hint: "run it as root".to_owned(),
+        })),
+        None => Ok(()),
+    }
+}

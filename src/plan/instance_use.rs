@@ -1,0 +1,141 @@
+//! The instances of a GPU, their users, and the disruption of destroying them.
+
+use super::Obstacle;
+use crate::geometry::{Disruption, Placement};
+use crate::host::Pid;
+use crate::node::{Gpu, Life, Node, Served};
+use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
+use crate::state::{DeviceKey, InstanceKey, RunDir};
+
+/// An existing GPU instance and its users.
+pub(super) struct InstanceUse<'a> {
+    pub(super) instance: &'a GpuInstanceReading,
+    /// Its compute instances, by placement.
+    pub(super) parts: Vec<ComputeUse<'a>>,
+}
+
+/// An existing compute instance and its users.
+pub(super) struct ComputeUse<'a> {
+    pub(super) compute: &'a ComputeInstanceReading,
+    /// Its daemon, if that is ours or alive.
+    pub(super) served: Option<&'a Served>,
+    /// The disruption of stopping that daemon.
+    pub(super) restart: Disruption,
+    /// The disruption of destroying it.
+    pub(super) disruption: Disruption,
+    /// Processes that compute on it outside MPS.
+    pub(super) strangers: Vec<Pid>,
+}
+
+impl<'a> InstanceUse<'a> {
+    /// Returns the instances of a GPU, by placement.
+    pub(super) fn all(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
+        let part = |instance: &GpuInstanceReading, compute: &'a ComputeInstanceReading| {
+            let key = DeviceKey {
+                gpu: gpu.uuid.clone(),
+                instance: Some(InstanceKey {
+                    profile: instance.profile,
+                    placement: instance.placement,
+                    compute: compute.placement,
+                }),
+            };
+            let served = served_here(node, run_dir, &key);
+            let restart = served.map_or(Disruption::NONE, |served| {
+                disruption_of_end(served, run_dir)
+            });
+            let strangers = node.unaccounted_for(&compute.uuid);
+            let itself = Disruption {
+                clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
+                compute_instances: 1,
+                ..Disruption::NONE
+            };
+            ComputeUse {
+                compute,
+                served,
+                restart,
+                disruption: itself + restart,
+                strangers,
+            }
+        };
+        gpu.instances
+            .iter()
+            .map(|instance| Self {
+                instance,
+                parts: instance
+                    .compute
+                    .iter()
+                    .map(|compute| part(instance, compute))
+                    .collect(),
+            })
+            .collect()
+    }
+
+    pub(super) fn placement(&self) -> Placement {
+        self.instance.placement
+    }
+
+    /// The disruption of destroying it.
+    pub(super) fn disruption(&self) -> Disruption {
+        let itself = Disruption {
+            gpu_instances: 1,
+            ..Disruption::NONE
+        };
+        itself + self.parts.iter().map(|part| part.disruption).sum()
+    }
+}
+
+/// Returns the record of an existing device: ours, or that of another user's running daemon. The remains of another
+/// user's dead daemon are no obstacle, and not ours to remove.
+pub(super) fn served_here<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    key: &DeviceKey,
+) -> Option<&'a Served> {
+    node.served_on(key)
+        .filter(|served| served.device_is_there && concerns_us(served, run_dir))
+}
+
+pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
+    served.run_dir == *run_dir || served.is_alive()
+}
+
+/// The disruption of stopping a daemon. One that cannot be asked may have a client.
+fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
+    let unasked = is_unknowable(served) || served.run_dir != *run_dir;
+    let clients = served.clients.len() + usize::from(unasked);
+    Disruption {
+        clients: u32::try_from(clients).unwrap_or(u32::MAX),
+        daemons: served.is_alive().into(),
+        ..Disruption::NONE
+    }
+}
+
+/// True if it may have clients that nobody can see.
+pub(super) fn is_unknowable(served: &Served) -> bool {
+    match served.life {
+        Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan => true,
+        Life::Hung => !served.is_known,
+        _ => false,
+    }
+}
+
+/// `4711, 4712`
+pub(super) fn list(pids: &[Pid]) -> String {
+    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    pids.join(", ")
+}
+
+impl ComputeUse<'_> {
+    /// A program that computes on it outside MPS: the driver would refuse to destroy it.
+    pub(super) fn in_the_way(&self, gpu: &Gpu) -> Option<Obstacle> {
+        (!self.strangers.is_empty()).then(|| Obstacle {
+            what: format!(
+                "GPU {}: {} computes outside MPS for pid {}",
+                gpu.index,
+                self.compute.uuid,
+                list(&self.strangers)
+            ),
+            hint: "let them end first".to_owned(),
+        })
+    }
+}

@@ -1,0 +1,91 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::diagnostic::{ProfileError, Source, Span};
+use super::selector::Selector;
+use crate::geometry::{ComputeName, ProfileName};
+use crate::settings::{MemoryLimit, Serve, Settings};
+
+/// A checked profile file.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The file's text, for errors that only planning finds.
+    pub source: Arc<Source>,
+    /// The profile's own name.
+    pub name: Option<String>,
+    /// Every `serve` of the file with its place: the caller decides which are allowed.
+    pub serves: Vec<(Serve, Span)>,
+    /// The blocks in the file's order: the first that selects a GPU applies.
+    pub blocks: Vec<Block>,
+}
+
+/// A `[[gpu]]` block.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The selector of the GPUs.
+    pub select: Selector,
+    /// The selector's place in the file.
+    pub span: Span,
+    /// The devices it asks for.
+    pub want: Want,
+}
+
+/// The devices that a block asks for.
+#[derive(Clone, Debug)]
+pub enum Want {
+    /// Not partitioned: one device, the whole GPU.
+    Whole(WholeGpu),
+    /// Partitioned with MIG into these devices and nothing else.
+    Parts(Vec<Part>),
+}
+
+/// A whole GPU as one device (`mig = false`).
+#[derive(Clone, Debug)]
+pub struct WholeGpu {
+    /// The device's name, if the profile gives one, and its place in the file.
+    pub name: Option<(String, Span)>,
+    /// The settings of its daemon.
+    pub settings: Settings,
+}
+
+/// One entry of `devices`.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The devices' name, if the profile gives one, and its place in the file.
+    pub name: Option<(String, Span)>,
+    /// The GPU instance profile.
+    pub profile: ProfileName,
+    /// The profile name's place in the file.
+    pub span: Span,
+    /// The start of its placement, if pinned.
+    pub at: Option<u32>,
+    /// The number of GPU instances.
+    pub count: u32,
+    /// The compute instances that share each GPU instance; empty for a single one with all SMs.
+    pub compute: Vec<ComputeName>,
+    /// The settings of the daemons.
+    pub settings: Settings,
+}
+
+impl Profile {
+    /// True if a block partitions its GPUs.
+    pub fn partitions(&self) -> bool {
+        let mut wants = self.blocks.iter().map(|block| &block.want);
+        wants.any(|want| matches!(want, Want::Parts(_)))
+    }
+
+    /// Returns the memory limits of all devices, each once.
+    pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
+        let settings = self.blocks.iter().flat_map(|block| match &block.want {
+            Want::Whole(whole) => vec![&whole.settings],
+            Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
+        });
+        let limits = settings.filter_map(|settings| settings.pinned_memory_limit);
+        limits.collect()
+    }
+
+    /// Returns an error at a place in this profile.
+    pub fn error(&self, span: Span, message: impl Into<String>) -> ProfileError {
+        self.source.error(span, message)
+    }
+}
