@@ -70,7 +70,7 @@ impl Environment {
         }
     }
 
-    /// Returns the user for whom an eager server is started: the caller, or the user who called `sudo`. The first client
+    /// Returns the user of an eager server: the caller, or the user who called `sudo`. The first client
     /// of any other user waits until that server is replaced.
     pub fn server_user(&self) -> Uid {
         let behind_sudo = env::var("SUDO_UID")
@@ -104,14 +104,14 @@ impl Environment {
         match (&self.log, self.is_root()) {
             (Some(log), _) => Ok(log.clone()),
             (None, true) => Ok(PathBuf::from(SYSTEM_LOG_DIR)),
-            (None, false) => Ok(state_home()?.join("mig-mps")),
+            (None, false) => Ok(state_dir()?.join("mig-mps")),
         }
     }
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
-        let own = self.home().ok().filter(|home| home.run == run_dir);
-        let own = own.map(|home| home.log);
+        let own = self.home().ok().filter(|own| own.run == run_dir);
+        let own = own.map(|own| own.log);
         own.or_else(|| {
             (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| PathBuf::from(SYSTEM_LOG_DIR))
         })
@@ -125,9 +125,9 @@ impl Environment {
         }
         let mut dirs = vec![PathBuf::from(SYSTEM_RUN_DIR)];
         if !self.is_root()
-            && let Ok(home) = self.home()
+            && let Ok(own) = self.home()
         {
-            dirs.push(home.run);
+            dirs.push(own.run);
         }
         dirs
     }
@@ -185,7 +185,7 @@ impl Environment {
     }
 }
 
-fn state_home() -> Result<PathBuf, EnvironmentError> {
+fn state_dir() -> Result<PathBuf, EnvironmentError> {
     let set = |name| {
         env::var_os(name)
             .filter(|value| !value.is_empty())
@@ -193,7 +193,7 @@ fn state_home() -> Result<PathBuf, EnvironmentError> {
     };
     set("XDG_STATE_HOME")
         .or_else(|| Some(set("HOME")?.join(".local/state")))
-        .ok_or(EnvironmentError::NoStateHome)
+        .ok_or(EnvironmentError::NoStateDir)
 }
 
 fn find(program: &str, path: &OsString) -> Option<PathBuf> {

@@ -15,7 +15,7 @@ pub enum EnvironmentError {
     NoRuntimeDir,
     /// A plain user has no directory for logs.
     #[error("neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs")]
-    NoStateHome,
+    NoStateDir,
     #[error("{CONTROL_PROGRAM} is not in PATH")]
     NoControlProgram,
     /// `MIG_MPS_CONTROL` names no file.
@@ -44,7 +44,7 @@ impl EnvironmentError {
             Self::NoRuntimeDir => {
                 "log in through a session that sets XDG_RUNTIME_DIR, set MIG_MPS_RUN_DIR, or run it as root"
             }
-            Self::NoStateHome => "set HOME or MIG_MPS_LOG_DIR",
+            Self::NoStateDir => "set HOME or MIG_MPS_LOG_DIR",
             Self::NoControlProgram | Self::WrongControlProgram(_) | Self::NoServerProgram => {
                 "both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); \
                  MIG_MPS_CONTROL may give the path of the control program"

@@ -52,9 +52,6 @@ impl Host {
     }
 
     /// Finds the other processes that have the GPU with this minor number open, by `/proc/PID/fd`.
-    ///
-    /// # Errors
-    /// When `/proc` cannot be read.
     pub fn holders(&self, minor: u32) -> io::Result<Holders> {
         let node = DeviceNode::at(self.gpu_node(minor));
         let mut holders = Holders::default();

@@ -49,9 +49,6 @@ pub struct Change<'a> {
 impl Interrupt {
     /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] it
     /// should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
         let heeded: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
             .into_iter()

@@ -18,18 +18,12 @@ impl Host {
     }
 
     /// Returns the id of this boot, which identifies state of an earlier boot.
-    ///
-    /// # Errors
-    /// When `/proc` cannot be read.
     pub fn boot_id(&self) -> io::Result<String> {
         let id = std::fs::read_to_string(self.root.join("proc/sys/kernel/random/boot_id"))?;
         Ok(id.trim().to_owned())
     }
 
     /// Returns all visible processes.
-    ///
-    /// # Errors
-    /// When `/proc` cannot be read.
     pub fn processes(&self) -> io::Result<ProcessTable> {
         ProcessTable::read(&self.root.join("proc"))
     }

@@ -6,7 +6,7 @@ use thiserror::Error;
 enum MemoryResource {
     /// The address space, including reserved memory.
     Addresses,
-    /// MemoryResource of its own that it may write to.
+    /// Private writable memory.
     Data,
     /// The stack of the first thread.
     Stack,

@@ -77,9 +77,6 @@ impl NvidiaSmi {
 
     /// Resets a GPU, given by its bus id in the form of `/sys/bus/pci/devices`. This destroys all its GPU instances and
     /// activates a pending MIG mode. No process may have the GPU open, including this one: see [`Nvml::while_shut_down`](crate::nvml::Nvml::while_shut_down).
-    ///
-    /// # Errors
-    /// [`ResetError`]
     pub fn reset(&self, pci: &str) -> Result<(), ResetError> {
         let mut command = system_command(&self.program);
         command.args(["--gpu-reset", "-i", pci]);

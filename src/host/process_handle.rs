@@ -47,9 +47,6 @@ impl Host {
 
 impl ProcessHandle {
     /// Sends a signal to the process.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }

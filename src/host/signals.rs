@@ -13,9 +13,6 @@ impl Host {
     /// so that writing too large a file fails and the change is rolled back.
     ///
     /// The handlers do nothing. Programs that this process starts or becomes have the default actions again.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn reset_signals(&self) -> io::Result<()> {
         // Only if needed: a handler interrupts calls of the driver.
         if self.ignores(SIGCHLD) {

@@ -50,9 +50,6 @@ impl Account {
     }
 
     /// Returns the groups of the user's processes.
-    ///
-    /// # Errors
-    /// Where the system cannot tell.
     pub fn groups(&self) -> io::Result<Vec<u32>> {
         let name = CString::new(self.name.as_str())?;
         let groups = nix::unistd::getgrouplist(&name, Gid::from_raw(self.gid))?;

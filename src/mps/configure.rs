@@ -18,7 +18,7 @@ const READY_PAUSE: Duration = Duration::from_millis(10);
 const LOG_LIMIT: Duration = Duration::from_secs(1);
 const LOG_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often the settings are sent to servers that start and exit meanwhile.
+/// The number of attempts to set servers that start and exit meanwhile.
 const ROUNDS: usize = 5;
 
 impl Daemon {
@@ -45,7 +45,7 @@ impl Daemon {
         };
         // A refused value is answered with the one that stays, at exit status 0.
         let rest = self.checked(compare(&settings_commands, &answer.lines), unexpected)?;
-        // What follows is the server list, or a refusal.
+        // The rest is the server list, or a refusal.
         let servers: Option<Vec<Pid>> = rest.into_iter().map(parse_pid).collect();
         let servers = servers.ok_or_else(unexpected)?;
         if user.is_none() {

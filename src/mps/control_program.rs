@@ -26,7 +26,7 @@ pub struct ControlProgram {
     pub client_limit: Option<u32>,
 }
 
-/// How well a control program is supported.
+/// The support for a control program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// It lacks necessary commands: memory limits, priorities, `ps`, `terminate_client`.
@@ -94,11 +94,11 @@ impl ControlProgram {
         Self { branch, ..*program }
     }
 
-    /// Returns the first branch with a feature.
+    /// Returns the first branch with a feature, or the newest branch if none has it.
     pub fn first_that(can: impl Fn(&Self) -> bool) -> u32 {
-        let mut rows = ROWS.iter();
-        rows.find(|(_, program)| can(program))
-            .map_or(u32::MAX, |(since, _)| *since)
+        let first = ROWS.iter().find(|(_, program)| can(program));
+        let (since, _) = first.unwrap_or(&ROWS[ROWS.len() - 1]);
+        *since
     }
 }
 

@@ -11,7 +11,7 @@ use crate::host::Pid;
 pub struct DaemonStatus {
     /// The servers: at most one, except while one user's server replaces another's.
     pub servers: Vec<ServerStatus>,
-    /// What the daemon gives to new servers, if it was asked.
+    /// The defaults for new servers, if they were queried.
     pub defaults: Option<Defaults>,
 }
 

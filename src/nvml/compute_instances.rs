@@ -1,4 +1,4 @@
-//! Compute instances: what shares a GPU instance.
+//! Compute instances.
 
 use std::ffi::c_uint;
 use std::ptr::null_mut;
@@ -15,16 +15,15 @@ use crate::geometry::{
     ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId, Placement,
 };
 
-/// A compute instance: with its GPU instance, a MIG device.
+/// A compute instance. With its GPU instance it is a MIG device.
 #[derive(Clone, Debug)]
 pub struct ComputeInstanceReading {
-    /// The driver's number for it within its GPU instance.
+    /// The driver's number within the GPU instance.
     pub id: ComputeInstanceId,
-    /// Its profile.
     pub profile: ComputeProfileId,
-    /// `MIG-…`; opaque, and not promised to survive a reboot.
+    /// `MIG-…`: opaque, and may change at a reboot.
     pub uuid: String,
-    /// Where it lies, in compute slices of its GPU instance.
+    /// In compute slices of the GPU instance.
     pub placement: Placement,
     /// Compute slices.
     pub slices: u32,
@@ -42,10 +41,7 @@ const MOST_COMPUTE_PLACEMENTS: usize = 32;
 const ENGINES_SHARED: u32 = 0;
 
 impl Session {
-    /// What compute instances a GPU instance offers.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Returns the compute instance profiles that a GPU instance supports.
     pub fn offered(
         &self,
         gpu: &str,
@@ -55,10 +51,10 @@ impl Session {
         self.compute_profiles(found, &format!("{gpu} GPU instance {instance}"))
     }
 
-    /// Creates a compute instance, at that place or where the driver likes.
+    /// Creates a compute instance at a placement, or where the driver chooses.
     ///
     /// # Errors
-    /// [`NvmlError`]; `INSUFFICIENT_RESOURCES` where its place is taken.
+    /// `INSUFFICIENT_RESOURCES` if the placement is in use.
     pub fn create_compute_instance(
         &self,
         gpu: &str,
@@ -90,12 +86,12 @@ impl Session {
                 unsafe { function(gpu_instance, profile.0, &raw mut created) }
             })?;
         }
-        // What cannot be read cannot be used: it shall not stand there unknown.
+        // An instance that cannot be read cannot be used, so it must not stay.
         self.read_compute_instance(created, &subject)
             .map_err(|error| error.after(self.destroy_compute(created, &subject)))
     }
 
-    /// Where a compute instance of that profile may lie; empty where the driver does not tell.
+    /// Returns the possible placements of a profile, or none if the driver cannot list them.
     fn compute_placements(
         &self,
         instance: nvmlGpuInstance_t,
@@ -125,10 +121,10 @@ impl Session {
         }
     }
 
-    /// Destroys a compute instance. One that is gone already is as good as destroyed.
+    /// Destroys a compute instance. Succeeds if it is already gone.
     ///
     /// # Errors
-    /// [`NvmlError`]; `IN_USE` while a process holds it.
+    /// `IN_USE` while a process uses it.
     pub fn destroy_compute_instance(
         &self,
         gpu: &str,
@@ -143,11 +139,11 @@ impl Session {
         let mut found: nvmlComputeInstance_t = null_mut();
         let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceById;
         let call = "nvmlGpuInstanceGetComputeInstanceById";
-        let looked_up = self.call(call, &subject, symbol, |function| {
+        let lookup = self.call(call, &subject, symbol, |function| {
             // SAFETY: the instance came from this library; `found` outlives the call.
             unsafe { function(gpu_instance, compute.0, &raw mut found) }
         });
-        match looked_up {
+        match lookup {
             Ok(()) => self.destroy_compute(found, &subject),
             Err(error) => error.ok_if_gone(),
         }

@@ -5,10 +5,10 @@ use nvml_wrapper_sys::bindings::nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_
 use super::ffi::handle;
 use super::{NvmlError, Session};
 
-/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: one process may have a context on the GPU.
+/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: only one process may have a context on the GPU.
 pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
 
-/// A compute mode in the words of `nvidia-smi`, in kebab-case.
+/// Names a compute mode as `nvidia-smi` does, in kebab-case.
 pub fn compute_mode_in_words(mode: u32) -> &'static str {
     match mode {
         0 => "default",
@@ -20,10 +20,7 @@ pub fn compute_mode_in_words(mode: u32) -> &'static str {
 }
 
 impl Session {
-    /// Reads a GPU's compute mode, by NVML's number.
-    ///
-    /// # Errors
-    /// [`NvmlError`]; not supported in MIG mode.
+    /// Reads NVML's number of a GPU's compute mode. Not supported in MIG mode.
     pub fn compute_mode(&self, gpu: &str) -> Result<u32, NvmlError> {
         let device = self.device(gpu)?;
         let mut mode: c_uint = 0;
@@ -35,10 +32,7 @@ impl Session {
         Ok(mode)
     }
 
-    /// Sets a GPU's compute mode and reads it back.
-    ///
-    /// # Errors
-    /// [`NvmlError`]; only root may.
+    /// Sets a GPU's compute mode and reads it back. Needs root.
     pub fn set_compute_mode(&self, gpu: &str, mode: u32) -> Result<u32, NvmlError> {
         let device = self.device(gpu)?;
         let symbol = &self.symbols().nvmlDeviceSetComputeMode;

@@ -14,13 +14,13 @@ pub struct Code(pub u32);
 impl Code {
     /// The call worked.
     pub const SUCCESS: Self = Self(0);
-    /// The library is not in use.
+    /// The library is not initialised.
     pub const UNINITIALIZED: Self = Self(1);
     /// An argument is out of range, or a handle stale.
     pub const INVALID_ARGUMENT: Self = Self(2);
     /// This GPU, driver or mode does not have it.
     pub const NOT_SUPPORTED: Self = Self(3);
-    /// The caller may not.
+    /// The caller lacks permission.
     pub const NO_PERMISSION: Self = Self(4);
     /// No such instance.
     pub const NOT_FOUND: Self = Self(6);
@@ -28,13 +28,13 @@ impl Code {
     pub const INSUFFICIENT_SIZE: Self = Self(7);
     /// A GPU must be reset first.
     pub const RESET_REQUIRED: Self = Self(16);
-    /// Some process holds it.
+    /// A process uses it.
     pub const IN_USE: Self = Self(19);
     /// No room for the instance. nvml-wrapper does not know this code.
     pub const INSUFFICIENT_RESOURCES: Self = Self(23);
 }
 
-/// In the driver's words, with the number.
+/// Shows the driver's description and the number.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
@@ -61,71 +61,60 @@ impl fmt::Display for Code {
     }
 }
 
-/// Why NVML did not do what was asked.
+/// A failed operation of NVML.
 #[derive(Clone, Debug, Error)]
 pub enum NvmlError {
-    /// There is no such library.
+    /// The library cannot be loaded.
     #[error("cannot load the NVML library {library}: {reason}")]
     NotFound {
-        /// The name or path that was tried.
         library: String,
-        /// What the dynamic linker said.
+        /// The message of the dynamic linker.
         reason: String,
     },
-    /// The driver has no such call.
+    /// The driver lacks a call.
     #[error("the driver is too old: its NVML library has no {call}")]
-    TooOld {
-        /// The missing symbol.
-        call: &'static str,
-    },
+    TooOld { call: &'static str },
     /// The driver answered with an error.
     #[error("{subject}: {call}: {code}")]
     Refused {
-        /// The call.
         call: &'static str,
-        /// The GPU or instance it was about.
+        /// The GPU or instance.
         subject: String,
-        /// What came back.
         code: Code,
     },
-    /// A call did not return. Its thread was left behind.
+    /// A call did not return. Its thread was abandoned.
     #[error("{subject}: {call} has not returned for {} s: the driver or the GPU hangs", waited.as_secs())]
     Hung {
-        /// The call.
         call: &'static str,
-        /// The GPU or instance it was about.
+        /// The GPU or instance.
         subject: String,
-        /// For how long it was waited.
         waited: Duration,
     },
-    /// The system starts no thread to make a call in.
+    /// The system cannot start a thread for a call.
     #[error("cannot start a thread for a call of NVML: {reason}")]
     NoThread {
-        /// What the system said.
+        /// The message of the system.
         reason: String,
     },
-    /// The library answered something that is not in its documentation.
+    /// The library gave an undocumented answer.
     #[error("{subject}: {call} answered {answer}, which this version does not understand")]
     Strange {
-        /// The call.
         call: &'static str,
-        /// The GPU or instance it was about.
+        /// The GPU or instance.
         subject: String,
-        /// The answer, word for word.
         answer: String,
     },
-    /// An instance was made that cannot be used, and it could not be destroyed.
+    /// An instance was created that cannot be used, and could not be destroyed.
     #[error("{error}; what had been made is still there: {left}")]
     LeftBehind {
-        /// Why it cannot be used.
         error: Box<Self>,
-        /// Why it could not be destroyed.
+        /// The error of destroying it.
         left: Box<Self>,
     },
 }
 
 impl NvmlError {
-    /// This failure, with what came of cleaning up after it.
+    /// Returns this error, with the error of cleaning up after it if there is one.
     pub(super) fn after(self, cleaned_up: Result<(), Self>) -> Self {
         match cleaned_up {
             Ok(()) => self,
@@ -149,7 +138,7 @@ impl NvmlError {
         matches!(self, Self::LeftBehind { .. } | Self::Hung { .. })
     }
 
-    /// The code, if the driver answered with one.
+    /// Returns the driver's code, if it gave one.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -157,7 +146,7 @@ impl NvmlError {
         }
     }
 
-    /// What to do about it, where there is something general to say.
+    /// Returns the remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotFound { .. } => Some(
@@ -211,7 +200,7 @@ impl NvmlError {
     }
 }
 
-/// The number behind one of nvml-wrapper's names for it.
+/// Returns the number of an error of nvml-wrapper.
 fn code_of(error: &WrapperError) -> Option<Code> {
     Some(Code(match error {
         WrapperError::Uninitialized => 1,

@@ -5,18 +5,18 @@ use std::ffi::{CStr, c_char};
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
-/// The handle inside nvml-wrapper's device, for the calls it does not have.
+/// Returns the handle inside a device of nvml-wrapper.
 pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
     // SAFETY: the handle is only passed back to the library it came from, which is never unloaded.
     unsafe { device.handle() }
 }
 
-/// The version word of a struct: its size and the number of its form (`NVML_STRUCT_VERSION`).
+/// Returns the version word of a struct: its size and the number of its version (`NVML_STRUCT_VERSION`).
 pub(super) fn version_of<T>(form: u32) -> u32 {
     u32::try_from(size_of::<T>()).unwrap_or(u32::MAX) | form << 24
 }
 
-/// A C string in a fixed buffer, which need not be terminated.
+/// Reads a C string from a fixed buffer, which may lack a terminator.
 pub(super) fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer
         .iter()

@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t};
 use super::ffi::handle;
 use super::{MigMode, NvmlError, Session};
 
-/// What one GPU says of itself.
+/// A GPU as NVML describes it.
 #[derive(Clone, Debug)]
 pub struct GpuReading {
     /// NVML's index, in PCI order.
@@ -15,49 +15,38 @@ pub struct GpuReading {
     pub product: String,
     /// `0000:17:00.0`, as `/sys/bus/pci/devices` spells it.
     pub pci: String,
-    /// The number in `/dev/nvidia<minor>`; it may be another one after the MIG mode has changed.
-    /// `None` where the driver does not tell, or was not asked.
+    /// The number in `/dev/nvidia<minor>`, which may change with the MIG mode. `None` if it is unknown.
     pub minor: Option<u32>,
-    /// Whole memory and what is in use; `None` where the driver does not tell, or was not asked.
+    /// `None` if it is unknown.
     pub memory: Option<Memory>,
-    /// `None` for a GPU that has no MIG.
+    /// `None` for a GPU without MIG.
     pub mig: Option<MigMode>,
 }
 
 /// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// All there is.
     pub total: u64,
-    /// What is in use, the driver's own share left out.
+    /// Memory in use, without the driver's own share.
     pub used: u64,
 }
 
 impl Session {
-    /// How many GPUs the driver shows.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Returns the number of GPUs.
     pub fn gpu_count(&self) -> Result<u32, NvmlError> {
         self.ask("nvmlDeviceGetCount_v2", "the driver", || {
             self.library.device_count()
         })
     }
 
-    /// The driver's version, such as `580.159.04`.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Returns the driver's version, such as `580.159.04`.
     pub fn driver_version(&self) -> Result<String, NvmlError> {
         self.ask("nvmlSystemGetDriverVersion", "the driver", || {
             self.library.sys_driver_version()
         })
     }
 
-    /// Reads the GPU with that index.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Reads a GPU.
     pub fn read_gpu(&self, index: u32) -> Result<GpuReading, NvmlError> {
         let (device, mut reading) = self.identify(index)?;
         let subject = format!("GPU {index}");
@@ -67,16 +56,12 @@ impl Session {
         Ok(reading)
     }
 
-    /// Reads which GPU has that index, and whether it is partitioned: without its minor number and its
-    /// memory.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Reads a GPU without its minor number and its memory.
     pub fn read_gpu_briefly(&self, index: u32) -> Result<GpuReading, NvmlError> {
         self.identify(index).map(|(_, reading)| reading)
     }
 
-    /// Asks for the GPU with that index and nothing else.
+    /// Opens a GPU.
     pub(super) fn find(&self, index: u32) -> Result<(), NvmlError> {
         let subject = format!("GPU {index}");
         let call = "nvmlDeviceGetHandleByIndex_v2";
@@ -109,8 +94,8 @@ impl Session {
         Ok((device, reading))
     }
 
-    /// How much of the last sampling period a GPU was computing, in percent; the driver does not
-    /// tell for MIG devices, nor for a GPU in MIG mode.
+    /// Returns the GPU utilization of the last sampling period in percent. The driver has none for MIG devices and for a
+    /// GPU in MIG mode.
     pub fn utilization(&self, gpu: &str) -> Option<u32> {
         let device = self.device(gpu).ok()?;
         let call = "nvmlDeviceGetUtilizationRates";
@@ -118,24 +103,21 @@ impl Session {
         Some(rates.gpu)
     }
 
-    /// The number in `/dev/nvidia<minor>`: it may change with the MIG mode.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Returns the number in `/dev/nvidia<minor>`, which may change with the MIG mode.
     pub fn minor_number(&self, uuid: &str) -> Result<u32, NvmlError> {
         let device = self.device(uuid)?;
         self.ask("nvmlDeviceGetMinorNumber", uuid, || device.minor_number())
     }
 
-    /// The GPU or MIG device with that UUID.
+    /// Returns the GPU or MIG device with this UUID.
     pub(super) fn device(&self, uuid: &str) -> Result<Device<'static>, NvmlError> {
         self.ask("nvmlDeviceGetHandleByUUID", uuid, || {
             self.library.device_by_uuid(uuid)
         })
     }
 
-    /// Memory of a GPU or MIG device. Drivers before R510 know only the first version of the call,
-    /// which counts the driver's own share as used.
+    /// Returns the memory of a GPU or MIG device. Drivers before R510 have only the first version of the call, which
+    /// counts the driver's own share as used.
     pub(super) fn memory(&self, device: &Device<'_>, subject: &str) -> Result<Memory, NvmlError> {
         let call = "nvmlDeviceGetMemoryInfo_v2";
         match self.ask(call, subject, || device.memory_info()) {

@@ -18,23 +18,20 @@ use crate::geometry::{
 /// A GPU instance and the compute instances in it.
 #[derive(Clone, Debug)]
 pub struct GpuInstanceReading {
-    /// The driver's number for it.
     pub id: GpuInstanceId,
-    /// Its profile.
     pub profile: ProfileId,
-    /// Where it lies.
     pub placement: Placement,
-    /// What shares it, by placement. A GPU instance without any is invisible to CUDA.
+    /// The compute instances, by placement. CUDA does not see a GPU instance without any.
     pub compute: Vec<ComputeInstanceReading>,
-    /// What compute instances it offers; empty where that was not asked.
+    /// The compute instance profiles that it supports; empty if they were not read.
     pub offered: Vec<ComputeInstanceProfile>,
 }
 
 impl Session {
-    /// Every GPU instance of a GPU, by placement. Empty while MIG is off.
+    /// Returns the GPU instances of a GPU, by placement; none while MIG is off.
     ///
     /// # Errors
-    /// [`NvmlError`]; `NO_PERMISSION` where the driver shows instances to root alone.
+    /// `NO_PERMISSION` if the driver shows instances only to root.
     pub fn read_instances(
         &self,
         gpu: &str,
@@ -51,10 +48,10 @@ impl Session {
         Ok(instances)
     }
 
-    /// Creates a GPU instance at a place.
+    /// Creates a GPU instance at a placement.
     ///
     /// # Errors
-    /// [`NvmlError`]; `INSUFFICIENT_RESOURCES` where the place is taken.
+    /// `INSUFFICIENT_RESOURCES` if the placement is in use.
     pub fn create_gpu_instance(
         &self,
         gpu: &str,
@@ -82,15 +79,15 @@ impl Session {
         })?;
         match self.gpu_instance_info(instance, gpu) {
             Ok(info) => Ok(GpuInstanceId(info.id)),
-            // What has no number cannot be used: it shall not stand there unknown.
+            // An instance without a number cannot be used, so it must not stay.
             Err(error) => Err(error.after(self.destroy(instance, gpu))),
         }
     }
 
-    /// Destroys a GPU instance that has no compute instances left.
+    /// Destroys a GPU instance without compute instances.
     ///
     /// # Errors
-    /// [`NvmlError`]; `IN_USE` while it holds a compute instance or a process holds it.
+    /// `IN_USE` while it has a compute instance or a process uses it.
     pub fn destroy_gpu_instance(
         &self,
         gpu: &str,
@@ -146,8 +143,8 @@ impl Session {
         gpu: &str,
         profile: &GpuInstanceProfile,
     ) -> Result<Vec<nvmlGpuInstance_t>, NvmlError> {
-        // `nvml.h` wants room for the profile's instanceCount, which is wrong on A30: there can never
-        // be more than one per placement.
+        // `nvml.h` requires room for the profile's instanceCount, which is wrong on A30. There can never be more than one
+        // per placement.
         let room = profile.placements.len().max(profile.most as usize).max(16);
         let mut found: Vec<nvmlGpuInstance_t> = vec![null_mut(); room];
         let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
@@ -210,7 +207,7 @@ impl Session {
         Ok(reading)
     }
 
-    /// A GPU instance without what is in it.
+    /// Reads a GPU instance without its compute instances.
     pub(super) fn read_gpu_instance_alone(
         &self,
         instance: nvmlGpuInstance_t,

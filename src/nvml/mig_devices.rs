@@ -1,4 +1,4 @@
-//! MIG devices as CUDA sees them: the short way to the instances that can be served.
+//! MIG devices as CUDA sees them: the fast way to read the instances that can be served.
 
 use std::ffi::c_uint;
 use std::ptr::null_mut;
@@ -11,13 +11,12 @@ use super::{Code, GpuInstanceReading, NvmlError, Session};
 use crate::geometry::GpuInstanceId;
 
 impl Session {
-    /// The GPU instances of a GPU that hold MIG devices, by placement, with these devices.
-    ///
-    /// What a GPU instance offers, and GPU instances without a compute instance, are left out: that
-    /// takes 9 calls for each MIG device, where [`read_instances`](Self::read_instances) takes about 80.
+    /// Returns the GPU instances that hold MIG devices, by placement, with these devices. Omits supported profiles, and
+    /// GPU instances without a compute instance. This takes 9 calls per MIG device;
+    /// [`read_instances`](Self::read_instances) takes about 80.
     ///
     /// # Errors
-    /// [`NvmlError`]; `NO_PERMISSION` where the driver shows instances to root alone.
+    /// `NO_PERMISSION` if the driver shows instances only to root.
     pub fn read_mig_devices(&self, gpu: &str) -> Result<Vec<GpuInstanceReading>, NvmlError> {
         let device = self.device(gpu)?;
         let mut most: c_uint = 0;
@@ -30,7 +29,7 @@ impl Session {
         for index in 0..most {
             match self.read_mig_device(&device, gpu, index, &mut instances) {
                 Ok(()) => {}
-                // Indices may have holes, and what goes while it is read is gone.
+                // Indices may have holes, and a device may disappear meanwhile.
                 Err(error) if error.code() == Some(Code::NOT_FOUND) => {}
                 Err(error) => return Err(error),
             }

@@ -7,12 +7,11 @@ use nvml_wrapper::structs::device::FieldId;
 use super::ffi::handle;
 use super::{Code, NvmlError, Session};
 
-/// The MIG mode of a GPU. The two differ exactly while a reset or reboot is due (`nvml.h`).
+/// The MIG mode of a GPU. The two modes differ only while a reset or reboot is due (`nvml.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigMode {
-    /// What it is.
     pub current: bool,
-    /// What it will be.
+    /// The mode after the next reset.
     pub pending: bool,
 }
 
@@ -20,13 +19,10 @@ pub struct MigMode {
 const FIELD_RESETLESS: u32 = 184;
 
 impl Session {
-    /// Asks for another MIG mode. Returns `activationStatus`: why the mode is noted and not active,
-    /// if it is not; the mode must be read back either way.
+    /// Sets the MIG mode. Returns `activationStatus`, the reason if the mode is pending and not active. The mode must be
+    /// read back in any case.
     ///
-    /// The call may reset the GPU: handles and the minor number may be others afterwards.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// The call may reset the GPU, which may change handles and the minor number.
     pub fn set_mig_mode(&self, gpu: &str, on: bool) -> Result<Code, NvmlError> {
         let device = self.device(gpu)?;
         let mut activation: c_uint = 0;
@@ -38,10 +34,7 @@ impl Session {
         Ok(Code(activation))
     }
 
-    /// Reads a GPU's MIG mode; off for one that has no MIG.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Reads the MIG mode of a GPU: off if the GPU has no MIG.
     pub fn read_mig_mode(&self, gpu: &str) -> Result<MigMode, NvmlError> {
         let device = self.device(gpu)?;
         Ok(self.mig_mode(&device, gpu)?.unwrap_or(MigMode {
@@ -50,11 +43,8 @@ impl Session {
         }))
     }
 
-    /// Whether the MIG mode changes without a reset. Drivers that cannot be asked are judged by the
-    /// GPU's architecture: Hopper and later need none (MIG user guide).
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// True if the MIG mode changes without a reset. On drivers without this query the GPU's architecture decides: Hopper
+    /// and later need no reset (MIG user guide).
     pub fn changes_without_reset(&self, gpu: &str) -> Result<bool, NvmlError> {
         let device = self.device(gpu)?;
         let field = self.ask("nvmlDeviceGetFieldValues", gpu, || {
@@ -79,7 +69,7 @@ impl Session {
         ))
     }
 
-    /// `None` for a GPU that has no MIG.
+    /// Returns `None` for a GPU without MIG.
     pub(super) fn mig_mode(
         &self,
         device: &Device<'_>,

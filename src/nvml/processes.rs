@@ -5,33 +5,28 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
 use super::ffi::handle;
 use super::{Code, Memory, NvmlError, Session};
 
-/// Who computes on a device, and its memory.
+/// The processes that compute on a device, and its memory.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
-    /// Every process with a CUDA context: MPS servers, their clients, and programs outside MPS.
+    /// All processes with a CUDA context: MPS servers, their clients, and programs outside MPS.
     pub compute: Vec<Usage>,
     /// The MPS clients among them.
     pub clients: Vec<Usage>,
-    /// The device's memory; `None` where the driver does not tell the caller.
+    /// `None` if the driver hides it from the caller.
     pub memory: Option<Memory>,
 }
 
-/// One process and the memory it uses.
+/// A process and the memory it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// Its process id.
     pub pid: u32,
-    /// Bytes; `None` where the driver does not tell the caller.
+    /// In bytes; `None` if the driver hides it from the caller.
     pub memory: Option<u64>,
 }
 
 impl Session {
-    /// Reads who computes on the GPU or MIG device with that UUID.
-    ///
-    /// Both lists come from the running system one after the other: they need not agree.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Reads the processes of the GPU or MIG device with this UUID. The two lists are read one after the other and may
+    /// disagree.
     pub fn read_processes(&self, uuid: &str) -> Result<Processes, NvmlError> {
         let device = self.device(uuid)?;
         let symbols = self.symbols();
@@ -54,7 +49,7 @@ impl Session {
         })
     }
 
-    /// One list in one call, unless there are more processes than anybody expects.
+    /// Reads a list, in one call unless there are more processes than expected.
     fn list<E>(
         &self,
         call: &'static str,
@@ -82,7 +77,7 @@ impl Session {
                     found.truncate(count as usize);
                     return Ok(found);
                 }
-                // More may come until it is asked again.
+                // More processes may start before the next call.
                 Err(error) if error.code() == Some(Code::INSUFFICIENT_SIZE) && room < LIMIT => {
                     room = (count as usize + EXPECTED).max(room * 2);
                 }
@@ -92,13 +87,13 @@ impl Session {
     }
 }
 
-/// A process list of NVML.
+/// A call that lists processes.
 type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> u32;
 
-/// More processes than an MPS server admits, twice over.
+/// Twice the processes that an MPS server admits.
 const EXPECTED: usize = 128;
 
-/// No driver has so many contexts on a GPU: an answer that asks for more is wrong.
+/// More contexts than any GPU can have: an answer above this is wrong.
 const LIMIT: usize = 1 << 16;
 
 /// `NVML_VALUE_NOT_AVAILABLE`, as an unsigned number.

@@ -1,4 +1,4 @@
-//! GPU instance profiles: what a GPU can be partitioned into.
+//! The GPU instance profiles that a GPU supports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_uint;
@@ -13,21 +13,17 @@ use super::ffi::{handle, text, version_of};
 use super::{Code, GpuReading, NvmlError, Session};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
-/// NVML's profile queries end with `INVALID_ARGUMENT`; this bounds the walk for a driver that does
-/// not (18 profiles are known as of NVML 13.3).
+/// The limit for profile queries of a driver that never answers `INVALID_ARGUMENT` (NVML 13.3 has 18 profiles).
 const MOST_PROFILES: u32 = 64;
 
 type Offers = BTreeMap<(String, bool), Vec<GpuInstanceProfile>>;
 
-/// What GPUs were found to offer, by UUID and MIG mode.
+/// The profiles of GPUs, by UUID and MIG mode.
 static OFFERS: Mutex<Offers> = Mutex::new(BTreeMap::new());
 
 impl Session {
-    /// The profiles with these ids, without their places and how many of them are free. There is no
-    /// call for one id that every driver has: the profiles are gone through until all are found.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Returns the profiles with these ids, without placements and free counts. Not every driver has a call for one id, so
+    /// profiles are queried until all are found.
     pub fn profiles_in_use(
         &self,
         gpu: &str,
@@ -51,12 +47,9 @@ impl Session {
         Ok(found)
     }
 
-    /// What a GPU offers, each profile with its places; empty where it has no MIG, and where an older driver tells
-    /// only with MIG on. That takes some 50 calls, 10 ms on an H200, and is always the same for a GPU and its MIG mode:
-    /// the driver is asked once.
-    ///
-    /// # Errors
-    /// [`NvmlError`]
+    /// Returns the profiles of a GPU with their placements; none for a GPU without MIG, and on older drivers while MIG is
+    /// off. This takes about 50 calls (10 ms on an H200). The result depends only on the GPU and its MIG mode, so it is
+    /// kept.
     pub fn offers(&self, gpu: &GpuReading) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
         let Some(mode) = gpu.mig else {
             return Ok(Vec::new());
@@ -82,7 +75,7 @@ impl Session {
         Ok(offers)
     }
 
-    /// How many more of this profile the driver says would fit now; old drivers tell only with MIG on.
+    /// Returns how many more instances of this profile fit now. Old drivers answer only while MIG is on.
     pub fn free(&self, gpu: &str, profile: ProfileId) -> Option<u32> {
         let device = self.device(gpu).ok()?;
         let mut count: c_uint = 0;
@@ -109,8 +102,8 @@ impl Session {
         Ok(profile)
     }
 
-    /// A profile without its places; `memory` says how much the GPU has, for drivers that do not
-    /// tell a profile's name.
+    /// Reads a profile without its placements. `memory` is the size of the GPU's memory, for drivers without profile
+    /// names.
     fn bare_profile(
         &self,
         device: nvmlDevice_t,
@@ -124,7 +117,7 @@ impl Session {
                 let total = memory().unwrap_or(info.memorySizeMB << 20);
                 (
                     info,
-                    spell_name(query, info.sliceCount, info.memorySizeMB, total),
+                    derived_name(query, info.sliceCount, info.memorySizeMB, total),
                 )
             }
             answer => answer?,
@@ -171,7 +164,7 @@ impl Session {
         let symbol = &self.symbols().nvmlDeviceGetGpuInstanceProfileInfoV;
         let call = "nvmlDeviceGetGpuInstanceProfileInfoV";
         self.call(call, subject, symbol, |function| {
-            // SAFETY: the handle came from this library, `info` outlives the call and says its version.
+            // SAFETY: the handle came from this library, `info` outlives the call and holds its version.
             unsafe { function(device, query.0, &raw mut info) }
         })?;
         let name = text(&info.name);
@@ -242,7 +235,7 @@ impl Session {
         }
         let mut placements = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
         self.call(call, subject, symbol, |function| {
-            // SAFETY: the buffer has room for the `count` entries it is said to have.
+            // SAFETY: the buffer has room for the `count` entries it is reported to have.
             unsafe { function(device, profile.0, placements.as_mut_ptr(), &raw mut count) }
         })?;
         placements.truncate(count as usize);
@@ -253,30 +246,30 @@ impl Session {
     }
 }
 
-/// How many instances fit at once: as many as lie side by side, but never more than the driver says
-/// unless it is known to be wrong. It says 1 for `+me`, which has seven placements and exists once;
-/// on A30 it is wrong for other profiles (mig-parted hard-codes that GPU).
-fn most(placements: &[Placement], said: u32) -> u32 {
+/// Returns how many instances fit at once: as many as have separate placements, but no more than the driver reports. It
+/// reports 1 for `+me`, which has seven placements but can exist only once, and too many for some profiles of an A30
+/// (mig-parted hard-codes that GPU).
+fn most(placements: &[Placement], reported: u32) -> u32 {
     let mut next = 0;
-    let mut side_by_side = 0;
+    let mut disjoint = 0;
     let mut sorted = placements.to_vec();
     sorted.sort_by_key(|placement| placement.end());
     for placement in sorted {
         if placement.start >= next {
             next = placement.end();
-            side_by_side += 1;
+            disjoint += 1;
         }
     }
-    match (side_by_side, said) {
-        (0, said) => said,
+    match (disjoint, reported) {
+        (0, reported) => reported,
         (fit, 0) => fit,
-        (fit, said) => fit.min(said),
+        (fit, reported) => fit.min(reported),
     }
 }
 
-/// The profile's name as drivers without the second version of the query would print it (go-nvlib's
-/// formula; checked against every model of known size).
-fn spell_name(query: ProfileEnum, slices: u32, memory_mib: u64, total: u64) -> String {
+/// Derives the name of a profile on drivers without the second version of the query (go-nvlib's formula, checked against
+/// every model of known size).
+fn derived_name(query: ProfileEnum, slices: u32, memory_mib: u64, total: u64) -> String {
     let total_mib = (total >> 20).max(1);
     let eighths = (memory_mib * 8).div_ceil(total_mib);
     let gigabytes = (eighths * total.div_ceil(1 << 30) + 4) / 8;
@@ -295,9 +288,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spelled_as_newer_drivers_spell_them() {
+    fn derived_names_equal_those_of_newer_drivers() {
         let h200 = 143_771 << 20;
-        let name = |query, slices, mib| spell_name(ProfileEnum(query), slices, mib, h200);
+        let name = |query, slices, mib| derived_name(ProfileEnum(query), slices, mib, h200);
         assert_eq!(name(0, 1, 16_384), "1g.18gb");
         assert_eq!(name(7, 1, 16_384), "1g.18gb+me");
         assert_eq!(name(9, 1, 33_280), "1g.35gb");
@@ -306,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_fit_as_lie_side_by_side() {
+    fn as_many_fit_as_have_separate_placements() {
         let at = |starts: &[u32], size| -> Vec<_> {
             starts
                 .iter()

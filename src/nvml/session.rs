@@ -5,7 +5,7 @@ use nvml_wrapper_sys::bindings::NvmlLib;
 use super::supervise::Watch;
 use super::{Code, NvmlError};
 
-/// The library as seen from within a supervised task.
+/// The library inside a supervised task.
 pub struct Session {
     pub(super) library: &'static Library,
     watch: Watch,
@@ -16,12 +16,12 @@ impl Session {
         Self { library, watch }
     }
 
-    /// The library's symbols, each of which an older driver may lack.
+    /// Returns the library's symbols. An older driver may lack any one.
     pub(super) fn symbols(&self) -> &'static NvmlLib {
         self.library.lib()
     }
 
-    /// Makes one call through nvml-wrapper.
+    /// Makes a call through nvml-wrapper.
     pub(super) fn ask<T>(
         &self,
         call: &'static str,
@@ -32,7 +32,7 @@ impl Session {
         work().map_err(|error| NvmlError::of(&error, call, subject))
     }
 
-    /// Makes one call through a symbol of the library; `work` returns NVML's code.
+    /// Makes a call through a symbol of the library. `work` returns NVML's code.
     pub(super) fn call<F: Copy, E>(
         &self,
         call: &'static str,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::NvmlError;
 
-/// What a task's thread is doing, for whoever waits for it.
+/// The current call of a task's thread, for the thread that waits for it.
 #[derive(Clone, Default)]
 pub(super) struct Watch {
     current: Arc<Mutex<Option<Call>>>,
@@ -19,7 +19,7 @@ struct Call {
 }
 
 impl Watch {
-    /// Says that a call begins.
+    /// Records the start of a call.
     pub(super) fn begin(&self, name: &'static str, subject: &str) {
         *self.lock() = Some(Call {
             name,
@@ -33,20 +33,20 @@ impl Watch {
     }
 }
 
-/// What a worker does; what that returns hands the answer over once the worker is free again.
+/// The work of a thread. The returned function delivers the answer after the worker has become free.
 type Task = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
 
-/// A thread that makes calls, one task after another; `None` ends it.
+/// The channel to a thread that runs one task after another. `None` ends the thread.
 type Worker = Sender<Option<Task>>;
 
-/// The workers that are free. A thread for each call would meet a limit of processes half-way through a change.
+/// The free workers. Threads are reused: a new one could exceed a limit of processes half-way through a change.
 static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
 
 fn free() -> std::sync::MutexGuard<'static, Vec<Worker>> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sees to it that so many calls can be made at once, or makes no thread at all.
+/// Starts the threads for this number of concurrent calls, or none.
 pub(super) fn reserve(calls: usize) -> Result<(), NvmlError> {
     let mut free = free();
     let mut made = Vec::new();
@@ -83,14 +83,14 @@ fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
     Ok((worker, thread))
 }
 
-/// A task under way.
+/// A running task.
 pub(super) struct Watched<T> {
     limit: Duration,
     watch: Watch,
     answers: Receiver<Result<T, NvmlError>>,
 }
 
-/// Begins `task` in a thread other than the caller's.
+/// Starts a task in another thread.
 pub(super) fn begin<T: Send + 'static>(
     limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
@@ -100,7 +100,7 @@ pub(super) fn begin<T: Send + 'static>(
     let theirs = watch.clone();
     let task: Task = Box::new(move || {
         let result = task(theirs);
-        // Nobody listens any more when the task came back after its limit.
+        // After its limit no thread waits for the task.
         Box::new(move || drop(answer.send(result)))
     });
     let known = free().pop();
@@ -108,7 +108,7 @@ pub(super) fn begin<T: Send + 'static>(
         Some(worker) => worker,
         None => make_worker()?.0,
     };
-    // A worker that is free listens.
+    // A free worker always receives.
     let _ = worker.send(Some(task));
     Ok(Watched {
         limit,
@@ -117,8 +117,8 @@ pub(super) fn begin<T: Send + 'static>(
     })
 }
 
-/// Runs `task` in a thread other than the caller's and waits for it as long as each of its calls keeps within
-/// `limit`. A thread whose call hangs is left behind.
+/// Runs a task in another thread and waits for it while each of its calls stays within `limit`. A thread with a hanging
+/// call is abandoned.
 pub(super) fn watched<T: Send + 'static>(
     limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
@@ -127,7 +127,7 @@ pub(super) fn watched<T: Send + 'static>(
 }
 
 impl<T> Watched<T> {
-    /// Its answer.
+    /// Waits for the result of the task.
     pub(super) fn wait(self) -> Result<T, NvmlError> {
         let limit = self.limit;
         let mut patience = limit;
@@ -135,7 +135,7 @@ impl<T> Watched<T> {
             match self.answers.recv_timeout(patience) {
                 Ok(answer) => return answer,
                 Err(RecvTimeoutError::Disconnected) => {
-                    // The task panicked: its message is on stderr already.
+                    // The task panicked, and its message is already on stderr.
                     return Err(NvmlError::Strange {
                         call: "NVML",
                         subject: "this program".to_owned(),

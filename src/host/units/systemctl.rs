@@ -43,9 +43,6 @@ impl Units {
 
     /// Returns the known monitoring units that are up and contain a holder, in the order in which to stop them. They are
     /// started again in reverse order.
-    ///
-    /// # Errors
-    /// [`UnitsError`]
     pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, UnitsError> {
         let up: Vec<_> = self
             .show(&Unit::ALL)?
@@ -76,17 +73,11 @@ impl Units {
     }
 
     /// True if a unit is active or starting.
-    ///
-    /// # Errors
-    /// [`UnitsError`]
     pub fn is_up(&self, unit: Unit) -> Result<bool, UnitsError> {
         Ok(self.show(&[unit])?.iter().any(Shown::is_up))
     }
 
     /// Stops a unit and checks the result. Succeeds if it is already stopped.
-    ///
-    /// # Errors
-    /// [`UnitsError`]
     pub fn stop(&self, unit: Unit) -> Result<(), UnitsError> {
         self.change("stop", unit, |shown| {
             matches!(shown.state.as_str(), "inactive" | "failed")
@@ -94,9 +85,6 @@ impl Units {
     }
 
     /// Starts a unit and checks the result. Succeeds if it is already up.
-    ///
-    /// # Errors
-    /// [`UnitsError`]
     pub fn start(&self, unit: Unit) -> Result<(), UnitsError> {
         self.change("start", unit, Shown::is_up)
     }

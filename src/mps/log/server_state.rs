@@ -3,7 +3,7 @@
 use super::{LogFile, LogLine};
 use crate::host::Pid;
 
-/// How much of the end of server.log is searched, in bytes.
+/// The length of the end of server.log that is searched, in bytes.
 pub(in crate::mps) const LOG_END: u64 = 1 << 20;
 
 /// Returns the current memory limit of a server in bytes; 0 means no limit. Returns `None` if the log does not have it.
