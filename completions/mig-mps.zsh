@@ -42,7 +42,7 @@ _arguments "${_arguments_options[@]}" : \
 '--exit-code[Exit with 3 when there is something to do]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':profile -- What is wanted (TOML):_files' \
+':profile -- Profile to plan for (TOML):_files' \
 && ret=0
 ;;
 (up)
@@ -62,8 +62,8 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (status)
 _arguments "${_arguments_options[@]}" : \
-'(--json --exit-code)--watch=[Show it live, and look again every S seconds \[default\: 2\]; q leaves]::S:_default' \
-'(--json)*--columns=[Show these columns of the devices, and in this order]:COLUMNS:((name\:"The device'\''s name"
+'(--json --exit-code)--watch=[Refresh every S seconds \[default\: 2\] until q is pressed]::S:_default' \
+'(--json)*--columns=[Show these columns of devices, in this order]:COLUMNS:((name\:"The device'\''s name"
 gpu\:"Its GPU'\''s index"
 profile\:"What it is of the GPU"
 state\:"How its daemon is"
@@ -78,26 +78,26 @@ since\:"For how long it has been served"
 serve\:"Whose clients it serves"
 device\:"The device'\''s UUID"))' \
 '--json[Print JSON]' \
-'(--json --watch --columns --exit-code)--json-schema[Print the schema of that JSON, and nothing else]' \
-'--exit-code[Exit with 3 when something is not as it should be]' \
+'(--json --watch --columns --exit-code)--json-schema[Print the schema of that JSON]' \
+'--exit-code[Exit with 3 if there is a problem]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-'*::devices -- Only these devices\: a name, a UUID, or the unique beginning of one:_default' \
+'*::devices -- Only these devices\: a name, a UUID, or a unique prefix of one:_default' \
 && ret=0
 ;;
 (logs)
 _arguments "${_arguments_options[@]}" : \
-'-n+[How many lines to begin with, the last ones; all of them with "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
-'--lines=[How many lines to begin with, the last ones; all of them with "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
-'-f[Go on showing what is added, until Ctrl-C (exit status 130)]' \
-'--follow[Go on showing what is added, until Ctrl-C (exit status 130)]' \
-'(--control)--server[Only server.log\: what the MPS server and its clients write]' \
-'--control[Only control.log\: what the control daemon writes]' \
+'-n+[Number of last lines to show, or "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
+'--lines=[Number of last lines to show, or "all" \[default\: 40 on a terminal, else all\]]:N:_default' \
+'-f[Show new lines until Ctrl-C (exit status 130)]' \
+'--follow[Show new lines until Ctrl-C (exit status 130)]' \
+'(--control)--server[Show only server.log, which the MPS server and its clients write]' \
+'--control[Show only control.log, which the control daemon writes]' \
 '--sessions[Show control sessions line by line, with every answer]' \
-'--json[Print JSON, an object a line]' \
+'--json[Print JSON, one object per line]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':device -- The device\: its name, its UUID, or the unique beginning of that; also of one whose daemon has ended:_default' \
+':device -- Device\: its name, its UUID, or a unique prefix of one; its daemon may have ended:_default' \
 && ret=0
 ;;
 (set)
@@ -116,14 +116,14 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (kill)
 _arguments "${_arguments_options[@]}" : \
-'--signal=[Then also send each process a signal, TERM if none is named, and wait for its end]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
+'--signal=[Then send each process a signal \[default\: TERM\], and wait until it exits]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
 KILL\:"It ends at once"))' \
 '-y[Do not ask before]' \
 '--yes[Do not ask before]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':device -- The device\: its name, its UUID, or the unique beginning of that:_default' \
-'*::pids -- The clients\: their process ids, as `status` shows them:_default' \
+':device -- Device\: its name, its UUID, or a unique prefix of one:_default' \
+'*::pids -- Process ids of clients, as `status` shows them:_default' \
 && ret=0
 ;;
 (restart)
@@ -159,29 +159,29 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (check)
 _arguments "${_arguments_options[@]}" : \
-'(--models)*--gpu=[Judge it on a node of these GPUs, in the order of their indices, such as a100-80gb\:8; without this, on every model that its selectors can mean]:MODEL[:COUNT]:_default' \
-'()--models[List the models instead, and how sure each entry is]' \
+'(--models)*--gpu=[Check it on a node of these GPUs, in the order of their indices, such as a100-80gb\:8 \[default\: every model that its selectors can match\]]:MODEL[:COUNT]:_default' \
+'()--models[List the models, and how certain each entry is]' \
 '--json[Print JSON]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-'::profile -- What is wanted (TOML):_files' \
+'::profile -- Profile to check (TOML):_files' \
 && ret=0
 ;;
 (import)
 _arguments "${_arguments_options[@]}" : \
-'-c+[Which of its configurations; not needed where it has one]:NAME:_default' \
-'--config=[Which of its configurations; not needed where it has one]:NAME:_default' \
-'-o+[Write the profile to this new file instead of standard output]:FILE:_files' \
-'--output=[Write the profile to this new file instead of standard output]:FILE:_files' \
-'--serve-whole[Take mig-enabled\: false as mig = false, for which a daemon is started; without this, such GPUs are left alone]' \
+'-c+[Configuration to import, if the file has several]:NAME:_default' \
+'--config=[Configuration to import, if the file has several]:NAME:_default' \
+'-o+[Write the profile to this new file \[default\: standard output\]]:FILE:_files' \
+'--output=[Write the profile to this new file \[default\: standard output\]]:FILE:_files' \
+'--serve-whole[Import mig-enabled\: false as mig = false, which starts a daemon \[default\: leave such GPUs alone\]]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':file -- A configuration file of mig-parted (YAML); - for standard input:_files' \
+':file -- Configuration file of mig-parted (YAML), or - for standard input:_files' \
 && ret=0
 ;;
 (export)
 _arguments "${_arguments_options[@]}" : \
-'--format=[In which form]:FORMAT:((toml\:"A profile of mig-mps\: geometry, names and MPS settings"
+'--format=[Output format]:FORMAT:((toml\:"A profile of mig-mps\: geometry, names and MPS settings"
 mig-parted\:"A configuration of mig-parted\: geometry alone"))' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
@@ -210,17 +210,17 @@ esac
 _mig-mps_commands() {
     local commands; commands=(
 'list:Show GPUs and their MIG devices' \
-'plan:Show what \`up\` would do, and whom it would disturb' \
-'up:Bring this node to what a profile asks for' \
+'plan:Show what \`up\` would do, and whom it would disrupt' \
+'up:Apply a profile to this node' \
 'status:Show MPS servers and their clients' \
 'logs:Show the logs of a device'\''s daemon and server' \
-'set:Change settings of a running daemon by hand' \
+'set:Change settings of a running daemon' \
 'kill:End a client'\''s work on a device' \
-'restart:End daemons and start them again as they are recorded' \
-'down:End the daemons that \`up\` started' \
-'check:Say whether a profile fits, without a GPU' \
-'import:Turn a configuration of mig-parted into a profile' \
-'export:Print what this node has as a profile' \
+'restart:Restart daemons with their current settings' \
+'down:Stop the daemons that \`up\` started' \
+'check:Check whether a profile fits, without a GPU' \
+'import:Convert a configuration of mig-parted to a profile' \
+'export:Print this node as a profile' \
 'completions:Print a shell'\''s completion script' \
 'help:Show the manual, or the help of a command' \
     )

@@ -282,7 +282,7 @@ impl GpuRun<'_> {
         Some((parent.profile, found.clone()))
     }
 
-    /// Makes a call about the GPU, and retries it while the driver reports IN_USE. The error names the
+    /// Makes a call about the GPU, and retries it while the driver reports it in use. The error names the
     /// processes that use `device`.
     fn in_use<T: Send + 'static>(
         &self,

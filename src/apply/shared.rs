@@ -20,7 +20,7 @@ pub(super) struct Shared<'a> {
     pub(super) nvml: Nvml,
     pub(super) progress: &'a dyn Progress,
     pub(super) stop_here: AtomicBool,
-    /// ProcessHandle while a daemon is stopped: 8 stopped at once take 3.5 times as long as one after another.
+    /// Held while a daemon is stopped: 8 stopped at once take 3.5 times as long as one after another.
     pub(super) stopping: Mutex<()>,
     pub(super) names_in_use: NamesInUse,
     pub(super) on_failure: OnFailure,

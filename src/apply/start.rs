@@ -167,8 +167,8 @@ impl Shared<'_> {
     }
 
     /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
-    pub(super) fn start_server(&self, server: &StartServer) -> Result<(), Cause> {
-        let served = self.served(&server.uuid).ok_or(Cause::NoDevice)?;
+    pub(super) fn start_server(&self, step: &StartServer) -> Result<(), Cause> {
+        let served = self.served(&step.uuid).ok_or(Cause::NoDevice)?;
         let record = &served.record;
         let daemon = record.daemon.ok_or(Cause::NoDevice)?;
         // A program may have caused one to start meanwhile.
@@ -178,7 +178,7 @@ impl Shared<'_> {
         let user = self.first_user(serve(record))?;
         let was = Some(&record.settings);
         self.daemon(record)
-            .configure(&server.settings, was, Some(user))?;
+            .configure(&step.settings, was, Some(user))?;
         Ok(())
     }
 }

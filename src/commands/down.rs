@@ -102,22 +102,28 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         purge(&home, &node, &run_dir, args.devices.is_empty(), &plan)?;
     }
     drop(lock);
+    summarize(args, &run_dir, &node, &plan, ui)?;
+    Ok(ExitStatus::Done)
+}
+
+/// Says what was done, and what stays.
+fn summarize(args: &DownArgs, run_dir: &RunDir, node: &Node, plan: &Plan, ui: &Ui) -> Result<()> {
     if args.consent.json {
-        ui.outcome_json(&node, &plan, !plan.is_empty())?;
+        ui.outcome_json(node, plan, !plan.is_empty())?;
     }
-    ui.note(&report(&plan));
+    ui.note(&report(plan));
     if plan.is_empty() {
-        remark_on_users_daemons(&node, ui);
+        remark_on_users_daemons(node, ui);
     } else {
-        remark_on_what_was_put_aside(&run_dir, ui);
+        remark_on_what_was_put_aside(run_dir, ui);
     }
-    if destroys {
-        remark_on_what_stays(&node, ui);
+    if args.destroy_mig || args.disable_mig {
+        remark_on_what_stays(node, ui);
     }
     if args.disable_mig {
-        remark_on_modes_that_stay(&node, ui);
+        remark_on_modes_that_stay(node, ui);
     }
-    Ok(ExitStatus::Done)
+    Ok(())
 }
 
 /// True if it switches MIG mode off on a GPU that needs a reset for that.

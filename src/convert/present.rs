@@ -7,7 +7,7 @@ use toml::Table;
 use super::settings::{shared, table};
 use super::templates::{Template, counted, with_gpu};
 use crate::geometry::ProfileName;
-use crate::node::{Device, Gpu, Life, Node};
+use crate::node::{DaemonState, Device, Gpu, Node};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
 use crate::state::RunDir;
 
@@ -260,7 +260,7 @@ fn present_device(
             "{name} is served by a daemon of {of}: up refuses to change that."
         ));
     }
-    if let Some(served) = served.filter(|served| served.life == Life::Dead) {
+    if let Some(served) = served.filter(|served| served.state == DaemonState::Dead) {
         let name = &served.record.name;
         remarks.push(format!(
             "The daemon of {name} is dead: up would start it again."

@@ -68,12 +68,12 @@ impl Follower {
             });
             tails.push(tail);
         }
-        let follower = Self {
+        let this = Self {
             dir,
             watch,
             logs: followed,
         };
-        Ok((tails, follower))
+        Ok((tails, this))
     }
 
     /// Waits for new lines, and returns them in order of time. Also returns if the reader of `output` exits.

@@ -1,5 +1,5 @@
 use super::log_growth::LogGrowth;
-use super::served::{Life, Served};
+use super::served::{DaemonState, Served};
 use super::snapshot::Node;
 
 /// Describes the problem of a device's daemon, if there is one.
@@ -10,13 +10,13 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
     if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
         return Some(logs_without_pause(growth, served, &pid));
     }
-    match served.life {
-        Life::Dead => dead(node, served),
-        Life::Orphan => Some(format!(
+    match served.state {
+        DaemonState::Dead => dead(node, served),
+        DaemonState::Orphan => Some(format!(
             "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
         )),
-        Life::Hung => Some(hung(served)),
-        Life::NoAnswer => Some(match &served.problem {
+        DaemonState::Hung => Some(hung(served)),
+        DaemonState::NoAnswer => Some(match &served.problem {
             Some(problem) => format!(
                 "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
             ),
@@ -24,11 +24,11 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
                 "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
             ),
         }),
-        Life::Hidden if served.problem.is_some() => {
+        DaemonState::Hidden if served.problem.is_some() => {
             let problem = served.problem.as_deref().unwrap_or_default();
             Some(format!("its daemon{pid} cannot be asked: {problem}"))
         }
-        Life::Fault => Some(fault(served)),
+        DaemonState::Fault => Some(fault(served)),
         _ if served.mode_is_lost() => Some(format!(
             "somebody has changed its GPU's compute mode, which was exclusive-process: \
              `mig-mps restart {name}` sets it again"

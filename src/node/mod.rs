@@ -33,7 +33,7 @@ pub use no_such_device::NoSuchDevice;
 pub use observe::{Detail, ObserveError, Observer, observe};
 pub use outside_mps::OutsideMps;
 pub use problem::Problem;
-pub use served::{Life, Served};
+pub use served::{DaemonState, Served};
 pub use snapshot::Node;
 pub use stray::Stray;
 pub use unmanaged::Unmanaged;

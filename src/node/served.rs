@@ -15,7 +15,7 @@ pub struct Served {
     /// True if the device exists now, under the recorded UUID.
     pub device_is_there: bool,
     /// The state of its daemon.
-    pub life: Life,
+    pub state: DaemonState,
     /// True if its start was interrupted, and no change in progress will finish it.
     pub is_abandoned: bool,
     /// True if its servers and clients are known. If the daemon could not be asked, their lists say nothing.
@@ -40,7 +40,7 @@ pub struct Served {
 
 /// The state of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum DaemonState {
     /// Its server accepts clients.
     Ready,
     /// It has no server: the first client starts one.
@@ -63,7 +63,7 @@ pub enum Life {
     Dead,
 }
 
-impl Life {
+impl DaemonState {
     /// Returns the word that `status` shows.
     pub fn word(self) -> &'static str {
         match self {
@@ -99,13 +99,13 @@ impl Served {
     /// True if a server was started with the daemon and has ended. A server that is starting, or that gave way to
     /// another user's, is not lost.
     pub fn has_lost_its_server(&self) -> bool {
-        self.life == Life::NoServerYet
+        self.state == DaemonState::NoServerYet
             && self.record.finished
             && self.record.settings.server == Server::Eager
     }
 
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
-        self.life != Life::Dead
+        self.state != DaemonState::Dead
     }
 }

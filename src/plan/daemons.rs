@@ -6,7 +6,7 @@ use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
 };
 use crate::mps::{Means, Patience};
-use crate::node::{Gpu, Life, Node, Served};
+use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::profile::NameTemplate;
 use crate::settings::{Server, Settings};
 use crate::state::RunDir;
@@ -154,10 +154,10 @@ impl Stop {
 
 /// The means to stop a daemon.
 fn means(served: &Served) -> Means {
-    match served.life {
-        Life::Hung => Means::Heal,
+    match served.state {
+        DaemonState::Hung => Means::Heal,
         // No session reaches it.
-        Life::Orphan | Life::NoAnswer => Means::Signals,
+        DaemonState::Orphan | DaemonState::NoAnswer => Means::Signals,
         // A user's daemon may answer anything.
         _ if served.is_a_users() => Means::Signals,
         _ => Means::Session,
@@ -169,11 +169,11 @@ pub(super) const HUNG: &str = "it hangs: every new client waits for ever";
 
 /// The reason to start or restart the daemon of a slot.
 fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    match served.life {
-        Life::Dead => return Some("its daemon has died".to_owned()),
-        Life::Orphan => return Some("its pipe directory was removed".to_owned()),
-        Life::NoAnswer => return Some("its daemon does not answer".to_owned()),
-        Life::Hung => return Some(HUNG.to_owned()),
+    match served.state {
+        DaemonState::Dead => return Some("its daemon has died".to_owned()),
+        DaemonState::Orphan => return Some("its pipe directory was removed".to_owned()),
+        DaemonState::NoAnswer => return Some("its daemon does not answer".to_owned()),
+        DaemonState::Hung => return Some(HUNG.to_owned()),
         _ => {}
     }
     difference(served, slot).or_else(|| {
@@ -184,7 +184,10 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
 
 /// An interrupted start is finished where it stands.
 fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
-    let is_reachable = !matches!(served.life, Life::Orphan | Life::NoAnswer | Life::Hung);
+    let is_reachable = !matches!(
+        served.state,
+        DaemonState::Orphan | DaemonState::NoAnswer | DaemonState::Hung
+    );
     is_reachable && !served.record.finished && difference(served, slot).is_none()
 }
 
@@ -264,26 +267,26 @@ pub(super) fn hangs(served: &Served) -> Obstacle {
 /// The obstacle of a daemon with unknown clients: it is not touched.
 pub(super) fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
-    let (why, hint) = match served.life {
-        Life::Hidden if served.problem.is_some() => (
+    let (why, hint) = match served.state {
+        DaemonState::Hidden if served.problem.is_some() => (
             served.problem.as_deref().unwrap_or_default(),
             "see why it does not start, and run this again".to_owned(),
         ),
-        Life::Orphan => (
+        DaemonState::Orphan => (
             "its pipe directory was removed",
             format!("end it with mig-mps down {name} --force"),
         ),
-        Life::Busy => (
+        DaemonState::Busy => (
             "another control session is open",
             "it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten \
              nvidia-cuda-mps-control, which can be closed"
                 .to_owned(),
         ),
-        Life::Hung => (
+        DaemonState::Hung => (
             "it hangs, and the driver hides its clients",
             format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
-        Life::NoAnswer => (
+        DaemonState::NoAnswer => (
             "it does not answer",
             "look whether it is stopped or hangs; the kernel log may tell".to_owned(),
         ),

@@ -3,7 +3,7 @@ use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
 use super::{instance_use, strays};
 use crate::geometry::SliceMap;
 use crate::mps::{Means, Patience};
-use crate::node::{Device, Gpu, Life, Node, Served};
+use crate::node::{DaemonState, Device, Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::state::{Created, RunDir};
 
@@ -39,18 +39,18 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     for served in ours.filter(|served| selected(&served.record.name)) {
         let mut stop = Stop::of(served);
         if let Some(seconds) = wanted.force
-            && (!served.clients.is_empty() || served.life != Life::NoServerYet)
+            && (!served.clients.is_empty() || served.state != DaemonState::NoServerYet)
         {
             stop.patience = Patience::Force(seconds);
         }
         // A hung one goes, whether or not it would come to itself; a busy one would refuse to quit for as long as it is.
-        let is_busy = served.life == Life::Busy && stop.patience == Patience::AT_ONCE;
+        let is_busy = served.state == DaemonState::Busy && stop.patience == Patience::AT_ONCE;
         if stop.means == Means::Heal || is_busy {
             stop.means = Means::Signals;
         }
-        let because = match served.life {
-            Life::Hung => HUNG,
-            Life::Dead => "its daemon is gone already",
+        let because = match served.state {
+            DaemonState::Hung => HUNG,
+            DaemonState::Dead => "its daemon is gone already",
             _ => "asked for",
         };
         plan.of_gpu(node, &served.record.key.gpu).steps.push(Step {

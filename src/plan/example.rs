@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
 use crate::host::{Pid, StartTime, Uid};
-use crate::node::{Client, Gpu, Life, Node, Served, ServerProcess};
+use crate::node::{Client, DaemonState, Gpu, Node, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use crate::settings::{Serve, Settings};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, RunDir};
@@ -118,7 +118,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         run_dir: run_dir(),
         device_is_there: true,
         is_abandoned: false,
-        life: Life::Ready,
+        state: DaemonState::Ready,
         is_known: true,
         problem: None,
         servers: vec![ServerProcess {

@@ -3,7 +3,7 @@
 use super::Obstacle;
 use crate::geometry::{Disruption, Placement};
 use crate::host::Pid;
-use crate::node::{Gpu, Life, Node, Served};
+use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
 use crate::state::{DeviceKey, InstanceKey, RunDir};
 
@@ -112,9 +112,11 @@ fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
 
 /// True if it may have clients that nobody can see.
 pub(super) fn is_unknowable(served: &Served) -> bool {
-    match served.life {
-        Life::Busy | Life::Hidden | Life::NoAnswer | Life::Orphan => true,
-        Life::Hung => !served.is_known,
+    match served.state {
+        DaemonState::Busy | DaemonState::Hidden | DaemonState::NoAnswer | DaemonState::Orphan => {
+            true
+        }
+        DaemonState::Hung => !served.is_known,
         _ => false,
     }
 }

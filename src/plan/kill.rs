@@ -6,7 +6,7 @@ use super::no_client::no_client;
 use super::{ClientOf, Obstacle, Refusal};
 use crate::host::{Pid, StartTime, Uid, user_name};
 use crate::mps::ControlProgram;
-use crate::node::{Client, Life, Node, Served};
+use crate::node::{Client, DaemonState, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -65,7 +65,7 @@ pub fn kill(
         program: node.control_program(),
         victims: Vec::new(),
         others: 0,
-        has_fault: served.life == Life::Fault,
+        has_fault: served.state == DaemonState::Fault,
     };
     for (at, &pid) in pids.iter().enumerate() {
         let client = served.clients.iter().find(|client| client.pid == pid);
@@ -209,7 +209,7 @@ fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serve
             })
             .into());
     };
-    if served.life == Life::Dead {
+    if served.state == DaemonState::Dead {
         return Err(Obstacle {
             what: format!(
                 "the daemon of {name} has died, and whoever was its client gets CUDA error 806"
@@ -218,7 +218,7 @@ fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serve
         }
         .into());
     }
-    if served.life == Life::Hung {
+    if served.state == DaemonState::Hung {
         return Err(hangs(served).into());
     }
     if is_unknowable(served) {

@@ -4,7 +4,7 @@ use super::daemons::{HUNG, elsewhere, unreadable, unserved};
 use super::driver::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
 use crate::mps::Patience;
-use crate::node::{Gpu, Life, Node, Served};
+use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::state::RunDir;
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
@@ -122,11 +122,11 @@ fn stop(served: &Served) -> Stop {
     if let Some(obstacle) = &mut stop.unasked {
         let all_the_same =
             format!("mig-mps restart {name} --force ends it, with what may compute there");
-        match served.life {
-            Life::Orphan => {
+        match served.state {
+            DaemonState::Orphan => {
                 obstacle.hint = format!("no program reaches it any more: {all_the_same}");
             }
-            Life::NoAnswer | Life::Hung => {
+            DaemonState::NoAnswer | DaemonState::Hung => {
                 obstacle.hint = format!("{}; {all_the_same}", obstacle.hint);
             }
             _ => {}
@@ -141,18 +141,20 @@ fn stop(served: &Served) -> Stop {
 
 /// True after a fault that remains although all clients have left.
 fn is_stuck(served: &Served) -> bool {
-    served.life == Life::Fault && served.is_known && served.clients.is_empty()
+    served.state == DaemonState::Fault && served.is_known && served.clients.is_empty()
 }
 
 fn because(served: &Served) -> &'static str {
-    match served.life {
-        Life::Dead if served.record.daemon.is_none() => "an interrupted change has not started it",
-        Life::Dead => "its daemon has died",
-        Life::Orphan => "its pipe directory was removed",
-        Life::NoAnswer => "its daemon does not answer",
-        Life::Hung => HUNG,
-        Life::Fault if is_stuck(served) => "a GPU fault that has not cleared",
-        Life::Fault => "a GPU fault",
+    match served.state {
+        DaemonState::Dead if served.record.daemon.is_none() => {
+            "an interrupted change has not started it"
+        }
+        DaemonState::Dead => "its daemon has died",
+        DaemonState::Orphan => "its pipe directory was removed",
+        DaemonState::NoAnswer => "its daemon does not answer",
+        DaemonState::Hung => HUNG,
+        DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared",
+        DaemonState::Fault => "a GPU fault",
         _ => "asked for",
     }
 }
@@ -236,20 +238,20 @@ mod tests {
         let one = client(&node.served[2], 4711);
         node.served[2].clients.push(one);
         for (life, is_known) in [
-            (Life::Ready, true),
-            (Life::Starting, true),
-            (Life::Fault, true),
-            (Life::Busy, false),
-            (Life::Hidden, false),
-            (Life::NoAnswer, false),
-            (Life::Orphan, false),
+            (DaemonState::Ready, true),
+            (DaemonState::Starting, true),
+            (DaemonState::Fault, true),
+            (DaemonState::Busy, false),
+            (DaemonState::Hidden, false),
+            (DaemonState::NoAnswer, false),
+            (DaemonState::Orphan, false),
         ] {
-            node.served[2].life = life;
+            node.served[2].state = life;
             node.served[2].is_known = is_known;
             let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
             let hint = plan.permit("").unwrap_err().hint().unwrap();
             let names_force = hint.contains("mig-mps restart 1 --force");
-            let is_out_of_reach = matches!(life, Life::NoAnswer | Life::Orphan);
+            let is_out_of_reach = matches!(life, DaemonState::NoAnswer | DaemonState::Orphan);
             assert_eq!(names_force, is_out_of_reach, "{life:?}: {hint}");
             assert!(plan.by_force(1).permit("").is_ok(), "{life:?}");
         }
@@ -258,11 +260,11 @@ mod tests {
     #[test]
     fn the_dead_and_the_stuck_need_no_force() {
         let mut node = node();
-        node.served[2].life = Life::Dead;
+        node.served[2].state = DaemonState::Dead;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         assert_eq!(steps(&plan), ["start 1"]);
         assert!(plan.interrupts().is_empty() && plan.restarts() == 0);
-        node.served[2].life = Life::Fault;
+        node.served[2].state = DaemonState::Fault;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         // It may not end when it is only asked to.
         assert!(plan.stops().all(|stop| stop.patience == Patience::AT_ONCE));

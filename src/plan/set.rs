@@ -5,7 +5,7 @@ use super::daemons::{elsewhere, hangs, unknowable, unserved};
 use super::driver::no_program_starts;
 use super::instance_use::is_unknowable;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{Life, Node, Served};
+use crate::node::{DaemonState, Node, Served};
 use crate::profile::Assignment;
 use crate::state::RunDir;
 
@@ -78,10 +78,10 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
     if served.run_dir != *run_dir {
         return Err(elsewhere(served).into());
     }
-    if served.life == Life::Dead {
+    if served.state == DaemonState::Dead {
         return Err(refused("it has died").into());
     }
-    if served.life == Life::Hung {
+    if served.state == DaemonState::Hung {
         return Err(hangs(served).into());
     }
     if is_unknowable(served) {

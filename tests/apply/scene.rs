@@ -7,7 +7,7 @@ use std::path::Path;
 
 use mig_mps::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure, Progress};
 use mig_mps::host::{Environment, Home, MpsPrograms};
-use mig_mps::node::{Detail, Life, Node, observe};
+use mig_mps::node::{DaemonState, Detail, Node, observe};
 use mig_mps::plan::{self, Action, Plan};
 use mig_mps::profile::Profile;
 use mig_mps::settings::Server;
@@ -163,11 +163,11 @@ impl Scene {
                     let name = &served.record.name;
                     let as_recorded = served.device_is_there
                         && served.record.finished
-                        && matches!(served.life, Life::Ready | Life::NoServerYet);
+                        && matches!(served.state, DaemonState::Ready | DaemonState::NoServerYet);
                     let how = if as_recorded {
                         String::new()
                     } else {
-                        format!(" (not as recorded: {:?})", served.life)
+                        format!(" (not as recorded: {:?})", served.state)
                     };
                     things.insert(format!("{title}: daemon of {name}{how}"));
                 }

@@ -7,7 +7,7 @@ use mig_mps::geometry::{
     ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
 };
 use mig_mps::host::{Pid, StartTime, Uid};
-use mig_mps::node::{Client, Device, Life, Node, Served};
+use mig_mps::node::{Client, DaemonState, Device, Node, Served};
 use mig_mps::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use mig_mps::plan::{self, Action, Place, Plan, Refusal, Start};
 use mig_mps::profile::Profile;
@@ -171,8 +171,8 @@ impl Scene {
                 let mut served = self.node.served.iter_mut();
                 let of_it = |served: &&mut Served| served.record.uuid == start.uuid;
                 let served = served.find(of_it).expect("it is served");
-                assert_eq!(served.life, Life::NoServerYet);
-                served.life = Life::Ready;
+                assert_eq!(served.state, DaemonState::NoServerYet);
+                served.state = DaemonState::Ready;
             }
         }
     }
@@ -296,7 +296,7 @@ impl Scene {
             run_dir: home(),
             device_is_there: true,
             is_abandoned: false,
-            life: Life::Ready,
+            state: DaemonState::Ready,
             is_known: true,
             problem: None,
             servers: Vec::new(),

@@ -8,7 +8,7 @@ use super::probe::Probe;
 use super::remembered::{Remembered, Seen, lasts};
 use crate::host::{Pid, RunError};
 use crate::mps::{DaemonStatus, LogDir, MpsError, ServerState, ServerStatus};
-use crate::node::served::{Life, Served};
+use crate::node::served::{DaemonState, Served};
 
 /// Time to wait for another control session, before the daemon is called busy.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -29,11 +29,11 @@ impl Probe<'_> {
     ) -> Option<Remembered> {
         let process = self.table.get(daemon);
         if process.is_some_and(|process| process.is_stopped) {
-            served.life = Life::NoAnswer;
+            served.state = DaemonState::NoAnswer;
             return None;
         }
         if self.daemon(served).is_covered() {
-            served.life = Life::NoAnswer;
+            served.state = DaemonState::NoAnswer;
             served.problem =
                 Some("somebody has mounted a file system on its pipe directory".to_owned());
             return None;
@@ -65,7 +65,7 @@ impl Probe<'_> {
             Err(error) => {
                 self.fill_in_failure(error, served, daemon, &children);
                 // A hang lasts, too.
-                let seen = seen.filter(|_| served.life == Life::Hung)?;
+                let seen = seen.filter(|_| served.state == DaemonState::Hung)?;
                 Some(Remembered { seen, glance: None })
             }
         }
@@ -135,17 +135,17 @@ impl Probe<'_> {
                 self.fill_in_hung(served, daemon);
             }
             MpsError::Busy { .. } => {
-                served.life = Life::Busy;
+                served.state = DaemonState::Busy;
                 served.servers = children.iter().map(|&pid| self.server(pid)).collect();
             }
             MpsError::NoDaemon(_) => self.fill_in_unreachable(served, daemon),
             MpsError::Program(RunError::Late { .. }) => {
                 if self.is_gone(daemon, EXIT_GRACE) {
-                    served.life = Life::Dead;
+                    served.state = DaemonState::Dead;
                 } else if self.starts_a_server(daemon) {
-                    served.life = Life::Starting;
+                    served.state = DaemonState::Starting;
                 } else if self.is_busy(daemon) == Some(false) {
-                    served.life = Life::NoAnswer;
+                    served.state = DaemonState::NoAnswer;
                     served.problem = Some(format!(
                         "it did not answer within {} s",
                         ANSWER_LIMIT.as_secs()
@@ -159,7 +159,7 @@ impl Probe<'_> {
                 served.problem = Some(error.to_string());
             }
             error => {
-                served.life = Life::NoAnswer;
+                served.state = DaemonState::NoAnswer;
                 served.problem = Some(error.to_string());
             }
         }
@@ -168,17 +168,17 @@ impl Probe<'_> {
     fn fill_in_unreachable(self, served: &mut Served, daemon: Pid) {
         let finished = served.record.finished;
         let limit = if finished { END_LIMIT } else { EXIT_GRACE };
-        served.life = if self.is_gone(daemon, limit) {
-            Life::Dead
+        served.state = if self.is_gone(daemon, limit) {
+            DaemonState::Dead
         } else if !finished {
             // A daemon takes its lock before it listens.
-            Life::Starting
+            DaemonState::Starting
         } else if self.is_unreachable(served) {
             // Its directory was removed meanwhile.
-            Life::Orphan
+            DaemonState::Orphan
         } else {
             served.problem = Some("no program reaches it by its socket".to_owned());
-            Life::NoAnswer
+            DaemonState::NoAnswer
         };
     }
 
@@ -191,16 +191,16 @@ impl Probe<'_> {
                 .any(|server| server.state == Some(state))
         };
         // A change of settings leaves the record unfinished for a moment, during which the server goes on.
-        served.life = if served.record.daemon.is_none() {
-            Life::Starting
+        served.state = if served.record.daemon.is_none() {
+            DaemonState::Starting
         } else if has_server(ServerState::Fault) {
-            Life::Fault
+            DaemonState::Fault
         } else if has_server(ServerState::Active) {
-            Life::Ready
+            DaemonState::Ready
         } else if glance.servers.is_empty() && served.record.finished {
-            Life::NoServerYet
+            DaemonState::NoServerYet
         } else {
-            Life::Starting
+            DaemonState::Starting
         };
         served.is_known = glance.servers.iter().all(|server| server.state.is_some());
         served.answered.clone_from(&glance.defaults);

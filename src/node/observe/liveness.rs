@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::probe::{Changing, Probe};
 use crate::host::{Pid, Uid, caller};
 use crate::mps::{LockHolder, is_daemon};
-use crate::node::served::{Life, Served};
+use crate::node::served::{DaemonState, Served};
 
 /// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
 pub(super) const EXIT_GRACE: Duration = Duration::from_millis(50);
@@ -23,7 +23,7 @@ impl Probe<'_> {
             return self.check_unrecorded(served);
         };
         if id.is_hidden(self.host) {
-            served.life = Life::Hidden;
+            served.state = DaemonState::Hidden;
             return None;
         }
         id.running(self.host)?;
@@ -31,14 +31,14 @@ impl Probe<'_> {
             let held = self.host.open_process(id.pid, id.start_time);
             // A process closes its files before it exits.
             if held.is_some_and(|held| !held.ends_within(EXIT_GRACE)) {
-                served.life = Life::Orphan;
+                served.state = DaemonState::Orphan;
             }
             return None;
         }
-        served.life = if served.record.finished {
-            Life::Hidden
+        served.state = if served.record.finished {
+            DaemonState::Hidden
         } else {
-            Life::Starting
+            DaemonState::Starting
         };
         Some(id.pid)
     }
@@ -48,15 +48,15 @@ impl Probe<'_> {
         let holder = match self.daemon(served).lock_holder() {
             LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
             LockHolder::Unseen | LockHolder::Hidden => {
-                served.life = Life::Hidden;
+                served.state = DaemonState::Hidden;
                 return None;
             }
             LockHolder::Nobody => None,
         };
         if holder.is_some() || (self.changing == Changing::Yes && !served.record.finished) {
-            served.life = Life::Starting;
+            served.state = DaemonState::Starting;
         } else if self.changing == Changing::Hidden && !served.record.finished {
-            served.life = Life::Hidden;
+            served.state = DaemonState::Hidden;
         }
         Some(holder?.pid)
     }

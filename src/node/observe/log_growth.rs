@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::host::{bounded, printable};
 use crate::mps::{LogDir, LogFile, LogLine};
 use crate::node::log_growth::{CANNOT_ACCEPT, LogGrowth};
-use crate::node::served::{Life, Served};
+use crate::node::served::{DaemonState, Served};
 
 /// A log that grows without pause was written no longer ago than this.
 const FRESH: Duration = Duration::from_millis(500);
@@ -57,7 +57,7 @@ pub(super) fn measure(fresh: &[(String, LogDir)], served: &mut [Served]) {
         };
         // Between two attempts it may seem idle.
         if growth.accepts_nobody() && served.is_alive() {
-            served.life = Life::Hung;
+            served.state = DaemonState::Hung;
         }
         served.log_growth = Some(growth);
     }

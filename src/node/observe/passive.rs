@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::probe::Probe;
 use crate::host::{Pid, Process};
 use crate::mps::{LogDir, LogFile};
-use crate::node::served::{Life, Served};
+use crate::node::served::{DaemonState, Served};
 
 /// The age at which a server counts as ready because NVML lists it: 200 times its start on an H200. NVML lists it as
 /// soon as it has its context.
@@ -44,14 +44,14 @@ impl Probe<'_> {
             return false;
         }
         let children = self.servers(daemon);
-        served.life = match children.as_slice() {
-            [] if processes.compute.is_empty() => Life::NoServerYet,
+        served.state = match children.as_slice() {
+            [] if processes.compute.is_empty() => DaemonState::NoServerYet,
             [only]
                 if is_running(only)
                     && self.has_context(only.pid)
                     && is_proven(served, only, logs) =>
             {
-                Life::Ready
+                DaemonState::Ready
             }
             _ => return false,
         };
@@ -65,7 +65,7 @@ impl Probe<'_> {
 
     /// Fills in the state of a daemon that hangs.
     pub(super) fn fill_in_hung(self, served: &mut Served, daemon: Pid) {
-        served.life = Life::Hung;
+        served.state = DaemonState::Hung;
         self.fill_in_processes(served, daemon);
     }
 
@@ -74,25 +74,25 @@ impl Probe<'_> {
         self.fill_in_processes(served, daemon);
         if self.processes.is_none() {
             // Without the driver's lists its clients are unknown.
-            served.life = Life::Hidden;
+            served.state = DaemonState::Hidden;
             return;
         }
         let servers = self.servers(daemon);
-        served.life = if !served.record.finished || !self.daemon(served).has_socket() {
-            Life::Starting
+        served.state = if !served.record.finished || !self.daemon(served).has_socket() {
+            DaemonState::Starting
         } else if self.is_busy(daemon) == Some(true) && !self.starts_a_server(daemon) {
-            Life::Hung
+            DaemonState::Hung
         } else if servers.is_empty() {
-            Life::NoServerYet
+            DaemonState::NoServerYet
         } else if !servers.iter().all(|server| self.has_context(server.pid)) {
-            Life::Starting
+            DaemonState::Starting
         } else if servers
             .iter()
             .any(|server| logs.is_some_and(|logs| logs.has_fault(server.pid)))
         {
-            Life::Fault
+            DaemonState::Fault
         } else {
-            Life::Ready
+            DaemonState::Ready
         };
     }
 

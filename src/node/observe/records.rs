@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::host::{Environment, printable};
 use crate::node::name_order::name_order;
-use crate::node::served::{Life, Served};
+use crate::node::served::{DaemonState, Served};
 use crate::node::snapshot::Node;
 use crate::state::{DeviceRecord, RunDir};
 
@@ -98,7 +98,7 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         run_dir: run_dir.clone(),
         device_is_there: false,
         is_abandoned,
-        life: Life::Dead,
+        state: DaemonState::Dead,
         is_known: false,
         problem: None,
         servers: Vec::new(),

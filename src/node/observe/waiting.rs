@@ -4,7 +4,7 @@ use super::probe::Probe;
 use crate::host::Pid;
 use crate::mps::{LogDir, LogFile, pending};
 use crate::node::client::Client;
-use crate::node::served::{Life, Served};
+use crate::node::served::{DaemonState, Served};
 use crate::settings::Serve;
 
 /// The bytes that are read from the end of a daemon's log: half a day of a program that asks every ten seconds.
@@ -14,7 +14,7 @@ impl Probe<'_> {
     /// Finds the programs that wait in `cuInit` because another user's are served. Only the daemon's log names them.
     /// With `serve = "all"` nobody waits.
     pub(super) fn find_waiting(self, served: &mut Served, logs: Option<&LogDir>) {
-        let is_occupied = !served.clients.is_empty() || served.life == Life::Starting;
+        let is_occupied = !served.clients.is_empty() || served.state == DaemonState::Starting;
         let Some(logs) =
             logs.filter(|_| is_occupied && served.record.settings.serve != Some(Serve::All))
         else {

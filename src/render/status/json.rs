@@ -3,7 +3,7 @@
 use super::row::{Row, rows};
 use super::schema::{Client, Device, Foreign, Outside, Remark, Server, State, Status};
 use crate::host::{Uid, user_name};
-use crate::node::{self, Life, MpsProgram, Node, Problem, ServerProcess, Variable};
+use crate::node::{self, DaemonState, MpsProgram, Node, Problem, ServerProcess, Variable};
 use crate::render::json::VERSION;
 
 /// Returns the status of these devices, or of all if none is named.
@@ -44,7 +44,7 @@ fn device(node: &Node, row: &Row<'_>) -> Device {
     let served = row.served;
     let alive = served.filter(|served| served.is_alive());
     let known = alive.filter(|_| row.is_known());
-    let servers = alive.filter(|served| row.is_known() || served.life == Life::Busy);
+    let servers = alive.filter(|served| row.is_known() || served.state == DaemonState::Busy);
     let memory = row.memory(node);
     let record = served.map(|served| &served.record);
     Device {
@@ -88,17 +88,17 @@ fn state(row: &Row<'_>) -> State {
     match row.served {
         None => State::NoDaemon,
         Some(served) if served.is_alive() && !served.device_is_there => State::NoDevice,
-        Some(served) => match served.life {
-            Life::Ready => State::Ready,
-            Life::NoServerYet => State::NoServerYet,
-            Life::Starting => State::Starting,
-            Life::Fault => State::Fault,
-            Life::Busy => State::Busy,
-            Life::Hidden => State::Hidden,
-            Life::Hung => State::Hung,
-            Life::NoAnswer => State::NoAnswer,
-            Life::Orphan => State::Orphan,
-            Life::Dead => State::Dead,
+        Some(served) => match served.state {
+            DaemonState::Ready => State::Ready,
+            DaemonState::NoServerYet => State::NoServerYet,
+            DaemonState::Starting => State::Starting,
+            DaemonState::Fault => State::Fault,
+            DaemonState::Busy => State::Busy,
+            DaemonState::Hidden => State::Hidden,
+            DaemonState::Hung => State::Hung,
+            DaemonState::NoAnswer => State::NoAnswer,
+            DaemonState::Orphan => State::Orphan,
+            DaemonState::Dead => State::Dead,
         },
     }
 }

@@ -45,7 +45,7 @@ impl Row<'_> {
         match self.served {
             None => "no daemon",
             Some(served) if served.is_alive() && !served.device_is_there => "no device",
-            Some(served) => served.life.word(),
+            Some(served) => served.state.word(),
         }
     }
 
