@@ -1,4 +1,4 @@
-use crate::host::{Environment, Home, MpsPrograms};
+use crate::host::{Directories, Environment, MpsPrograms};
 use crate::node::Node;
 use crate::plan::Action;
 
@@ -7,7 +7,7 @@ pub struct ApplyContext<'a> {
     /// The environment.
     pub environment: &'a Environment,
     /// The run and log directories.
-    pub home: &'a Home,
+    pub directories: &'a Directories,
     /// The MPS programs.
     pub programs: &'a MpsPrograms,
     /// The node for which the plan was made, read under the lock.

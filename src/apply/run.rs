@@ -27,7 +27,7 @@ pub fn run(
 ) -> Result<(), ApplyError> {
     let interrupt = &context.environment.interrupt;
     let change = interrupt.begin();
-    let run_dir = RunDir::at(&context.home.run);
+    let run_dir = RunDir::at(&context.directories.run);
     let node_record =
         NodeRecord::open(&run_dir, &context.node.boot_id).map_err(ApplyError::at_start)?;
     let nvml = Nvml::open(context.environment.nvml_library.as_deref())

@@ -56,7 +56,7 @@ impl Shared<'_> {
             self.context.programs.clone(),
             self.context.node.control_program(),
             self.run_dir.pipe_dir(uuid),
-            self.context.home.log.join(uuid),
+            self.context.directories.log.join(uuid),
         )
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::host::Home;
+use crate::host::Directories;
 use crate::host::{Account, Reader, group_named, names_in};
 use crate::mps::MpsError;
 use crate::profile::{Profile, ProfileError, nearest};
@@ -40,10 +40,10 @@ pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
 }
 
 /// Refuses run and log directories that a served user cannot reach.
-pub(super) fn check_ways(profile: &Profile, home: &Home) -> Result<()> {
+pub(super) fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
     // A missing directory is made so that everybody can enter.
-    let pipe = RunDir::at(&home.run).pipe_dir("a-device");
-    let log = home.log.join("a-device/control.log");
+    let pipe = RunDir::at(&directories.run).pipe_dir("a-device");
+    let log = directories.log.join("a-device/control.log");
     for (serve, _) in &profile.serves {
         let (who, reader, paths) = match serve {
             Serve::User(name) => {

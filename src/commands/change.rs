@@ -10,7 +10,7 @@ use super::drain::{AT_ONCE, Drain, seconds};
 use super::{locked, pick_up_interrupted};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Environment, Home};
+use crate::host::{Directories, Environment};
 use crate::host::{Lock, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
@@ -103,16 +103,16 @@ impl Change<'_> {
     pub(super) fn run(&self) -> Result<Outcome> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
-        let home = self.environment.home()?;
+        let directories = self.environment.directories()?;
         let run = Run {
             change: self,
-            state: RunDir::at(&home.run),
-            home,
+            state: RunDir::at(&directories.run),
+            directories,
             observer: RefCell::new(Observer::new(self.environment)),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
         };
         if !self.consent.dry_run {
-            pick_up_interrupted(self.environment, &run.home, self.ui)?;
+            pick_up_interrupted(self.environment, &run.directories, self.ui)?;
         }
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
@@ -130,7 +130,7 @@ impl Change<'_> {
 
 struct Run<'a> {
     change: &'a Change<'a>,
-    home: Home,
+    directories: Directories,
     state: RunDir,
     /// One for all snapshots: a daemon that hangs is waited for once.
     observer: RefCell<Observer<'a>>,
@@ -197,7 +197,7 @@ impl Run<'_> {
                 agreed = Some(plan.clone());
             }
             plan = self.drained(plan)?;
-            let lock = locked(self.change.environment, &self.home)?;
+            let lock = locked(self.change.environment, &self.directories)?;
             let (node, now) = self.plan()?;
             let now = match now {
                 Ok(now) => match now.permit(HINT) {
@@ -304,7 +304,7 @@ impl Run<'_> {
         }
         let context = ApplyContext {
             environment: self.change.environment,
-            home: &self.home,
+            directories: &self.directories,
             programs: &self.change.environment.mps_programs()?,
             node,
             allowed: self.change.allowed,

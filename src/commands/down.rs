@@ -9,9 +9,9 @@ use super::locked;
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::Directory;
-use crate::host::{Environment, Home};
+use crate::host::{Directories, Environment};
 use crate::node::{Detail, Node};
-use crate::plan::{self, Action, Down, Plan};
+use crate::plan::{self, Action, Down, Plan, Refusal};
 use crate::render::Ui;
 use crate::state::RunDir;
 
@@ -48,11 +48,22 @@ pub struct DownArgs {
 const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
                      may not allow: the GPU then cannot be used until the machine is rebooted.";
 
+impl DownArgs {
+    /// The request to the planner.
+    fn request(&self, node: &Node) -> Result<Down, Refusal> {
+        Ok(Down {
+            devices: node.resolve(&self.devices)?,
+            force: self.consent.force(),
+            destroy_mig: self.destroy_mig || self.disable_mig,
+            disable_mig: self.disable_mig,
+        })
+    }
+}
+
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
-    let home = environment.home()?;
-    let run_dir = RunDir::at(&home.run);
-    let destroys = args.destroy_mig || args.disable_mig;
+    let directories = environment.directories()?;
+    let run_dir = RunDir::at(&directories.run);
     let outcome = Change {
         environment,
         ui,
@@ -63,15 +74,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         },
         on_failure: OnFailure::GoOn,
         look: Detail::Clients,
-        planner: &|node, run_dir| {
-            let wanted = Down {
-                devices: node.resolve(&args.devices)?,
-                force: args.consent.force(),
-                destroy_mig: destroys,
-                disable_mig: args.disable_mig,
-            };
-            plan::down(node, run_dir, &wanted)
-        },
+        planner: &|node, run_dir| plan::down(node, run_dir, &args.request(node)?),
         remark: &|_, plan| {
             if may_need_reset(plan) {
                 ui.note(RESET);
@@ -90,7 +93,10 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
             return Ok(ExitStatus::Done);
         }
         Outcome::Unchanged(node) => {
-            let lock = args.purge.then(|| locked(environment, &home)).transpose()?;
+            let lock = args
+                .purge
+                .then(|| locked(environment, &directories))
+                .transpose()?;
             (lock, *node, Plan::default())
         }
         Outcome::Changed(changed) => (Some(changed.lock), changed.after, changed.plan),
@@ -99,7 +105,13 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         apply::record_profile(&run_dir, &node.boot_id, None)?;
     }
     if args.purge {
-        purge(&home, &node, &run_dir, args.devices.is_empty(), &plan)?;
+        purge(
+            &directories,
+            &node,
+            &run_dir,
+            args.devices.is_empty(),
+            &plan,
+        )?;
     }
     drop(lock);
     summarize(args, &run_dir, &node, &plan, ui)?;
@@ -196,7 +208,13 @@ const PURGE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Removes the logs and put-aside pipe directories of the devices taken down; where all were, those of earlier daemons
 /// as well.
-fn purge(home: &Home, node: &Node, run_dir: &RunDir, all: bool, plan: &Plan) -> Result<()> {
+fn purge(
+    directories: &Directories,
+    node: &Node,
+    run_dir: &RunDir,
+    all: bool,
+    plan: &Plan,
+) -> Result<()> {
     let stopped: Vec<String> = plan
         .steps()
         .filter_map(|step| match &step.action {
@@ -209,18 +227,18 @@ fn purge(home: &Home, node: &Node, run_dir: &RunDir, all: bool, plan: &Plan) -> 
     let left = run_dir
         .remove_left((!all).then_some(&stopped), until)
         .context("cannot remove what users have left in pipe directories");
-    purge_logs(home, node, stopped, all.then_some(run_dir), until)?;
+    purge_logs(directories, node, stopped, all.then_some(run_dir), until)?;
     left
 }
 
 fn purge_logs(
-    home: &Home,
+    directories: &Directories,
     node: &Node,
     stopped: Vec<String>,
     all_of: Option<&RunDir>,
     until: Instant,
 ) -> Result<()> {
-    let logs = Directory::open(&home.log).context("cannot use the log directory")?;
+    let logs = Directory::open(&directories.log).context("cannot use the log directory")?;
     let mut uuids = stopped;
     if let Some(run_dir) = all_of {
         let serves = |uuid: &str| {

@@ -40,10 +40,10 @@ pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<Exit
         Format::Toml => {
             // A caller without a run directory has no daemons either.
             let nowhere = || PathBuf::from("/run/mig-mps");
-            let home = environment
-                .home()
-                .map_or_else(|_| nowhere(), |home| home.run);
-            let exported = export(&node, &RunDir::at(&home), environment.caller);
+            let directories = environment
+                .directories()
+                .map_or_else(|_| nowhere(), |directories| directories.run);
+            let exported = export(&node, &RunDir::at(&directories), environment.caller);
             if exported.draft.blocks.is_empty() {
                 let why = exported.draft.remarks.join("\n");
                 return Err(CommandError::failed(format_args!(

@@ -81,11 +81,14 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
     ui.agree(&question(&shown, signal.map(|(_, name)| name)), consent)?;
     // A user whose own server another user's daemon has started may end its clients, and cannot take that daemon's
     // lock. Nothing that the lock guards is changed.
-    let home = environment.home().ok();
-    let home = home.filter(|home| {
-        shown.run_dir == RunDir::at(&home.run) && shown.run_dir.owner() == Some(environment.caller)
+    let directories = environment.directories().ok();
+    let directories = directories.filter(|directories| {
+        shown.run_dir == RunDir::at(&directories.run)
+            && shown.run_dir.owner() == Some(environment.caller)
     });
-    let _lock = home.map(|home| locked(environment, &home)).transpose()?;
+    let _lock = directories
+        .map(|directories| locked(environment, &directories))
+        .transpose()?;
     let node = observe(environment, Detail::Clients)?;
     let left = shown.left(&node);
     let gone = shown.victims.iter();
@@ -112,10 +115,14 @@ fn planned(node: &Node, args: &KillArgs, pids: &[Pid], environment: &Environment
     let mut served = node.served.iter();
     let served = served.find(|served| served.record.name == *name);
     let owner = served.and_then(|served| served.run_dir.owner());
-    let home = environment.home().ok();
-    let home = RunDir::at(&home.map(|home| home.run).unwrap_or_default());
+    let directories = environment.directories().ok();
+    let directories = RunDir::at(
+        &directories
+            .map(|directories| directories.run)
+            .unwrap_or_default(),
+    );
     let who = (environment.caller, owner);
-    Ok(plan::kill(node, &home, name, pids, who)?)
+    Ok(plan::kill(node, &directories, name, pids, who)?)
 }
 
 fn question(kill: &Kill, signal: Option<&str>) -> String {

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
+use crate::host::{Directories, Environment};
 use crate::host::{Directory, Lock};
-use crate::host::{Environment, Home};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
@@ -49,16 +49,20 @@ fn detail_for(profile: &Profile) -> Detail {
 }
 
 /// Makes the run directory and takes the node's change lock.
-fn locked(environment: &Environment, home: &Home) -> Result<Lock> {
-    locked_within(environment, home, LOCK_LIMIT)
+fn locked(environment: &Environment, directories: &Directories) -> Result<Lock> {
+    locked_within(environment, directories, LOCK_LIMIT)
 }
 
 /// The same, with a limit of its own.
-fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Result<Lock> {
-    let run_dir = RunDir::at(&home.run);
+fn locked_within(
+    environment: &Environment,
+    directories: &Directories,
+    limit: Duration,
+) -> Result<Lock> {
+    let run_dir = RunDir::at(&directories.run);
     // Before anything is touched.
     let directory = run_dir.make().context("cannot use the run directory")?;
-    let logs = Directory::make(&home.log, 0o755).context("cannot use the log directory")?;
+    let logs = Directory::make(&directories.log, 0o755).context("cannot use the log directory")?;
     let identity = |directory: &Directory| {
         let meta = directory.stat_self()?;
         Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
@@ -67,7 +71,7 @@ fn locked_within(environment: &Environment, home: &Home, limit: Duration) -> Res
         // Both have a directory for each device.
         return Err(CommandError::failed(format_args!(
             "cannot use {} as run directory and as log directory: they must differ",
-            home.log.display()
+            directories.log.display()
         )));
     }
     Ok(Lock::take(
@@ -99,8 +103,10 @@ fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
 fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
     // Without a run directory, or access to its journal, the caller can do nothing about it.
-    let Ok(home) = environment.home() else { return };
-    if let Ok(Some(journal)) = RunDir::at(&home.run).journal()
+    let Ok(directories) = environment.directories() else {
+        return;
+    };
+    if let Ok(Some(journal)) = RunDir::at(&directories.run).journal()
         && journal.is_of_the_dead(&environment.host)
     {
         ui.note(&format!(
@@ -110,13 +116,17 @@ fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
 }
 
 /// Picks up what a killed change has left, and reports it. Returns true if there was one.
-fn pick_up_interrupted(environment: &Environment, home: &Home, ui: &Ui) -> Result<bool> {
-    let run_dir = RunDir::at(&home.run);
+fn pick_up_interrupted(
+    environment: &Environment,
+    directories: &Directories,
+    ui: &Ui,
+) -> Result<bool> {
+    let run_dir = RunDir::at(&directories.run);
     let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
         return Ok(false);
     }
-    let _lock = locked(environment, home)?;
+    let _lock = locked(environment, directories)?;
     let node = observe(environment, Detail::Geometry)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         ui.note(&format!("{said} Going on from what is there."));

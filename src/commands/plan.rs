@@ -30,9 +30,9 @@ pub struct PlanArgs {
 pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
-    let home = RunDir::at(&environment.home()?.run);
+    let directories = RunDir::at(&environment.directories()?.run);
     let node = observe(environment, detail_for(&profile))?;
-    let plan = plan::up(&node, &profile, &home, environment.caller)?;
+    let plan = plan::up(&node, &profile, &directories, environment.caller)?;
     tell_of_interrupted(environment, ui);
     if args.json {
         ui.plan_json(&plan)?;

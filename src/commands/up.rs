@@ -8,7 +8,7 @@ use super::change::{Change, ConsentArgs, Outcome};
 use super::{accounts, detail_for, large_logs, warn};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{Context as _, ExitStatus, Result};
-use crate::host::{Environment, Home};
+use crate::host::{Directories, Environment};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
 use crate::plan::{self, Action, Plan};
@@ -37,10 +37,10 @@ pub struct UpArgs {
 pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
-    let home = environment.home()?;
+    let directories = environment.directories()?;
     environment.mps_programs()?;
-    check_pipe_dirs(&home)?;
-    accounts::check_ways(&profile, &home)?;
+    check_pipe_dirs(&directories)?;
+    accounts::check_ways(&profile, &directories)?;
     let outcome = Change {
         environment,
         ui,
@@ -69,7 +69,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
         Outcome::Unchanged(node) => {
             ui.note("Nothing to do: the node is as the profile says.");
             if !args.consent.dry_run {
-                large_logs::put_aside(&node, &home, environment, ui);
+                large_logs::put_aside(&node, &directories, environment, ui);
                 report(&node, &Plan::default(), false)?;
             } else if args.consent.json {
                 ui.plan_json(&Plan::default())?;
@@ -80,9 +80,9 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
                 report(&changed.after, &changed.plan, true)?;
                 return Err(error.into());
             }
-            record(&profile, &home, &changed.after)
+            record(&profile, &directories, &changed.after)
                 .context("the node is as the profile says, but its name cannot be noted")?;
-            large_logs::put_aside_under_lock(&changed.after, &home, environment, ui);
+            large_logs::put_aside_under_lock(&changed.after, &directories, environment, ui);
             report(&changed.after, &changed.plan, !changed.plan.is_empty())?;
             ui.beside(&changed.plan);
             remark(&changed.after, &changed.plan, ui);
@@ -92,9 +92,9 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
 }
 
 /// Refuses a run directory in which no MIG device's sockets could be addressed.
-fn check_pipe_dirs(home: &Home) -> Result<()> {
+fn check_pipe_dirs(directories: &Directories) -> Result<()> {
     let example = format!("MIG-{}", "0".repeat(36));
-    let pipe = RunDir::at(&home.run).pipe_dir(&example);
+    let pipe = RunDir::at(&directories.run).pipe_dir(&example);
     if pipe.as_os_str().len() > MAX_PIPE_DIR {
         return Err(MpsError::PathTooLong(pipe).into());
     }
@@ -102,10 +102,10 @@ fn check_pipe_dirs(home: &Home) -> Result<()> {
 }
 
 /// Records which profile was applied.
-fn record(profile: &Profile, home: &Home, node: &Node) -> Result<()> {
+fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
     let name = profile.name.clone();
     let name = name.unwrap_or_else(|| profile.source.path().display().to_string());
-    let run_dir = RunDir::at(&home.run);
+    let run_dir = RunDir::at(&directories.run);
     Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
 }
 

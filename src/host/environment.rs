@@ -35,7 +35,7 @@ pub struct Environment {
 
 /// The run and log directories of daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct Directories {
     pub run: PathBuf,
     pub log: PathBuf,
 }
@@ -87,7 +87,7 @@ impl Environment {
     }
 
     /// Returns the directories that changing commands use. Fails if a plain user's environment names none.
-    pub fn home(&self) -> Result<Home, EnvironmentError> {
+    pub fn directories(&self) -> Result<Directories, EnvironmentError> {
         let run = match (&self.run, self.is_root()) {
             (Some(run), _) => run.clone(),
             (None, true) => PathBuf::from(SYSTEM_RUN_DIR),
@@ -97,7 +97,7 @@ impl Environment {
                 .ok_or(EnvironmentError::NoRuntimeDir)?,
         };
         let log = self.own_logs()?;
-        Ok(Home { run, log })
+        Ok(Directories { run, log })
     }
 
     fn own_logs(&self) -> Result<PathBuf, EnvironmentError> {
@@ -110,7 +110,7 @@ impl Environment {
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
-        let own = self.home().ok().filter(|own| own.run == run_dir);
+        let own = self.directories().ok().filter(|own| own.run == run_dir);
         let own = own.map(|own| own.log);
         own.or_else(|| {
             (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| PathBuf::from(SYSTEM_LOG_DIR))
@@ -125,7 +125,7 @@ impl Environment {
         }
         let mut dirs = vec![PathBuf::from(SYSTEM_RUN_DIR)];
         if !self.is_root()
-            && let Ok(own) = self.home()
+            && let Ok(own) = self.directories()
         {
             dirs.push(own.run);
         }

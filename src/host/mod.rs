@@ -41,7 +41,7 @@ mod walk;
 
 pub use child::{Output, run};
 pub use directory::Directory;
-pub use environment::{Environment, Home};
+pub use environment::{Directories, Environment};
 pub use environment_error::EnvironmentError;
 pub use files::read_text;
 pub use holders::{Holder, Holders};

@@ -68,7 +68,7 @@ fn each_point(recover: impl Fn(&Scene, &BTreeSet<String>, &str)) {
 fn killed_anywhere_the_next_run_finishes() {
     each_point(|scene, wanted, at| {
         // What each command that changes something does first.
-        let run_dir = RunDir::at(&scene.hand.home.run);
+        let run_dir = RunDir::at(&scene.hand.directories.run);
         let node = scene.hand.observe();
         let picked_up = pick_up(&scene.hand.environment, &run_dir, &node).unwrap();
         assert!(picked_up.is_some(), "killed at {at}: no journal");

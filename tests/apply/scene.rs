@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use mig_mps::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure, Progress};
-use mig_mps::host::{Environment, Home, MpsPrograms};
+use mig_mps::host::{Directories, Environment, MpsPrograms};
 use mig_mps::node::{DaemonState, Detail, Node, observe};
 use mig_mps::plan::{self, Action, Plan};
 use mig_mps::profile::Profile;
@@ -24,7 +24,7 @@ pub(crate) struct Scene {
 /// What a run needs: in this process, or in one that is started to be killed.
 pub(crate) struct Hand {
     pub(crate) environment: Environment,
-    pub(crate) home: Home,
+    pub(crate) directories: Directories,
     programs: MpsPrograms,
     /// When servers start.
     pub(crate) server: Server,
@@ -47,13 +47,13 @@ impl Hand {
     pub(crate) fn new(mut environment: Environment) -> Self {
         // This process is no mig-mps: it cannot launch daemons.
         environment.helper = env!("CARGO_BIN_EXE_mig-mps").into();
-        let home = environment.home().unwrap();
-        RunDir::at(&home.run).make().unwrap();
-        fs::create_dir_all(&home.log).unwrap();
+        let directories = environment.directories().unwrap();
+        RunDir::at(&directories.run).make().unwrap();
+        fs::create_dir_all(&directories.log).unwrap();
         Self {
             programs: environment.mps_programs().unwrap(),
             environment,
-            home,
+            directories,
             server: Server::Eager,
         }
     }
@@ -66,7 +66,7 @@ impl Hand {
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {
         let context = ApplyContext {
             environment: &self.environment,
-            home: &self.home,
+            directories: &self.directories,
             programs: &self.programs,
             node,
             allowed,
@@ -87,9 +87,9 @@ impl Hand {
 
     /// What brings the GPUs to a layout.
     pub(crate) fn reconfigure(&self, node: &Node, layout: &Layout) -> Plan {
-        let home = RunDir::at(&self.home.run);
+        let directories = RunDir::at(&self.directories.run);
         let profile = self.profile(layout);
-        plan::up(node, &profile, &home, self.environment.caller)
+        plan::up(node, &profile, &directories, self.environment.caller)
             .unwrap_or_else(|refusal| panic!("{refusal}"))
     }
 

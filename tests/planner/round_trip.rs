@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use simnode::catalog::Model;
 
 use super::model;
-use super::scene::{self, Scene, home};
+use super::scene::{self, Scene, directories};
 
 fn planned(scene: &Scene, profile: &str) -> Result<Plan, String> {
     let plan = scene.plan(&scene::parse(profile));
@@ -124,7 +124,7 @@ proptest! {
         let Some((node, empty)) = standing(wanted) else {
             return Ok(());
         };
-        let exported = export(&node.node, &home(), Uid::ROOT);
+        let exported = export(&node.node, &directories(), Uid::ROOT);
         let text = exported.draft.to_string();
         prop_assert_eq!(&exported.notes, &Vec::<String>::new(), "{}", text);
         prop_assert_eq!(planned(&node, &text), Ok(Plan::default()), "{}", text);

@@ -26,7 +26,7 @@ pub(crate) struct Scene {
     next: u32,
 }
 
-pub(crate) fn home() -> RunDir {
+pub(crate) fn directories() -> RunDir {
     RunDir::at(Path::new("/run/mig-mps"))
 }
 
@@ -47,7 +47,7 @@ impl Scene {
 
     /// What the profile asks for.
     pub(crate) fn plan(&self, profile: &Profile) -> Result<Plan, Refusal> {
-        plan::up(&self.node, profile, &home(), Uid::ROOT)
+        plan::up(&self.node, profile, &directories(), Uid::ROOT)
     }
 
     /// Puts instances on the first GPU, each with its full compute instance and nobody on it.
@@ -293,7 +293,7 @@ impl Scene {
                 boot_id: "boot".to_owned(),
                 since: Timestamp::UNIX_EPOCH,
             },
-            run_dir: home(),
+            run_dir: directories(),
             device_is_there: true,
             is_abandoned: false,
             state: DaemonState::Ready,

@@ -87,7 +87,7 @@ impl<'a> Observer<'a> {
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         daemons::observe(environment, &table, detail, &mut node, &mut self.answers);
         if detail.reads_processes() {
-            if let Ok(directories) = environment.home() {
+            if let Ok(directories) = environment.directories() {
                 let run_dir = RunDir::at(&directories.run);
                 strays::find(&environment.host, &table, &run_dir, &mut node);
             }
