@@ -27,7 +27,7 @@ end
 complete -c mig-mps -n "__fish_mig_mps_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c mig-mps -n "__fish_mig_mps_needs_command" -s V -l version -d 'Print version'
 complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "list" -d 'Show GPUs and their MIG devices'
-complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "plan" -d 'Show what `up` would do, and whom it would disrupt'
+complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "plan" -d 'Show what `up` would do, and what it would disrupt'
 complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "up" -d 'Apply a profile to this node'
 complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "status" -d 'Show MPS servers and their clients'
 complete -c mig-mps -n "__fish_mig_mps_needs_command" -f -a "logs" -d 'Show the logs of a device\'s daemon and server'

@@ -210,7 +210,7 @@ esac
 _mig-mps_commands() {
     local commands; commands=(
 'list:Show GPUs and their MIG devices' \
-'plan:Show what \`up\` would do, and whom it would disrupt' \
+'plan:Show what \`up\` would do, and what it would disrupt' \
 'up:Apply a profile to this node' \
 'status:Show MPS servers and their clients' \
 'logs:Show the logs of a device'\''s daemon and server' \

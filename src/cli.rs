@@ -35,7 +35,7 @@ pub struct Cli {
 pub enum Command {
     /// Show GPUs and their MIG devices
     List(list::ListArgs),
-    /// Show what `up` would do, and whom it would disrupt
+    /// Show what `up` would do, and what it would disrupt
     ///
     /// Changes nothing. Shows the layout of each GPU now and then, every action with its reason, the
     /// clients that would lose their device, and what is in the way.

@@ -284,7 +284,7 @@ fn joined(pasts: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
         .max();
     let all = pasts.into_iter().map(|past| past.lines);
     let mut lines = all.reduce(merge).unwrap_or_default();
-    // Which of the two is oldest is told by the time; a clock may be set back later on.
+    // Sorted by time only up to here: the clock may be set back later on.
     let skipped = lines.iter().position(|line| line.at >= from).unwrap_or(0);
     lines.split_off(skipped)
 }

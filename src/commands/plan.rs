@@ -26,7 +26,7 @@ pub struct PlanArgs {
     exit_code: bool,
 }
 
-/// Shows what `up` would do, and whom it would disturb.
+/// Shows what `up` would do, and what it would disrupt.
 pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
