@@ -66,6 +66,7 @@ impl Shared<'_> {
             ..record.clone()
         })?)
     }
+
     /// Stops a daemon if it runs, and removes what was made for it except its logs.
     ///
     /// With `alone`, waits until no other daemon is being stopped.

@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{EnvironmentError, Host, Interrupt, MpsPrograms, NvidiaSmi, Uid, Units, caller};
+use super::{
+    EnvironmentError, Host, Interrupt, MpsPrograms, NvidiaSmi, TimeForUsers, Uid, Units, caller,
+};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_CALL_LIMIT,
     NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL,
@@ -161,6 +163,7 @@ impl Environment {
             control,
             path,
             helper: self.helper.clone(),
+            time_for_users: TimeForUsers::default(),
         })
     }
 

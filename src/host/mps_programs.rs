@@ -1,7 +1,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The programs of MPS, and the search path by which they find each other.
+use super::TimeForUsers;
+
+/// The programs of MPS, the search path by which they find each other, and the time that other users' may take.
 #[derive(Clone, Debug, Default)]
 pub struct MpsPrograms {
     pub control: PathBuf,
@@ -9,4 +11,5 @@ pub struct MpsPrograms {
     pub path: OsString,
     /// `mig-mps` as the helper that becomes another user and then the control program.
     pub helper: PathBuf,
+    pub time_for_users: TimeForUsers,
 }

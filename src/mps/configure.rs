@@ -53,7 +53,9 @@ impl Daemon {
             self.set_servers(servers, settings, old)?;
             return Ok(None);
         }
-        self.await_active(servers.first().copied()).map(Some)
+        self.wait_for_user(READY_LIMIT, |limit| {
+            self.await_active(servers.first().copied(), limit).map(Some)
+        })
     }
 
     /// Changes the settings of a running daemon and its servers, for clients that connect later. Every value is read
@@ -65,7 +67,7 @@ impl Daemon {
     }
 
     /// Waits until a server is ACTIVE.
-    fn await_active(&self, first: Option<Pid>) -> Result<Pid, MpsError> {
+    fn await_active(&self, first: Option<Pid>, limit: Duration) -> Result<Pid, MpsError> {
         let start = Instant::now();
         let mut server = first;
         loop {
@@ -73,14 +75,14 @@ impl Daemon {
             let Some(pid) = server else {
                 return Err(self.failure("the MPS server did not start"));
             };
-            let status = self.query(&[pid], false, PATIENCE, READY_LIMIT)?;
+            let status = self.query(&[pid], false, PATIENCE, limit)?;
             match status.servers.iter().find(|server| server.pid == pid) {
                 Some(server) if server.state == Some(ServerState::Active) => return Ok(pid),
-                Some(_) if start.elapsed() < READY_LIMIT => std::thread::sleep(READY_PAUSE),
+                Some(_) if start.elapsed() < limit => std::thread::sleep(READY_PAUSE),
                 Some(server) => {
                     return Err(self.failure(format!(
                         "the MPS server {pid} is not ready after {} s: its state is {:?}",
-                        READY_LIMIT.as_secs(),
+                        limit.as_secs(),
                         server.state
                     )));
                 }

@@ -92,6 +92,14 @@ impl Daemon {
         host::run(&mut command, input, limit).map_err(|error| error.about(&self.programs.control))
     }
 
+    /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.
+    pub(super) fn wait_for_user<T>(&self, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
+        match self.limits_of_owner().user {
+            Some((user, _)) => self.programs.time_for_users.wait(Uid(user), limit, wait),
+            None => wait(limit),
+        }
+    }
+
     /// Returns the command for a call of the control program.
     pub(super) fn command(&self, task: Task, limits: &Limits) -> Command {
         let invocation = Invocation {

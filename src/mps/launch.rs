@@ -10,10 +10,6 @@ use crate::host::{Host, Process, RunError, Uid, caller, user_name};
 /// H200, seconds on a node without persistence mode).
 const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
 
-/// The same for a daemon of another user than the caller. That user owns the log directory and can make the start hang,
-/// which delays the whole change.
-const LAUNCH_LIMIT_OF_OTHERS: Duration = Duration::from_secs(10);
-
 /// The time that the daemon may take to lock its directory after the launcher has exited.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -135,12 +131,9 @@ impl Daemon {
         };
         let owner = wanted.access.owner();
         let is_foreign = owner != caller();
-        let limit = if is_foreign {
-            LAUNCH_LIMIT_OF_OTHERS
-        } else {
-            LAUNCH_LIMIT
-        };
-        let output = self.run(self.command(task, &self.limits(wanted)), "", limit);
+        let launcher = self.command(task, &self.limits(wanted));
+        // The user of the daemon owns the log directory and can make the start hang.
+        let output = self.wait_for_user(LAUNCH_LIMIT, |limit| self.run(launcher, "", limit));
         let output = output.map_err(|error| match error {
             RunError::Late { .. } if is_foreign => self.blocked_start(&error, owner),
             error => error.into(),

@@ -37,6 +37,17 @@ impl Daemon {
         patience: Duration,
         limit: Duration,
     ) -> Result<Answer, MpsError> {
+        self.wait_for_user(patience + limit, |allowed| {
+            self.retried_session(commands, patience.min(allowed), limit.min(allowed))
+        })
+    }
+
+    fn retried_session(
+        &self,
+        commands: &[&str],
+        patience: Duration,
+        limit: Duration,
+    ) -> Result<Answer, MpsError> {
         let mut script = commands.join("\n");
         if !commands.is_empty() {
             script.push('\n');

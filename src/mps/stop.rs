@@ -20,6 +20,17 @@ impl Patience {
     /// Ends clients within the shortest time that `quit -t` takes. Before that each client is terminated, the MPS
     /// guide's way to end clients without harm; they fail with CUDA error 810.
     pub const AT_ONCE: Self = Self::Force(1);
+
+    /// Returns the control command that stops a daemon so, and the time that it may take.
+    fn quit(self) -> (String, Duration) {
+        match self {
+            Self::Idle => ("quit\n".to_owned(), QUIT_LIMIT),
+            Self::Force(seconds) => (
+                format!("quit -t {seconds}\n"),
+                FORCED_QUIT_LIMIT + Duration::from_secs(seconds.into()),
+            ),
+        }
+    }
 }
 
 /// The way a daemon is stopped.
@@ -79,7 +90,9 @@ impl Daemon {
         if patience == Patience::AT_ONCE {
             self.terminate_clients(&servers);
         }
-        let (said, limit) = match self.quit(&held, patience) {
+        let (command, limit) = patience.quit();
+        let asked = self.wait_for_user(limit, |limit| self.quit(&held, &command, limit));
+        let (said, limit) = match asked {
             Quit::Ended => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
             Quit::Failed(error) if patience == Patience::Idle => return Err(error),
             Quit::Failed(error) => (format!(": {error}"), Duration::ZERO),
@@ -154,19 +167,12 @@ impl Daemon {
     }
 
     /// Asks the daemon to quit, and retries while that is refused.
-    fn quit(&self, held: &ProcessHandle, patience: Patience) -> Quit {
-        let (quit, limit) = match patience {
-            Patience::Idle => ("quit\n".to_owned(), QUIT_LIMIT),
-            Patience::Force(seconds) => (
-                format!("quit -t {seconds}\n"),
-                FORCED_QUIT_LIMIT + Duration::from_secs(seconds.into()),
-            ),
-        };
+    fn quit(&self, held: &ProcessHandle, command: &str, limit: Duration) -> Quit {
         let start = Instant::now();
         let mut said = String::new();
         while start.elapsed() < limit {
             let left = limit.saturating_sub(start.elapsed());
-            match self.run(self.session_command(), &quit, left) {
+            match self.run(self.session_command(), command, left) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}

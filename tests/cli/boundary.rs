@@ -250,28 +250,6 @@ fn a_replaced_lock_file_hides_no_living_daemon() {
 
 /// A start cannot be raced: until the daemon holds its lock nobody else can enter its directory.
 #[test]
-fn nobody_can_take_the_lock_before_the_daemon_does() {
-    if !is_root("nobody_can_take_the_lock_before_the_daemon_does") {
-        return;
-    }
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("serve = \"all\""), &[]).ended(0);
-    let mut racer = Command::new("python3");
-    racer
-        .args(["-c", RACE])
-        .arg(pipe(&sim).join("control_lock"));
-    let mut racer = racer.uid(NOBODY).gid(NOBODY).spawn().unwrap();
-    for _ in 0..15 {
-        sim.run(&["restart", "0", "--yes"]).ended(0);
-    }
-    assert!(racer.try_wait().unwrap().is_none(), "the racer goes on");
-    racer.kill().unwrap();
-    racer.wait().unwrap();
-    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
-}
-
-/// The race above may be lost by chance: the mode of the directory in which a daemon starts is not a matter of time.
-#[test]
 fn a_daemon_starts_where_nobody_else_can_enter() {
     let sim = Sim::with("h200", 1);
     let (control, report) = (
@@ -294,19 +272,6 @@ fn a_daemon_starts_where_nobody_else_can_enter() {
     }
     assert_eq!(fs::read_to_string(report).unwrap(), "700\n700\n");
 }
-
-/// Takes the lock whenever it can, and keeps it.
-const RACE: &str = "
-import fcntl, sys
-kept = []
-while True:
-    try:
-        f = open(sys.argv[1], 'r+')
-        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        kept.append(f)
-    except OSError:
-        pass
-";
 
 /// The run directory is reached by directories that root controls, and by no link of a user's.
 #[test]
@@ -1025,6 +990,42 @@ fn a_user_who_traces_her_session_holds_nobody_up() {
     // Not killed by `timeout`.
     assert_eq!(ran.status, 4, "{ran:?}");
     sim.run(&["down"]).ended(0);
+}
+
+/// A user may stop every process that runs as her: together they delay a change, and its lock, for some seconds.
+#[test]
+fn a_user_who_stops_her_sessions_delays_a_change_by_seconds() {
+    if !is_root("a_user_who_stops_her_sessions_delays_a_change_by_seconds") {
+        return;
+    }
+    let sim = Sim::with("h200", 3);
+    let control = sim.node.dir().join("nvidia-cuda-mps-control");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = -d ] || [ $(id -u) = 0 ] || kill -STOP $$\nexec {} \"$@\"\n",
+        sim.node.dir().join("bin/nvidia-cuda-mps-control").display(),
+    );
+    fs::write(&control, script).unwrap();
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    let profile = sim.profile(
+        "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\nmps = { serve = \"user:nobody\" }\n\
+         [[gpu]]\nselect = { index = [2] }\nmig = false\n",
+    );
+    let begun = std::time::Instant::now();
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control));
+    let elapsed = begun.elapsed();
+    assert_eq!(ran.status, 1, "{ran:?}");
+    assert!(elapsed.as_secs() < 25, "{elapsed:?}");
+    assert_eq!(in_state(&sim.status(), "ready"), ["2"]);
+    // Once she lets them go on, everything is as the profile says.
+    sim.up(&fs::read_to_string(&profile).unwrap(), &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 3);
+    let begun = std::time::Instant::now();
+    let mut restart = sim.command(&["restart", "0", "--yes"]);
+    let ran = Ran::of(restart.env("MIG_MPS_CONTROL", &control));
+    let elapsed = begun.elapsed();
+    assert_eq!(ran.status, 1, "{ran:?}");
+    assert!(elapsed.as_secs() < 25, "{elapsed:?}");
 }
 
 /// Directories that a user nests deeply are removed with her logs, and save nobody else's.
