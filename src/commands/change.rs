@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::drain::{AT_ONCE, Drain, seconds};
-use super::{locked, pick_up_interrupted};
+use super::{locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment};
@@ -111,6 +111,7 @@ impl Change<'_> {
             observer: RefCell::new(Observer::new(self.environment)),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
         };
+        refuse_newer(&run.state)?;
         if !self.consent.dry_run {
             pick_up_interrupted(self.environment, &run.directories, self.ui)?;
         }
