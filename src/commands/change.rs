@@ -324,9 +324,9 @@ fn differs(rest: &Plan) -> CommandError {
     let steps = rest
         .gpus
         .iter()
-        .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.index, step)))
+        .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.name(), step)))
         .fold(String::new(), |mut text, (gpu, step)| {
-            let _ = write!(text, "\n  GPU {gpu}: {}: {}", step.action, step.because);
+            let _ = write!(text, "\n  {gpu}: {}: {}", step.action, step.because);
             text
         });
     CommandError::new(

@@ -39,12 +39,12 @@ pub(super) fn text(plan: &Plan) -> String {
     }
     let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();
     for gpu in &plan.gpus {
-        let Some(due) = gpu.due.as_deref() else {
+        let (Some(due), Some(index)) = (gpu.due.as_deref(), gpu.index) else {
             continue;
         };
         match dues.iter_mut().find(|(other, _)| *other == due) {
-            Some((_, gpus)) => gpus.push(gpu.index),
-            None => dues.push((due, vec![gpu.index])),
+            Some((_, gpus)) => gpus.push(index),
+            None => dues.push((due, vec![index])),
         }
     }
     for (due, gpus) in dues {

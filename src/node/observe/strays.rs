@@ -46,13 +46,10 @@ fn clients(node: &Node, uuid: &str) -> Option<Vec<Pid>> {
         .served
         .iter()
         .find(|served| served.record.uuid == uuid && served.is_alive());
-    if served.is_some_and(|served| !served.is_known) {
+    if served.is_some_and(|served| !served.clients.are_known()) {
         return None;
     }
-    let has = |pid: Pid| {
-        let mut clients = served.into_iter().flat_map(|served| &served.clients);
-        clients.any(|client| client.pid == pid)
-    };
+    let has = |pid: Pid| served.is_some_and(|served| served.clients.have(pid));
     let listed = listed.iter().map(|usage| Pid(usage.pid));
     Some(listed.filter(|&pid| !has(pid)).collect())
 }

@@ -9,7 +9,7 @@ use crate::render::json::VERSION;
 /// Returns the status of these devices, or of all if none is named.
 pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Status {
     let rows = rows(node, devices);
-    let of_all = |wanted: fn(&node::Served) -> &Vec<node::Client>| {
+    let of_all = |wanted: fn(&node::Served) -> &[node::Client]| {
         rows.iter()
             .filter_map(|row| Some((row, row.served?)))
             .flat_map(|(row, served)| wanted(served).iter().map(|client| one_client(row, client)))
@@ -20,7 +20,7 @@ pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Status {
         version: VERSION,
         driver: node.driver.clone(),
         degraded: !problems.is_empty(),
-        clients: of_all(|served| &served.clients),
+        clients: of_all(|served| served.clients.listed()),
         waiting: of_all(|served| &served.waiting),
         devices: rows.iter().map(|row| device(node, row)).collect(),
         outside_mps: node
@@ -66,11 +66,11 @@ fn device(node: &Node, row: &Row<'_>) -> Device {
             .and_then(|served| served.record.daemon)
             .map(|daemon| daemon.pid.0),
         servers: servers.map(|served| served.servers.iter().map(server).collect()),
-        clients: known.map(|served| served.clients.len()),
+        clients: known.map(|served| served.clients.listed().len()),
         client_limit: served.and_then(|served| served.client_limit),
         clients_unseen: known.map(|served| {
-            let clients = served.clients.iter();
-            clients.filter(|client| client.pid.0 == 0).count()
+            let clients = served.clients.listed().iter();
+            clients.filter(|client| client.pid.is_none()).count()
         }),
         active_thread_percentage: record
             .map(|record| record.settings.active_thread_percentage.value()),
@@ -116,7 +116,7 @@ fn one_client(row: &Row<'_>, client: &node::Client) -> Client {
     let (user, uid) = person(client.user);
     Client {
         device: row.name.clone(),
-        pid: Some(client.pid.0).filter(|&pid| pid != 0),
+        pid: client.pid.map(|pid| pid.0),
         user,
         uid,
         command: client.command.clone(),

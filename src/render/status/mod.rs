@@ -90,7 +90,7 @@ fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
         .collect();
     let has_clients = |row: &Row<'_>| {
         row.served
-            .is_some_and(|served| !served.clients.is_empty() || !served.waiting.is_empty())
+            .is_some_and(|served| !served.clients.listed().is_empty() || !served.waiting.is_empty())
     };
     if rows.iter().any(has_clients) {
         parts.table(&others::clients(rows, parts.width));
