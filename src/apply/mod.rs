@@ -20,6 +20,7 @@ mod mig_mode;
 mod names;
 mod node_record;
 mod owner;
+mod purge;
 mod retry;
 mod rollback;
 mod run;

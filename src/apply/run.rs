@@ -7,7 +7,8 @@ use super::gpu::GpuRun;
 use super::journal::OpenJournal;
 use super::lock::lock;
 use super::names::NamesInUse;
-use super::node_record::NodeRecord;
+use super::node_record::{NodeRecord, record_profile};
+use super::purge::purge;
 use super::rollback::Outcomes;
 use super::shared::Shared;
 use crate::host::{Change, Pool};
@@ -98,25 +99,7 @@ fn carry_out<'a>(
     match shared.on_failure {
         OnFailure::RollBack if is_to_be_undone => {
             change.roll_back();
-            if error
-                .failures
-                .iter()
-                .any(|failure| failure.cause.lacks_processes())
-            {
-                // The rollback starts programs too.
-                pool.close();
-            }
-            let outcomes: Arc<Outcomes> = Arc::default();
-            let theirs = Arc::clone(&outcomes);
-            pool.side_by_side(
-                runs.into_iter().enumerate().collect(),
-                move |(place, run), pool| {
-                    run.roll_back(place, &theirs, pool);
-                },
-            );
-            for undone in std::mem::take(&mut *lock(&outcomes)).into_values() {
-                error.add(undone);
-            }
+            roll_back(runs, &mut error, pool);
         }
         OnFailure::RollBack => {}
         OnFailure::GoOn => {
@@ -131,5 +114,42 @@ fn carry_out<'a>(
     if error.interrupted || !error.failures.is_empty() {
         return Err(error);
     }
-    Ok(())
+    error.failures.extend(finish(plan, shared));
+    if error.failures.is_empty() {
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// Undoes what was done on each GPU, and adds the outcome to the error.
+fn roll_back<'a>(runs: Vec<GpuRun<'a>>, error: &mut ApplyError, pool: &Pool<'a>) {
+    let lacks_processes = |failure: &Failure| failure.cause.lacks_processes();
+    if error.failures.iter().any(lacks_processes) {
+        // The rollback starts programs too.
+        pool.close();
+    }
+    let outcomes: Arc<Outcomes> = Arc::default();
+    let theirs = Arc::clone(&outcomes);
+    pool.side_by_side(
+        runs.into_iter().enumerate().collect(),
+        move |(place, run), pool| run.roll_back(place, &theirs, pool),
+    );
+    for undone in std::mem::take(&mut *lock(&outcomes)).into_values() {
+        error.add(undone);
+    }
+}
+
+/// Does what follows the last step: without devices no profile is applied, and a purge removes files.
+fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<Failure> {
+    let run_dir = &shared.run_dir;
+    let mut failures = Vec::new();
+    if run_dir.records().0.is_empty()
+        && let Err(error) = record_profile(run_dir, &shared.context.node.boot_id, None)
+    {
+        failures.push(Failure::new("closing the record".to_owned(), error.into()));
+    }
+    if let Some(purged) = &plan.purge {
+        failures.extend(purge(purged, shared.context, run_dir));
+    }
+    failures
 }

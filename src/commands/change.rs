@@ -75,7 +75,7 @@ pub(super) enum Outcome {
 
 pub(super) struct Changed {
     /// Nobody else changes anything until this is dropped.
-    pub(super) lock: Lock,
+    pub(super) _lock: Lock,
     /// The actions that were carried out; none if somebody else had done them meanwhile.
     pub(super) plan: Plan,
     pub(super) after: Node,
@@ -269,7 +269,7 @@ impl Run<'_> {
             if !self.change.verify {
                 let after = self.observer.borrow_mut().observe(self.change.look);
                 return Ok(Changed {
-                    lock,
+                    _lock: lock,
                     after: after.map_err(|error| read_back(error.into()))?,
                     plan: carried_out,
                     failed,
@@ -281,7 +281,7 @@ impl Run<'_> {
             let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
             if rest.is_empty() || (failed.is_some() && !goes_on) {
                 return Ok(Changed {
-                    lock,
+                    _lock: lock,
                     after,
                     plan: carried_out,
                     failed,

@@ -1,15 +1,11 @@
 //! `mig-mps down`
 
-use std::time::{Duration, Instant};
-
 use clap::Args;
 
 use super::change::{Change, ConsentArgs, Outcome};
-use super::locked;
-use crate::apply::{self, Allowed, OnFailure};
-use crate::error::{Context as _, ExitStatus, Result};
-use crate::host::Directory;
-use crate::host::{Directories, Environment};
+use crate::apply::{Allowed, OnFailure};
+use crate::error::{ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::{Detail, Node};
 use crate::plan::{self, Action, Down, Plan, Refusal};
 use crate::render::Ui;
@@ -56,6 +52,7 @@ impl DownArgs {
             force: self.consent.force(),
             destroy_mig: self.destroy_mig || self.disable_mig,
             disable_mig: self.disable_mig,
+            purge: self.purge,
         })
     }
 }
@@ -85,35 +82,11 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         verify: false,
     }
     .run()?;
-    let (lock, node, plan) = match outcome {
+    let (node, plan) = match outcome {
         Outcome::Shown => return Ok(ExitStatus::Done),
-        Outcome::Unchanged(node) if args.consent.dry_run => {
-            ui.note(&report(&Plan::default()));
-            remark_on_users_daemons(&node, ui);
-            return Ok(ExitStatus::Done);
-        }
-        Outcome::Unchanged(node) => {
-            let lock = args
-                .purge
-                .then(|| locked(environment, &directories))
-                .transpose()?;
-            (lock, *node, Plan::default())
-        }
-        Outcome::Changed(changed) => (Some(changed.lock), changed.after, changed.plan),
+        Outcome::Unchanged(node) => (*node, Plan::default()),
+        Outcome::Changed(changed) => (changed.after, changed.plan),
     };
-    if lock.is_some() && run_dir.records().0.is_empty() {
-        apply::record_profile(&run_dir, &node.boot_id, None)?;
-    }
-    if args.purge {
-        purge(
-            &directories,
-            &node,
-            &run_dir,
-            args.devices.is_empty(),
-            &plan,
-        )?;
-    }
-    drop(lock);
     summarize(args, &run_dir, &node, &plan, ui)?;
     Ok(ExitStatus::Done)
 }
@@ -203,64 +176,6 @@ fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
     }
 }
 
-/// The time limit for the removal of files that users may have written.
-const PURGE_LIMIT: Duration = Duration::from_secs(30);
-
-/// Removes the logs and put-aside pipe directories of the devices taken down; where all were, those of earlier daemons
-/// as well.
-fn purge(
-    directories: &Directories,
-    node: &Node,
-    run_dir: &RunDir,
-    all: bool,
-    plan: &Plan,
-) -> Result<()> {
-    let stopped: Vec<String> = plan
-        .steps()
-        .filter_map(|step| match &step.action {
-            Action::Stop(stop) => Some(stop.uuid.clone()),
-            _ => None,
-        })
-        .collect();
-    let until = Instant::now() + PURGE_LIMIT;
-    // What keeps the one from being removed is no reason to keep the other.
-    let left = run_dir
-        .remove_left((!all).then_some(&stopped), until)
-        .context("cannot remove what users have left in pipe directories");
-    purge_logs(directories, node, stopped, all.then_some(run_dir), until)?;
-    left
-}
-
-fn purge_logs(
-    directories: &Directories,
-    node: &Node,
-    stopped: Vec<String>,
-    all_of: Option<&RunDir>,
-    until: Instant,
-) -> Result<()> {
-    let logs = Directory::open(&directories.log).context("cannot use the log directory")?;
-    let mut uuids = stopped;
-    if let Some(run_dir) = all_of {
-        let serves = |uuid: &str| {
-            let mut served = node
-                .served
-                .iter()
-                .filter(|served| served.run_dir == *run_dir);
-            served.any(|served| served.record.uuid == uuid)
-        };
-        let names = logs.names()?.into_iter();
-        let names = names.filter_map(|name| name.into_string().ok());
-        let of_a_device = |name: &String| name.starts_with("GPU-") || name.starts_with("MIG-");
-        uuids.extend(names.filter(|name| of_a_device(name) && !serves(name)));
-    }
-    // What a user does in one directory saves none of the others.
-    let mut done = Ok(());
-    for uuid in uuids {
-        done = done.and(logs.remove_all(&uuid, until).context("cannot remove logs"));
-    }
-    done
-}
-
 fn report(plan: &Plan) -> String {
     let stopped = plan.interrupts().len();
     let cleared = plan
@@ -295,8 +210,10 @@ fn report(plan: &Plan) -> String {
     .into_iter()
     .flatten()
     .collect();
-    if parts.is_empty() {
-        return "Nothing to do: mig-mps serves no device here.".to_owned();
+    match (parts.as_slice(), &plan.purge) {
+        ([], None) => "Nothing to do: mig-mps serves no device here.".to_owned(),
+        ([], Some(_)) => "Logs removed.".to_owned(),
+        (_, None) => format!("{}.", parts.join(", ")),
+        (_, Some(_)) => format!("{}, logs removed.", parts.join(", ")),
     }
-    format!("{}.", parts.join(", "))
 }

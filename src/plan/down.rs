@@ -1,6 +1,6 @@
 use super::daemons::{HUNG, unreadable};
 use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
-use super::{instance_use, strays};
+use super::{Purge, instance_use, strays};
 use crate::geometry::SliceMap;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Device, Gpu, Node, Served};
@@ -19,6 +19,8 @@ pub struct Down {
     /// Also switch the MIG mode off where mig-mps switched it on and nothing is left; where devices
     /// are named, on their GPUs alone.
     pub disable_mig: bool,
+    /// Also remove logs, and what users left in pipe directories.
+    pub purge: bool,
 }
 
 /// Plans to take devices down.
@@ -37,26 +39,9 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
         .iter()
         .filter(|served| served.run_dir == *run_dir);
     for served in ours.filter(|served| selected(&served.record.name)) {
-        let mut stop = Stop::of(served);
-        if let Some(seconds) = wanted.force
-            && (!served.clients.listed().is_empty() || served.state != DaemonState::NoServerYet)
-        {
-            stop.patience = Patience::Force(seconds);
-        }
-        // A hung one goes, whether or not it would come to itself; a busy one would refuse to quit for as long as it is.
-        let is_busy = served.state == DaemonState::Busy && stop.patience == Patience::AT_ONCE;
-        if stop.means == Means::Heal || is_busy {
-            stop.means = Means::Signals;
-        }
-        let because = match served.state {
-            DaemonState::Hung => HUNG,
-            DaemonState::Dead => "its daemon is gone already",
-            _ => "asked for",
-        };
-        plan.of_gpu(node, &served.record.key.gpu).steps.push(Step {
-            action: Action::Stop(stop),
-            because: because.to_owned(),
-        });
+        plan.of_gpu(node, &served.record.key.gpu)
+            .steps
+            .push(stop(served, wanted.force));
     }
     strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
@@ -78,7 +63,43 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
         }
     }
     plan.sort();
+    if wanted.purge {
+        let present = node
+            .devices()
+            .filter(|device| selected(&node.name_of(device)));
+        let uuids = present.map(|device| device.uuid);
+        let stopped = plan.stops().map(|stop| stop.uuid.clone());
+        let uuids: Vec<String> = uuids.chain(stopped).collect();
+        plan.purge = Some(match wanted.devices.as_slice() {
+            [] => Purge::All,
+            _ => Purge::Devices(uuids),
+        });
+    }
     Ok(plan.with_compute_modes(node, run_dir))
+}
+
+/// Plans to stop a daemon.
+fn stop(served: &Served, force: Option<u32>) -> Step {
+    let mut stop = Stop::of(served);
+    if let Some(seconds) = force
+        && (!served.clients.listed().is_empty() || served.state != DaemonState::NoServerYet)
+    {
+        stop.patience = Patience::Force(seconds);
+    }
+    // A hung one goes, whether or not it would come to itself; a busy one would refuse to quit for as long as it is.
+    let is_busy = served.state == DaemonState::Busy && stop.patience == Patience::AT_ONCE;
+    if stop.means == Means::Heal || is_busy {
+        stop.means = Means::Signals;
+    }
+    let because = match served.state {
+        DaemonState::Hung => HUNG,
+        DaemonState::Dead => "its daemon is gone already",
+        _ => "asked for",
+    };
+    Step {
+        action: Action::Stop(stop),
+        because: because.to_owned(),
+    }
 }
 
 fn destroy(

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::action::{Action, Start, Step, Stop};
+use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::mps::{Means, Patience};
@@ -13,6 +14,8 @@ use crate::settings::MemoryLimit;
 pub struct Plan {
     /// The GPUs that change, by index.
     pub gpus: Vec<GpuPlan>,
+    /// Files to remove after everything else.
+    pub purge: Option<Purge>,
 }
 
 /// The steps for one GPU, in order.
@@ -59,7 +62,7 @@ impl ModeChange {
 impl Plan {
     /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.gpus.is_empty()
+        self.gpus.is_empty() && self.purge.is_none()
     }
 
     /// Every step.

@@ -39,6 +39,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         gpus: gpus
             .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
             .collect(),
+        ..Plan::default()
     };
     strays::end_idle(node, &mut plan, |stray| {
         let mut devices = node.devices();

@@ -7,7 +7,7 @@ use super::unmanaged;
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, GpuPlan, ModeChange, Plan, Start, Step};
+use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
 pub(super) fn text(plan: &Plan) -> String {
@@ -28,6 +28,16 @@ pub(super) fn text(plan: &Plan) -> String {
         for line in lines(&group) {
             let _ = writeln!(out, "  {line}");
         }
+    }
+    if let Some(purge) = &plan.purge {
+        let whose = match purge {
+            Purge::Devices(_) => "of these devices",
+            Purge::All => "of every device without a daemon",
+        };
+        let _ = writeln!(
+            out,
+            "Logs and files left in pipe directories, {whose}\n  - remove them (asked for)"
+        );
     }
     out.push_str(&unmanaged::text(plan));
     out.push_str(&ended(plan));

@@ -22,6 +22,7 @@ pub(super) fn of(plan: &Plan) -> Value {
         "version": VERSION,
         "changes": !plan.is_empty(),
         "gpus": plan.gpus.iter().map(gpu).collect::<Vec<_>>(),
+        "purges": plan.purge.is_some(),
     })
 }
 

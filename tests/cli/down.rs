@@ -189,12 +189,27 @@ fn logs_stay_unless_they_are_purged() {
     let logs = || std::fs::read_dir(sim.node.log_dir()).unwrap().count();
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
-    sim.run(&["down", "0.0", "--purge"]).ended(0);
+    let shown = sim.run(&["down", "0.0", "--purge", "--dry-run"]).ended(0);
+    assert!(
+        shown.stdout.contains("- remove them (asked for)"),
+        "{}",
+        shown.stdout
+    );
+    assert_eq!(logs(), 2);
+    let ran = sim.run(&["down", "0.0", "--purge"]).ended(0);
+    assert!(
+        ran.stderr.ends_with("1 daemon stopped, logs removed.\n"),
+        "{}",
+        ran.stderr
+    );
     assert_eq!(
         logs(),
         1,
         "only the logs of what was taken down are removed"
     );
+    // Those of a device that was down already too.
+    sim.run(&["down", "0.2", "--purge"]).ended(0);
+    assert_eq!(logs(), 0);
 }
 
 /// A server in a fault answers no `terminate_client` before its clients have gone: nobody waits for that.
