@@ -107,7 +107,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
             shortened(&names),
         ]);
     }
-    table.within(width)
+    table.within(width, "--json")
 }
 
 /// `line 12: { all = true }`
