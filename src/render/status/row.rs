@@ -95,7 +95,7 @@ impl Row<'_> {
         gpus.find(|gpu| gpu.index == device.gpu)?.utilization
     }
 
-    /// Returns its daemon if that runs, as far as can be told.
+    /// Returns its daemon if that runs, or may run.
     pub(super) fn alive(&self) -> Option<&Served> {
         self.served.filter(|served| served.is_alive())
     }
