@@ -148,8 +148,10 @@ impl Table {
 
 /// Returns the lines of a table without blanks at their ends.
 fn trimmed(table: &Comfy) -> String {
-    let lines = table.lines();
-    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+    table.lines().fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "{}", line.trim_end());
+        text
+    })
 }
 
 #[cfg(test)]
