@@ -28,9 +28,9 @@ pub struct Allowed {
 /// Receives the events of a run, from several threads.
 pub trait Progress: Sync {
     /// A step of that GPU begins.
-    fn begin(&self, gpu: u32, action: &Action);
-    /// A step of that GPU has succeeded.
-    fn end(&self, gpu: u32, action: &Action);
+    fn begin(&self, gpu: &str, action: &Action);
+    /// A step has succeeded.
+    fn end(&self, action: &Action);
     /// Something else that the user should know.
     fn note(&self, what: &str);
 }

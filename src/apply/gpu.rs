@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
-use crate::node::{Gpu, Served};
+use crate::node::Gpu;
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Step, Stop};
 use crate::state::{DeviceKey, InstanceKey};
@@ -101,7 +101,10 @@ impl<'a> GpuRun<'a> {
                 Action::Stop(stop) => Some((self.attempt(number), stop)),
                 _ => None,
             })
-            .partition(|(_, stop)| self.shared.served(&stop.uuid).is_none_or(is_idle));
+            .partition(|(_, stop)| {
+                let served = self.shared.served(&stop.uuid);
+                served.is_none_or(|served| served.clients.are_none())
+            });
         let before = self.history.failed();
         let used = used.into_iter().map(|(attempt, stop)| -> Job<'a> {
             Box::new(move |_| {
@@ -188,14 +191,12 @@ impl<'a> GpuRun<'a> {
     }
 }
 
-/// True if the daemon is known to have no clients.
-fn is_idle(served: &Served) -> bool {
-    served.is_known && served.clients.is_empty()
-}
-
 /// `GPU 0 (GPU-5f1c…)`
 fn title(plan: &GpuPlan) -> String {
-    format!("GPU {} ({})", plan.index, plan.uuid)
+    match plan.index {
+        Some(_) => format!("{} ({})", plan.name(), plan.uuid),
+        None => plan.name(),
+    }
 }
 
 /// A step that is about to run.
@@ -213,11 +214,11 @@ impl Attempt<'_> {
             return true;
         }
         let action = &self.plan.steps[self.number].action;
-        self.shared.progress.begin(self.plan.index, action);
+        self.shared.progress.begin(&self.plan.name(), action);
         match work(&self) {
             Ok(()) => {
                 self.history.over(self.number);
-                self.shared.progress.end(self.plan.index, action);
+                self.shared.progress.end(action);
             }
             // The user interrupted it: it was neither done nor refused.
             Err(Cause::Interrupted) => {}
@@ -266,7 +267,7 @@ impl Attempt<'_> {
             self.shared.names_in_use.gone(&stop.name);
             return Ok(());
         };
-        let idle = served.is_known && served.clients.is_empty();
+        let idle = served.clients.are_none();
         let ended = self
             .shared
             .end(self.plan, &served.record, (stop.patience, stop.means), idle);

@@ -96,7 +96,7 @@ fn end(
     signal: Option<(Signal, &'static str)>,
     has_fault: bool,
 ) -> Result<Ended, Cause> {
-    let pid = victim.client.pid;
+    let pid = victim.pid;
     let interrupt = &environment.interrupt;
     // Opened now: after its exit another process may get its pid.
     let held = victim

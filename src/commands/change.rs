@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::drain::{AT_ONCE, Drain};
 use super::duration::seconds;
-use super::{locked, pick_up_interrupted};
+use super::{locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment};
@@ -112,6 +112,7 @@ impl Change<'_> {
             observer: RefCell::new(Observer::new(self.environment)),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
         };
+        refuse_newer(&run.state)?;
         if !self.consent.dry_run {
             pick_up_interrupted(self.environment, &run.directories, self.ui)?;
         }
@@ -324,9 +325,9 @@ fn differs(rest: &Plan) -> CommandError {
     let steps = rest
         .gpus
         .iter()
-        .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.index, step)))
+        .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.name(), step)))
         .fold(String::new(), |mut text, (gpu, step)| {
-            let _ = write!(text, "\n  GPU {gpu}: {}: {}", step.action, step.because);
+            let _ = write!(text, "\n  {gpu}: {}: {}", step.action, step.because);
             text
         });
     CommandError::new(

@@ -92,7 +92,7 @@ pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
     let node = observe(environment, Detail::Clients)?;
     let left = shown.left(&node);
     let gone = shown.victims.iter();
-    for victim in gone.filter(|victim| !left.contains(&victim.client.pid)) {
+    for victim in gone.filter(|victim| !left.contains(&victim.pid)) {
         said(ui, victim, Ended::Before, signal);
     }
     if left.is_empty() {
@@ -160,6 +160,8 @@ fn said(ui: &Ui, victim: &Victim, ended: Ended, signal: Option<(Number, &'static
         Ended::Before => "it is no client any more: nothing was done to it".to_owned(),
     };
     // Who it is stands above.
-    let client = &victim.client;
-    ui.note(&format!("{}: pid {}: {what}", client.device, client.pid));
+    ui.note(&format!(
+        "{}: pid {}: {what}",
+        victim.client.device, victim.pid
+    ));
 }

@@ -75,12 +75,16 @@ fn locked_within(
             directories.log.display()
         )));
     }
-    Ok(Lock::take(
-        &environment.host,
-        &directory,
-        run_dir.lock(),
-        limit,
-    )?)
+    let lock = Lock::take(&environment.host, &directory, run_dir.lock(), limit)?;
+    refuse_newer(&run_dir)?;
+    Ok(lock)
+}
+
+/// Refuses to change what a newer mig-mps recorded.
+fn refuse_newer(run_dir: &RunDir) -> Result<()> {
+    run_dir.refuse_newer().map_err(|error| {
+        CommandError::failed(error).with_hint("change this node with the mig-mps that wrote it")
+    })
 }
 
 /// Warns of what may go wrong with MPS on this driver, and with these memory limits.

@@ -38,7 +38,7 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
     for (nth, group) in present.groups().iter().enumerate() {
         let same = |gpu: &&PresentGpu| {
             let plan = again.as_ref().ok();
-            let plan = plan.and_then(|plan| plan.gpus.iter().find(|p| p.index == gpu.index));
+            let plan = plan.and_then(|plan| plan.gpus.iter().find(|p| p.index == Some(gpu.index)));
             plan.is_some_and(|plan| as_present(gpu, &Shape::of(plan)))
         };
         pinned[nth] = !group.iter().all(same);

@@ -12,7 +12,6 @@ mod environment_error;
 mod files;
 mod holders;
 mod interrupt;
-mod json;
 mod limits;
 mod lock;
 mod machine;

@@ -13,8 +13,8 @@ pub fn pending(log: &str) -> Vec<(Pid, Uid)> {
             continue;
         };
         pending.retain(|(known, _)| *known != pid);
-        // 0 is any client in a pid namespace that the daemon cannot see.
-        if pid != Pid(0) && message.contains("pending list") {
+        // The daemon says 0 for a pid that it cannot see.
+        if pid.0 != 0 && message.contains("pending list") {
             pending.push((pid, user));
         }
     }

@@ -21,8 +21,8 @@ pub struct ServerStatus {
     pub pid: Pid,
     /// `None` for a server that started during the session.
     pub state: Option<ServerState>,
-    /// The pids of its clients. 0 is a client in a pid namespace that the daemon cannot see.
-    pub clients: Vec<Pid>,
+    /// The pids of its clients; `None` for one in a pid namespace that the daemon cannot see.
+    pub clients: Vec<Option<Pid>>,
 }
 
 /// The state of a server, as the MPS guide names it.
@@ -126,7 +126,11 @@ fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerStatus>
             answer if answer == gone => None,
             _ => return None,
         };
-        let clients = pids(&mut lines);
+        // The daemon says 0 for a pid that it cannot see.
+        let clients = pids(&mut lines).into_iter();
+        let clients = clients
+            .map(|pid| Some(pid).filter(|pid| pid.0 != 0))
+            .collect();
         if lines.front().is_some_and(|line| *line == gone) {
             lines.pop_front();
         }
@@ -160,7 +164,7 @@ mod tests {
         ServerStatus {
             pid: Pid(pid),
             state,
-            clients: clients.iter().copied().map(Pid).collect(),
+            clients: clients.iter().copied().map(Pid).map(Some).collect(),
         }
     }
 

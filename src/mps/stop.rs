@@ -206,8 +206,7 @@ impl Daemon {
         // for more than 60 s).
         let can_answer = |server: &ServerStatus| server.state != Some(ServerState::Fault);
         for server in status.servers.into_iter().filter(can_answer) {
-            // 0 is a client in a pid namespace that the daemon cannot see.
-            for client in server.clients.into_iter().filter(|client| client.0 != 0) {
+            for client in server.clients.into_iter().flatten() {
                 if left().is_zero() {
                     return;
                 }

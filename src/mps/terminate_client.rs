@@ -75,6 +75,6 @@ impl Daemon {
     pub fn has_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
         let status = self.query(&[server], false, PATIENCE, LIMIT)?;
         let mut servers = status.servers.iter();
-        Ok(servers.any(|known| known.pid == server && known.clients.contains(&client)))
+        Ok(servers.any(|known| known.pid == server && known.clients.contains(&Some(client))))
     }
 }

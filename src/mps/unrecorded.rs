@@ -68,7 +68,7 @@ impl Daemon {
         let Ok(status) = self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) else {
             return Ok(());
         };
-        let clients: Vec<Pid> = status
+        let clients: Vec<Option<Pid>> = status
             .servers
             .into_iter()
             .flat_map(|server| server.clients)
@@ -76,11 +76,14 @@ impl Daemon {
         if clients.is_empty() {
             return Ok(());
         }
+        let visible: Vec<Pid> = clients.iter().copied().flatten().collect();
         Err(self.failure(format!(
-            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
+            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has {} clients; those that can be \
+             seen: {}",
             daemon.pid,
             self.pipe.display(),
-            list_pids(&clients)
+            clients.len(),
+            list_pids(&visible)
         )))
     }
 

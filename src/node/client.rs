@@ -14,8 +14,8 @@ pub struct ServerProcess {
 /// A program that computes through MPS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its process id; 0 for a client in a pid namespace that cannot be seen from here.
-    pub pid: Pid,
+    /// Its process id; `None` if it is in a pid namespace that cannot be seen from here.
+    pub pid: Option<Pid>,
     /// Identifies the process together with the pid; `None` if the process cannot be seen.
     pub started: Option<StartTime>,
     /// Its server; `None` for a program that waits for one.
@@ -28,4 +28,45 @@ pub struct Client {
     pub memory: Option<u64>,
     /// Time since it was started.
     pub age: Option<Duration>,
+}
+
+impl Client {
+    /// Returns its process id for a message.
+    pub fn shown_pid(&self) -> String {
+        self.pid
+            .map_or_else(|| "hidden".to_owned(), |pid| pid.to_string())
+    }
+}
+
+/// The clients of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Every client.
+    Known(Vec<Client>),
+    /// Some or all are unknown: the daemon or the driver did not list them.
+    Partial(Vec<Client>),
+}
+
+impl Clients {
+    /// The clients that were listed.
+    pub fn listed(&self) -> &[Client] {
+        match self {
+            Self::Known(clients) | Self::Partial(clients) => clients,
+        }
+    }
+
+    /// True if all clients are known.
+    pub fn are_known(&self) -> bool {
+        matches!(self, Self::Known(_))
+    }
+
+    /// True if there certainly are none.
+    pub fn are_none(&self) -> bool {
+        matches!(self, Self::Known(clients) if clients.is_empty())
+    }
+
+    /// True if a client has that process id.
+    pub fn have(&self, pid: Pid) -> bool {
+        self.listed().iter().any(|client| client.pid == Some(pid))
+    }
 }

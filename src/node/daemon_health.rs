@@ -1,3 +1,4 @@
+use super::client::Client;
 use super::log_growth::LogGrowth;
 use super::served::{DaemonState, Served};
 use super::snapshot::Node;
@@ -70,18 +71,15 @@ fn dead(node: &Node, served: &Served) -> Option<String> {
 
 fn fault(served: &Served) -> String {
     let name = &served.record.name;
-    if served.clients.is_empty() {
+    if served.clients.listed().is_empty() {
         return format!(
             "a GPU fault whose clients have gone: it clears within a second or so; if it does not, \
              `mig-mps restart {name}` starts another"
         );
     }
-    let clients = served.clients.iter().map(|client| client.pid);
-    // 0 is a client in a pid namespace that cannot be seen from here.
-    let pids: Vec<String> = clients
-        .filter(|pid| pid.0 != 0)
-        .map(|pid| pid.to_string())
-        .collect();
+    let clients = served.clients.listed().iter();
+    let pids = clients.filter_map(|client| Some(client.pid?.to_string()));
+    let pids: Vec<String> = pids.collect();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
     } else {
@@ -114,8 +112,8 @@ fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> String 
 /// Describes a device that hangs, its clients, and the remedy.
 fn hung(served: &Served) -> String {
     let name = &served.record.name;
-    let remedy = match served.clients.as_slice() {
-        [] if served.is_known => format!("`mig-mps restart {name}` ends that"),
+    let remedy = match served.clients.listed() {
+        [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
         [] => format!("`mig-mps restart {name} --force` ends that, and them"),
         _ => format!(
             "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
@@ -129,10 +127,10 @@ fn hung(served: &Served) -> String {
 
 /// `pid 4711, 4712 still work`
 fn who_works(served: &Served) -> String {
-    let pids = served.clients.iter().map(|client| client.pid.to_string());
-    let pids: Vec<String> = pids.collect();
+    let clients = served.clients.listed().iter();
+    let pids: Vec<String> = clients.map(Client::shown_pid).collect();
     match pids.as_slice() {
-        [] if served.is_known => "no client works".to_owned(),
+        [] if served.clients.are_known() => "no client works".to_owned(),
         [] => "whether clients still work is hidden".to_owned(),
         [one] => format!("pid {one} still works"),
         _ => format!("pids {} still work", pids.join(", ")),

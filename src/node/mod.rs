@@ -24,7 +24,7 @@ mod unmanaged;
 mod variable;
 
 pub use crate::mps::MpsProgram;
-pub use client::{Client, ServerProcess};
+pub use client::{Client, Clients, ServerProcess};
 pub use device::{Device, DevicePart};
 pub use gpu::Gpu;
 pub use log_growth::LogGrowth;

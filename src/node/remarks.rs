@@ -22,7 +22,7 @@ impl Node {
                 let user = waiting
                     .user
                     .map_or_else(|| "somebody".to_owned(), user_name);
-                let what = format!("{user} waits behind {before} (pid {})", waiting.pid);
+                let what = format!("{user} waits behind {before} (pid {})", waiting.shown_pid());
                 remarks.push(Problem::of(served, what));
             }
         }
@@ -44,8 +44,8 @@ fn users_served(served: &Served) -> String {
 
 /// Describes a daemon that has all the clients that it can have, or more than `max-clients`.
 fn crowd(served: &Served) -> Option<String> {
-    let most = served.client_limit.filter(|_| served.is_known)?;
-    let clients = u32::try_from(served.clients.len()).ok()?;
+    let most = served.client_limit.filter(|_| served.clients.are_known())?;
+    let clients = u32::try_from(served.clients.listed().len()).ok()?;
     if let Some(meant) = served.record.settings.max_clients {
         let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
         return (clients > meant).then_some(more);

@@ -1,4 +1,4 @@
-use super::client::{Client, ServerProcess};
+use super::client::{Client, Clients, ServerProcess};
 use super::log_growth::LogGrowth;
 use crate::mps::Defaults;
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -18,14 +18,12 @@ pub struct Served {
     pub state: DaemonState,
     /// True if its start was interrupted, and no change in progress will finish it.
     pub is_abandoned: bool,
-    /// True if its servers and clients are known. If the daemon could not be asked, their lists say nothing.
-    pub is_known: bool,
     /// An answer that cannot be parsed, or the reason why it did not answer.
     pub problem: Option<String>,
     /// Its servers: at most one, except while one user's server replaces another's.
     pub servers: Vec<ServerProcess>,
-    /// Its clients.
-    pub clients: Vec<Client>,
+    /// Its clients. Its servers are known if they are.
+    pub clients: Clients,
     /// Programs that wait in `cuInit` until those of another user have exited.
     pub waiting: Vec<Client>,
     /// The most clients that it accepts, or `max-clients` if that is less; `None` if neither is known.

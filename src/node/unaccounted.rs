@@ -15,9 +15,8 @@ impl Node {
             .find(|served| served.record.uuid == uuid && served.is_alive());
         let known = |pid: Pid| {
             let mut servers = served.into_iter().flat_map(|served| &served.servers);
-            let mut clients = served.into_iter().flat_map(|served| &served.clients);
             servers.any(|server| server.pid == pid)
-                || clients.any(|client| client.pid == pid)
+                || served.is_some_and(|served| served.clients.have(pid))
                 || processes.clients.iter().any(|usage| usage.pid == pid.0)
                 || self
                     .strays

@@ -133,6 +133,12 @@ impl NvmlError {
         }
     }
 
+    /// True if its subject may have been destroyed since it was found: a stale handle is an invalid argument.
+    pub fn may_be_gone(&self) -> bool {
+        let code = self.code();
+        code == Some(Code::NOT_FOUND) || code == Some(Code::INVALID_ARGUMENT)
+    }
+
     /// True if the call may have created something in spite of the error.
     pub fn may_have_worked(&self) -> bool {
         matches!(self, Self::LeftBehind { .. } | Self::Hung { .. })

@@ -110,8 +110,8 @@ impl Daemons {
     /// Plans to start an eager server that has exited. A waiting client gets one from the daemon.
     fn start_server(&mut self, slot: &Slot<'_>, served: &Served) {
         let is_wanted = slot.settings.server == Server::Eager && served.has_lost_its_server();
-        let is_used = !served.clients.is_empty() || !served.waiting.is_empty();
-        if !is_wanted || !served.is_known || is_used {
+        let is_idle = served.clients.are_none() && served.waiting.is_empty();
+        if !is_wanted || !is_idle {
             return;
         }
         let start = StartServer {

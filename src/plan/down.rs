@@ -39,7 +39,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     for served in ours.filter(|served| selected(&served.record.name)) {
         let mut stop = Stop::of(served);
         if let Some(seconds) = wanted.force
-            && (!served.clients.is_empty() || served.state != DaemonState::NoServerYet)
+            && (!served.clients.listed().is_empty() || served.state != DaemonState::NoServerYet)
         {
             stop.patience = Patience::Force(seconds);
         }
@@ -77,7 +77,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
             }
         }
     }
-    plan.gpus.sort_by_key(|gpu| gpu.index);
+    plan.sort();
     Ok(plan.with_compute_modes(node, run_dir))
 }
 

@@ -55,7 +55,7 @@ impl Draft<'_> {
         steps.extend(daemons.sets);
         steps.extend(daemons.servers);
         GpuPlan {
-            index: gpu.index,
+            index: Some(gpu.index),
             uuid: gpu.uuid.clone(),
             product: gpu.product.clone(),
             before: gpu.slice_map(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
 use crate::host::{Pid, StartTime, Uid};
-use crate::node::{Client, DaemonState, Gpu, Node, Served, ServerProcess};
+use crate::node::{Client, Clients, DaemonState, Gpu, Node, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use crate::settings::{Serve, Settings};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, RunDir};
@@ -119,13 +119,12 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         device_is_there: true,
         is_abandoned: false,
         state: DaemonState::Ready,
-        is_known: true,
         problem: None,
         servers: vec![ServerProcess {
             pid: Pid(server),
             user: Some(ALICE),
         }],
-        clients: Vec::new(),
+        clients: Clients::Known(Vec::new()),
         waiting: Vec::new(),
         client_limit: None,
         compute_mode: None,
@@ -137,7 +136,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
 /// A client of a device's server.
 pub(super) fn client(served: &Served, pid: u32) -> Client {
     Client {
-        pid: Pid(pid),
+        pid: Some(Pid(pid)),
         started: Some(StartTime(u64::from(pid))),
         server: Some(served.servers[0].pid),
         user: Some(ALICE),

@@ -18,11 +18,11 @@ pub struct Plan {
 /// The steps for one GPU, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuPlan {
-    /// Its index.
-    pub index: u32,
+    /// Its index; `None` if the GPU is gone, and only its record is left.
+    pub index: Option<u32>,
     /// Its UUID.
     pub uuid: String,
-    /// Its product name.
+    /// Its product name; empty if the GPU is gone.
     pub product: String,
     /// Its instances now.
     pub before: SliceMap,
@@ -149,6 +149,12 @@ impl Plan {
         self
     }
 
+    /// Sorts the GPUs by index; those that are gone come last.
+    pub(super) fn sort(&mut self) {
+        self.gpus
+            .sort_by_key(|gpu| (gpu.index.is_none(), gpu.index));
+    }
+
     /// Appends a plan that continues this one.
     pub fn go_on_with(&mut self, rest: &Self) {
         for gpu in &rest.gpus {
@@ -190,9 +196,8 @@ impl Plan {
             .flat_map(|gpu| {
                 gpu.destroys()
                     .into_iter()
-                    .map(move |what| (gpu.index, what))
+                    .map(move |what| format!("{} {what}", gpu.name()))
             })
-            .map(|(index, what)| format!("GPU {index} {what}"))
             .collect()
     }
 
@@ -217,7 +222,7 @@ impl Plan {
             |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
         let gpus = self.gpus.iter();
         let gpus = gpus.filter(|gpu| gpu.steps.iter().any(is_switched));
-        gpus.map(|gpu| gpu.index).collect()
+        gpus.filter_map(|gpu| gpu.index).collect()
     }
 
     /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
@@ -227,12 +232,9 @@ impl Plan {
             let gpu = node.gpus.iter().find(|gpu| gpu.uuid == uuid);
             let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
             self.gpus.push(GpuPlan {
-                index: gpu.map_or(u32::MAX, |gpu| gpu.index),
+                index: gpu.map(|gpu| gpu.index),
                 uuid: uuid.to_owned(),
-                product: gpu.map_or_else(
-                    || "a GPU that is gone".to_owned(),
-                    |gpu| gpu.product.clone(),
-                ),
+                product: gpu.map_or_else(String::new, |gpu| gpu.product.clone()),
                 before: map.clone(),
                 after: map,
                 steps: Vec::new(),
@@ -248,6 +250,14 @@ impl Plan {
 }
 
 impl GpuPlan {
+    /// Names the GPU, by its index if it has one.
+    pub fn name(&self) -> String {
+        match self.index {
+            Some(index) => format!("GPU {index}"),
+            None => format!("the removed GPU {}", self.uuid),
+        }
+    }
+
     /// Names the instances that are destroyed; compute instances only if their GPU instance stays.
     fn destroys(&self) -> Vec<String> {
         let goes = |instance: Placement| {

@@ -102,7 +102,7 @@ pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
 /// The disruption of stopping a daemon. One that cannot be asked may have a client.
 fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
     let unasked = is_unknowable(served) || served.run_dir != *run_dir;
-    let clients = served.clients.len() + usize::from(unasked);
+    let clients = served.clients.listed().len() + usize::from(unasked);
     Disruption {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
         daemons: served.is_alive().into(),
@@ -116,7 +116,7 @@ pub(super) fn is_unknowable(served: &Served) -> bool {
         DaemonState::Busy | DaemonState::Hidden | DaemonState::NoAnswer | DaemonState::Orphan => {
             true
         }
-        DaemonState::Hung => !served.is_known,
+        DaemonState::Hung => !served.clients.are_known(),
         _ => false,
     }
 }

@@ -34,6 +34,8 @@ pub struct Kill {
 pub struct Victim {
     /// The client, for messages.
     pub client: ClientOf,
+    /// Its process id.
+    pub pid: Pid,
     /// When its process started; `None` where that cannot be seen.
     pub started: Option<StartTime>,
     /// The server that has it.
@@ -68,7 +70,11 @@ pub fn kill(
         has_fault: served.state == DaemonState::Fault,
     };
     for (at, &pid) in pids.iter().enumerate() {
-        let client = served.clients.iter().find(|client| client.pid == pid);
+        let client = served
+            .clients
+            .listed()
+            .iter()
+            .find(|client| client.pid == Some(pid));
         let asked = client.and_then(|client| client.server);
         let Some((client, asked)) = client.zip(asked) else {
             return Err(no_client(node, served, pid));
@@ -83,13 +89,14 @@ pub fn kill(
         if !pids[..at].contains(&pid) {
             kill.victims.push(Victim {
                 client: ClientOf::of(served, client),
+                pid,
                 started: client.started,
                 server: asked,
                 is_certain: is_certain(node, served, client, of),
             });
         }
     }
-    kill.others = served.clients.len() - kill.victims.len();
+    kill.others = served.clients.listed().len() - kill.victims.len();
     Ok(kill)
 }
 
@@ -146,24 +153,22 @@ impl Kill {
     pub fn left(&self, node: &Node) -> Vec<Pid> {
         let mut served = node.served.iter();
         let served = served.find(|served| {
-            served.run_dir == self.run_dir && served.record.uuid == self.uuid && served.is_known
+            served.run_dir == self.run_dir
+                && served.record.uuid == self.uuid
+                && served.clients.are_known()
         });
         let Some(served) = served else {
             // The next plan reports why nothing is known about them.
-            return self
-                .victims
-                .iter()
-                .map(|victim| victim.client.pid)
-                .collect();
+            return self.victims.iter().map(|victim| victim.pid).collect();
         };
         let is_there = |victim: &&Victim| {
             let is_it = |client: &Client| {
-                client.pid == victim.client.pid && client.started == victim.started
+                client.pid == Some(victim.pid) && client.started == victim.started
             };
-            served.clients.iter().any(is_it)
+            served.clients.listed().iter().any(is_it)
         };
         let left = self.victims.iter().filter(is_there);
-        left.map(|victim| victim.client.pid).collect()
+        left.map(|victim| victim.pid).collect()
     }
 }
 
@@ -172,7 +177,7 @@ fn is_certain(node: &Node, served: &Served, client: &Client, user: Option<Uid>) 
     let listed = node.processes.get(&served.record.uuid);
     let is_listed = listed.is_some_and(|processes| {
         let mut clients = processes.clients.iter();
-        clients.any(|usage| usage.pid == client.pid.0)
+        clients.any(|usage| Some(Pid(usage.pid)) == client.pid)
     });
     is_listed || (client.user.is_some() && client.user == user)
 }
@@ -248,6 +253,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Refusal
 mod tests {
     use super::super::example::{ALICE, BOB, client, node, run_dir};
     use super::*;
+    use crate::node::Clients;
 
     /// Two servers of one device, the second of them root's, with a client each.
     fn two_servers() -> Node {
@@ -256,7 +262,7 @@ mod tests {
         let mut second = client(served, 12);
         second.server = Some(Pid(9));
         let first = client(served, 11);
-        served.clients = vec![first, second];
+        served.clients = Clients::Known(vec![first, second]);
         served.servers.push(crate::node::ServerProcess {
             pid: Pid(9),
             user: Some(Uid::ROOT),
@@ -270,7 +276,7 @@ mod tests {
         let pids = [Pid(12), Pid(11), Pid(12)];
         let kill = kill(&two_servers(), &run_dir(), "1", &pids, who).unwrap();
         let victims = kill.victims.iter();
-        let asked: Vec<(u32, u32)> = victims.map(|v| (v.server.0, v.client.pid.0)).collect();
+        let asked: Vec<(u32, u32)> = victims.map(|v| (v.server.0, v.pid.0)).collect();
         assert_eq!((asked, kill.others), (vec![(9, 12), (3, 11)], 0));
     }
 
@@ -306,10 +312,12 @@ mod tests {
         let who = (Uid::ROOT, Some(Uid::ROOT));
         let shown = kill(&node, &run_dir(), "1", &[Pid(11), Pid(12)], who).unwrap();
         assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
-        node.served[2].clients[0].started = Some(StartTime(5));
+        let mut clients = node.served[2].clients.listed().to_vec();
+        clients[0].started = Some(StartTime(5));
+        node.served[2].clients = Clients::Known(clients.clone());
         assert_eq!(shown.left(&node), [Pid(12)]);
         // What is not known has not gone.
-        node.served[2].is_known = false;
+        node.served[2].clients = Clients::Partial(clients);
         assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
     }
 }

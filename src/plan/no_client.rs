@@ -7,7 +7,11 @@ use crate::node::{Client, Node, Served};
 /// Returns the reason why a process is not a client that could be terminated.
 pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     let name = &served.record.name;
-    if served.waiting.iter().any(|waiting| waiting.pid == pid) {
+    if served
+        .waiting
+        .iter()
+        .any(|waiting| waiting.pid == Some(pid))
+    {
         return Obstacle {
             what: format!(
                 "pid {pid} is no client of {name} yet: it waits in cuInit until another user's have gone, and has nothing on the GPU"
@@ -17,10 +21,10 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
         .into();
     }
     let (what, hint) = elsewhere(node, served, pid).unwrap_or_else(|| {
-        let clients: Vec<&Client> = served.clients.iter().collect();
-        let unseen = clients.iter().filter(|client| client.pid == Pid(0)).count();
-        let pids = clients.iter().filter(|client| client.pid != Pid(0));
-        let pids: Vec<String> = pids.map(|client| client.pid.to_string()).collect();
+        let clients = served.clients.listed();
+        let pids = clients.iter().filter_map(|client| Some(client.pid?.to_string()));
+        let pids: Vec<String> = pids.collect();
+        let unseen = clients.len() - pids.len();
         let hint = match (unseen, pids.as_slice()) {
             (0, []) => "it has no clients".to_owned(),
             (0, pids) => format!("its clients are pid {}", pids.join(", ")),
@@ -39,8 +43,8 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
     let name = &here.record.name;
     for served in &node.served {
         let of = &served.record.name;
-        let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == pid);
-        if is_client(&served.clients) {
+        let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == Some(pid));
+        if is_client(served.clients.listed()) {
             return Some((
                 format!("pid {pid} is no client of {name}: it is one of {of}"),
                 format!("mig-mps kill {of} {pid}"),
@@ -78,7 +82,7 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         let mut served = node.served.iter();
         let is_known = served
             .find(|served| served.record.uuid == *uuid && served.is_alive())
-            .is_none_or(|served| served.is_known);
+            .is_none_or(|served| served.clients.are_known());
         if is_known && node.unaccounted_for(uuid).contains(&pid) {
             let what = format!(
                 "pid {pid} is no client of {name}: it computes on {of} outside MPS, where no daemon can end its work"

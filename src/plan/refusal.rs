@@ -101,8 +101,8 @@ impl fmt::Display for Misfit {
 pub struct ClientOf {
     /// The device's name.
     pub device: String,
-    /// Its process id; 0 for one in a pid namespace that cannot be seen from here.
-    pub pid: Pid,
+    /// Its process id; `None` if it is in a pid namespace that cannot be seen from here.
+    pub pid: Option<Pid>,
     /// Its user.
     pub user: String,
     /// Its command line; `None` where that is hidden.
@@ -111,15 +111,12 @@ pub struct ClientOf {
 
 impl fmt::Display for ClientOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(pid) = self.pid else {
+            return write!(f, "{}: a process in another pid namespace", self.device);
+        };
         let command = self.command.as_deref().unwrap_or("hidden");
-        write!(
-            f,
-            "{}: pid {} ({}, {})",
-            self.device,
-            self.pid,
-            self.user,
-            bounded(command)
-        )
+        let (device, user) = (&self.device, &self.user);
+        write!(f, "{device}: pid {pid} ({user}, {})", bounded(command))
     }
 }
 
@@ -128,6 +125,7 @@ impl ClientOf {
     pub(super) fn all(served: &Served) -> Vec<Self> {
         served
             .clients
+            .listed()
             .iter()
             .map(|client| Self::of(served, client))
             .collect()

@@ -49,7 +49,7 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
     for (gpu, step) in starts {
         plan.of_gpu(node, gpu).steps.push(step);
     }
-    plan.gpus.sort_by_key(|gpu| gpu.index);
+    plan.sort();
     Ok(plan.with_compute_modes(node, run_dir))
 }
 
@@ -141,7 +141,7 @@ fn stop(served: &Served) -> Stop {
 
 /// True after a fault that remains although all clients have left.
 fn is_stuck(served: &Served) -> bool {
-    served.state == DaemonState::Fault && served.is_known && served.clients.is_empty()
+    served.state == DaemonState::Fault && served.clients.are_none()
 }
 
 fn because(served: &Served) -> &'static str {
@@ -165,6 +165,7 @@ mod tests {
 
     use super::super::example::{client, names, node, run_dir};
     use super::*;
+    use crate::node::Clients;
 
     /// `stop NAME, start NAME` of every GPU.
     fn steps(plan: &Plan) -> Vec<String> {
@@ -236,8 +237,7 @@ mod tests {
     fn clients_are_in_the_way_unless_forced() {
         let mut node = node();
         let one = client(&node.served[2], 4711);
-        node.served[2].clients.push(one);
-        for (life, is_known) in [
+        for (state, is_known) in [
             (DaemonState::Ready, true),
             (DaemonState::Starting, true),
             (DaemonState::Fault, true),
@@ -246,14 +246,18 @@ mod tests {
             (DaemonState::NoAnswer, false),
             (DaemonState::Orphan, false),
         ] {
-            node.served[2].state = life;
-            node.served[2].is_known = is_known;
+            node.served[2].state = state;
+            node.served[2].clients = if is_known {
+                Clients::Known(vec![one.clone()])
+            } else {
+                Clients::Partial(vec![one.clone()])
+            };
             let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
             let hint = plan.permit("").unwrap_err().hint().unwrap();
             let names_force = hint.contains("mig-mps restart 1 --force");
-            let is_out_of_reach = matches!(life, DaemonState::NoAnswer | DaemonState::Orphan);
-            assert_eq!(names_force, is_out_of_reach, "{life:?}: {hint}");
-            assert!(plan.by_force(1).permit("").is_ok(), "{life:?}");
+            let is_out_of_reach = matches!(state, DaemonState::NoAnswer | DaemonState::Orphan);
+            assert_eq!(names_force, is_out_of_reach, "{state:?}: {hint}");
+            assert!(plan.by_force(1).permit("").is_ok(), "{state:?}");
         }
     }
 

@@ -47,7 +47,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         let gpu = device.and_then(|device| gpus.find(|gpu| gpu.uuid == device.key.gpu));
         gpu.is_some_and(|gpu| planner.block_of(gpu).is_some())
     });
-    plan.gpus.sort_by_key(|gpu| gpu.index);
+    plan.sort();
     Ok(plan.with_compute_modes(node, run_dir))
 }
 

@@ -43,7 +43,9 @@ fn ended(plan: &Plan) -> String {
 
 /// True if both get the same changes, apart from the names of devices.
 fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
-    a.product == b.product
+    a.index.is_some()
+        && b.index.is_some()
+        && a.product == b.product
         && a.before == b.before
         && a.after == b.after
         && a.compute_mode == b.compute_mode
@@ -80,9 +82,12 @@ fn nameless(gpu: &GpuPlan) -> Vec<Step> {
 fn heading(group: &[&GpuPlan]) -> String {
     let first = group[0];
     if let [one] = group {
-        return format!("GPU {}  {}  {}", one.index, one.product, one.uuid);
+        return match one.index {
+            Some(index) => format!("GPU {index}  {}  {}", one.product, one.uuid),
+            None => format!("A GPU that is gone  {}", one.uuid),
+        };
     }
-    let indices: Vec<u32> = group.iter().map(|gpu| gpu.index).collect();
+    let indices: Vec<u32> = group.iter().filter_map(|gpu| gpu.index).collect();
     format!("GPU {}  {}", ranges(&indices), first.product)
 }
 

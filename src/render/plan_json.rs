@@ -55,7 +55,7 @@ fn gpu(gpu: &GpuPlan) -> Value {
 fn client(client: &ClientOf) -> Value {
     json!({
         "device": client.device,
-        "pid": Some(client.pid.0).filter(|&pid| pid != 0),
+        "pid": client.pid.map(|pid| pid.0),
         "user": client.user,
         "command": client.command,
     })

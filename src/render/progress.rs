@@ -21,11 +21,11 @@ impl Bar {
 }
 
 impl Progress for Bar {
-    fn begin(&self, gpu: u32, action: &Action) {
-        self.bar.set_message(format!("GPU {gpu}: {action}"));
+    fn begin(&self, gpu: &str, action: &Action) {
+        self.bar.set_message(format!("{gpu}: {action}"));
     }
 
-    fn end(&self, _gpu: u32, _action: &Action) {
+    fn end(&self, _action: &Action) {
         self.bar.inc(1);
     }
 

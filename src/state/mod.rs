@@ -1,6 +1,7 @@
 //! The run directory: records of devices, the journal of a change, the applied profile, the lock.
 
 mod journal;
+mod json;
 mod key;
 mod leftovers;
 mod record;

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::journal::Journal;
+use super::json;
 use super::record::{DeviceRecord, NodeFile};
 use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
@@ -166,7 +167,7 @@ impl RunDir {
     fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, 0o755)?;
-        device.write_json(RECORD, record, PUBLIC)?;
+        json::write(&device, RECORD, record, PUBLIC)?;
         let target = Path::new("..").join(&record.uuid);
         let new = format!(".{}.{HALF_MADE}", record.name);
         let relink = || {
@@ -211,6 +212,22 @@ impl RunDir {
         directory.remove_dir_if_empty(BY_NAME)
     }
 
+    /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
+    pub fn refuse_newer(&self) -> io::Result<()> {
+        let Some(directory) = self.open_if_there()? else {
+            return Ok(());
+        };
+        let check = |read: io::Result<()>| match read {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Err(error),
+            _ => Ok(()),
+        };
+        check(self.node().map(drop))?;
+        check(self.journal().map(drop))?;
+        let names = directory.names()?;
+        let mut devices = names.iter().filter_map(|name| name.to_str());
+        devices.try_for_each(|name| check(record_in(&directory, name).map(drop)))
+    }
+
     /// True if a change is in progress, or was killed.
     pub fn has_journal(&self) -> bool {
         self.open().is_ok_and(|directory| directory.has(JOURNAL))
@@ -227,7 +244,7 @@ impl RunDir {
         let Some(directory) = self.open_if_there()? else {
             return Ok(None);
         };
-        let mut journal: Option<Journal> = directory.read_json(JOURNAL)?;
+        let mut journal: Option<Journal> = json::read(&directory, JOURNAL)?;
         // A user may choose the command line and names in it: they must not control a terminal.
         if let Some(journal) = &mut journal {
             journal.command = printable(&journal.command);
@@ -240,7 +257,7 @@ impl RunDir {
 
     /// Replaces the journal. It names a user's command line, so only its owner may read it.
     pub fn write_journal(&self, journal: &Journal) -> io::Result<()> {
-        self.open()?.write_json(JOURNAL, journal, PRIVATE)
+        json::write(&self.open()?, JOURNAL, journal, PRIVATE)
     }
 
     /// Removes the journal.
@@ -253,7 +270,7 @@ impl RunDir {
         let Some(directory) = self.open_if_there()? else {
             return Ok(NodeFile::default());
         };
-        Ok(directory.read_json(NODE)?.unwrap_or_default())
+        Ok(json::read(&directory, NODE)?.unwrap_or_default())
     }
 
     /// Replaces `node.json`, or removes it if it would be empty.
@@ -262,14 +279,14 @@ impl RunDir {
         if node.created.is_empty() && node.switched_on.is_empty() && node.profile.is_none() {
             return directory.remove_file(NODE);
         }
-        directory.write_json(NODE, node, PUBLIC)
+        json::write(&directory, NODE, node, PUBLIC)
     }
 }
 
 /// Returns the record of one device; `None` if the entry is no device directory.
 fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
     match directory.child(name) {
-        Ok(Some(device)) => device.read_json(RECORD),
+        Ok(Some(device)) => json::read(&device, RECORD),
         Ok(None) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(None),
         Err(error) => Err(error),

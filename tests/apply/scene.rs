@@ -38,8 +38,8 @@ pub(crate) type Layout = str;
 struct Silent;
 
 impl Progress for Silent {
-    fn begin(&self, _gpu: u32, _action: &Action) {}
-    fn end(&self, _gpu: u32, _action: &Action) {}
+    fn begin(&self, _gpu: &str, _action: &Action) {}
+    fn end(&self, _action: &Action) {}
     fn note(&self, _what: &str) {}
 }
 

@@ -36,6 +36,7 @@ mod shipped;
 mod sight;
 mod sizes;
 mod start_failures;
+mod state;
 mod status;
 mod status_json;
 mod up;

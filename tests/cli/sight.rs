@@ -435,3 +435,32 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     assert_eq!(in_state(&status, "dead"), ["0.0", "0.2"]);
     assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is of an earlier boot: `up` starts it again, `mig-mps down 0.2` removes it");
 }
+
+/// A device that another command destroys between two calls of NVML is read again, and is no problem of the node's.
+#[test]
+fn a_device_that_vanishes_while_it_is_read_is_no_problem() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(
+        "[[gpu]]\nselect = { all = true }\ndevices = [{ profile = \"1g\", count = 2 }]\n",
+        &[],
+    )
+    .ended(0);
+    let processes = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
+    // 2: a stale handle; 6: not found.
+    for (call, code) in [
+        ("nvmlDeviceGetAttributes_v2", 2),
+        (processes, 2),
+        (processes, 6),
+    ] {
+        let mut commands = vec![sim.command(&["status", "--json"])];
+        if is_root("a_device_that_vanishes_while_it_is_read_is_no_problem, as nobody") {
+            commands.push(sim.by_nobody(&["status", "--json"]));
+        }
+        for mut command in commands {
+            sim.node.fault(call).fails(code).unwrap();
+            let status = Ran::of(&mut command).ended(0).json();
+            assert_eq!(status["problems"], json!([]), "{call} {code}");
+            assert_eq!(status["devices"].as_array().unwrap().len(), 2);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use mig_mps::geometry::{
     ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
 };
 use mig_mps::host::{Pid, StartTime, Uid};
-use mig_mps::node::{Client, DaemonState, Device, Node, Served};
+use mig_mps::node::{Client, Clients, DaemonState, Device, Node, Served};
 use mig_mps::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use mig_mps::plan::{self, Action, Place, Plan, Refusal, Start};
 use mig_mps::profile::Profile;
@@ -89,9 +89,9 @@ impl Scene {
             },
         );
         let served = self.node.served.last_mut().expect("just recorded");
-        served.clients = (0..clients)
+        let clients = (0..clients)
             .map(|number| Client {
-                pid: Pid(1000 + number),
+                pid: Some(Pid(1000 + number)),
                 started: None,
                 server: None,
                 user: None,
@@ -100,6 +100,7 @@ impl Scene {
                 age: None,
             })
             .collect();
+        served.clients = Clients::Known(clients);
     }
 
     /// Carries a plan out.
@@ -297,10 +298,9 @@ impl Scene {
             device_is_there: true,
             is_abandoned: false,
             state: DaemonState::Ready,
-            is_known: true,
             problem: None,
             servers: Vec::new(),
-            clients: Vec::new(),
+            clients: Clients::Known(Vec::new()),
             waiting: Vec::new(),
             client_limit: None,
             compute_mode: None,

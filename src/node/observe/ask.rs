@@ -8,6 +8,7 @@ use super::probe::Probe;
 use super::remembered::{Remembered, Seen, lasts};
 use crate::host::{Pid, RunError};
 use crate::mps::{DaemonStatus, LogDir, MpsError, ServerState, ServerStatus};
+use crate::node::client::Clients;
 use crate::node::served::{DaemonState, Served};
 
 /// Time to wait for another control session, before the daemon is called busy.
@@ -202,7 +203,6 @@ impl Probe<'_> {
         } else {
             DaemonState::Starting
         };
-        served.is_known = glance.servers.iter().all(|server| server.state.is_some());
         served.answered.clone_from(&glance.defaults);
         served.servers = glance
             .servers
@@ -216,6 +216,11 @@ impl Probe<'_> {
                 .map(|&client| self.client(client, pid))
                 .collect::<Vec<_>>()
         };
-        served.clients = glance.servers.iter().flat_map(clients_of).collect();
+        let clients = glance.servers.iter().flat_map(clients_of).collect();
+        served.clients = if glance.servers.iter().all(|server| server.state.is_some()) {
+            Clients::Known(clients)
+        } else {
+            Clients::Partial(clients)
+        };
     }
 }

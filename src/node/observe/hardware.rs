@@ -75,10 +75,9 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads a GPU, again if a device disappears meanwhile: another command may be destroying it.
     fn read(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
-        let is_gone = |error: &NvmlError| error.code() == Some(Code::NOT_FOUND);
         for _ in 1..TRIES {
             match self.read_once(index) {
-                Err(error) if is_gone(&error) => {}
+                Err(error) if error.may_be_gone() => {}
                 read => return read,
             }
         }
@@ -103,7 +102,7 @@ impl Reader<'_> {
                             device.default_name
                         ));
                     }
-                    Err(error) if error.code() == Some(Code::NOT_FOUND) => return Err(error),
+                    Err(error) if error.may_be_gone() => return Err(error),
                     Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
                 }
             }

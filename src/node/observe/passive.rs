@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::probe::Probe;
 use crate::host::{Pid, Process};
 use crate::mps::{LogDir, LogFile};
+use crate::node::client::Clients;
 use crate::node::served::{DaemonState, Served};
+use crate::nvml::Usage;
 
 /// The age at which a server counts as ready because NVML lists it: 200 times its start on an H200. NVML lists it as
 /// soon as it has its context.
@@ -55,7 +57,7 @@ impl Probe<'_> {
             }
             _ => return false,
         };
-        served.is_known = true;
+        served.clients = Clients::Known(Vec::new());
         served.servers = children
             .iter()
             .map(|child| self.server(child.pid))
@@ -103,14 +105,14 @@ impl Probe<'_> {
             .iter()
             .map(|server| self.server(server.pid))
             .collect();
-        served.is_known = self.processes.is_some();
-        let clients = self
-            .processes
-            .into_iter()
-            .flat_map(|processes| &processes.clients);
-        served.clients = clients
-            .map(|usage| self.client(Pid(usage.pid), first))
-            .collect();
+        let client = |usage: &Usage| {
+            let pid = Some(Pid(usage.pid)).filter(|pid| pid.0 != 0);
+            self.client(pid, first)
+        };
+        served.clients = match self.processes {
+            Some(processes) => Clients::Known(processes.clients.iter().map(client).collect()),
+            None => Clients::Partial(Vec::new()),
+        };
     }
 }
 

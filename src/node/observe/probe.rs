@@ -65,11 +65,12 @@ impl<'a> Probe<'a> {
         }
     }
 
-    pub(super) fn client(self, pid: Pid, server: Option<Pid>) -> Client {
-        let process = self.host.process(pid);
+    /// Describes a client. Its pid is `None` if it cannot be seen from here.
+    pub(super) fn client(self, pid: Option<Pid>, server: Option<Pid>) -> Client {
+        let process = pid.and_then(|pid| self.host.process(pid));
         let usage = self.usages().find(|usage| {
             // A process may be on both lists, and have its memory on one alone.
-            usage.pid == pid.0 && usage.memory.is_some()
+            Some(Pid(usage.pid)) == pid && usage.memory.is_some()
         });
         Client {
             pid,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::host::{Environment, printable};
+use crate::node::client::Clients;
 use crate::node::name_order::name_order;
 use crate::node::served::{DaemonState, Served};
 use crate::node::snapshot::Node;
@@ -99,10 +100,9 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         device_is_there: false,
         is_abandoned,
         state: DaemonState::Dead,
-        is_known: false,
         problem: None,
         servers: Vec::new(),
-        clients: Vec::new(),
+        clients: Clients::Partial(Vec::new()),
         waiting: Vec::new(),
         client_limit: None,
         compute_mode: None,

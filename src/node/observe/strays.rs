@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use crate::host::{Host, Pid, Process, ProcessTable, caller};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
 use crate::node::client::ServerProcess;
@@ -5,12 +7,16 @@ use crate::node::snapshot::Node;
 use crate::node::stray::Stray;
 use crate::state::RunDir;
 
+/// The time in which a server ends when its daemon has been killed.
+const END_LIMIT: Duration = Duration::from_millis(200);
+
 /// Finds the strays of the caller's run directory in the process table.
 pub(super) fn find(host: &Host, table: &ProcessTable, run_dir: &RunDir, node: &mut Node) {
     let has_daemon = |server: &Process| table.get(server.parent).is_some_and(is_daemon);
     let servers = table
         .iter()
         .filter(|process| MpsProgram::of(process) == Some(MpsProgram::Server));
+    let until = Instant::now() + END_LIMIT;
     let strays = servers
         .filter(|server| !has_daemon(server))
         .filter_map(|server| {
@@ -24,8 +30,11 @@ pub(super) fn find(host: &Host, table: &ProcessTable, run_dir: &RunDir, node: &m
             if !has_context.unwrap_or(server.owner() == Some(caller())) {
                 return None;
             }
-            // It may have exited since the table was read.
-            host.open_process(server.pid, server.started)?;
+            // It may have exited since the table was read, or be about to.
+            let held = host.open_process(server.pid, server.started)?;
+            if held.ends_within(until.saturating_duration_since(Instant::now())) {
+                return None;
+            }
             Some(Stray {
                 clients: clients(node, &uuid),
                 uuid,
@@ -46,13 +55,10 @@ fn clients(node: &Node, uuid: &str) -> Option<Vec<Pid>> {
         .served
         .iter()
         .find(|served| served.record.uuid == uuid && served.is_alive());
-    if served.is_some_and(|served| !served.is_known) {
+    if served.is_some_and(|served| !served.clients.are_known()) {
         return None;
     }
-    let has = |pid: Pid| {
-        let mut clients = served.into_iter().flat_map(|served| &served.clients);
-        clients.any(|client| client.pid == pid)
-    };
+    let has = |pid: Pid| served.is_some_and(|served| served.clients.have(pid));
     let listed = listed.iter().map(|usage| Pid(usage.pid));
     Some(listed.filter(|&pid| !has(pid)).collect())
 }

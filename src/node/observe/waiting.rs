@@ -14,7 +14,8 @@ impl Probe<'_> {
     /// Finds the programs that wait in `cuInit` because another user's are served. Only the daemon's log names them.
     /// With `serve = "all"` nobody waits.
     pub(super) fn find_waiting(self, served: &mut Served, logs: Option<&LogDir>) {
-        let is_occupied = !served.clients.is_empty() || served.state == DaemonState::Starting;
+        let is_occupied =
+            !served.clients.listed().is_empty() || served.state == DaemonState::Starting;
         let Some(logs) =
             logs.filter(|_| is_occupied && served.record.settings.serve != Some(Serve::All))
         else {
@@ -25,9 +26,9 @@ impl Probe<'_> {
         let computes = |pid: Pid| self.usages().any(|usage| usage.pid == pid.0);
         let waiting: Vec<Client> = pending(&log)
             .into_iter()
-            .filter(|(pid, _)| !served.clients.iter().any(|client| client.pid == *pid))
+            .filter(|(pid, _)| !served.clients.have(*pid))
             .filter(|(pid, _)| !computes(*pid))
-            .map(|(pid, user)| (self.client(pid, None), user))
+            .map(|(pid, user)| (self.client(Some(pid), None), user))
             // Another process may have the pid by now.
             .filter(|(client, user)| client.user == Some(*user))
             .map(|(client, _)| client)

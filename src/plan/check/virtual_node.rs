@@ -125,7 +125,7 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
         let mut shapes: BTreeMap<u32, Shape> = plan
             .gpus
             .iter()
-            .map(|gpu| (gpu.index, Shape::of(gpu)))
+            .filter_map(|gpu| Some((gpu.index?, Shape::of(gpu))))
             .collect();
         for (index, gpu) in (0..).zip(&mut on_node.gpus) {
             gpu.1 = shapes.remove(&index);

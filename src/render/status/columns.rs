@@ -164,7 +164,7 @@ fn clients(served: &Served, is_known: bool) -> String {
     if !is_known {
         return "?".to_owned();
     }
-    let mut text = served.clients.len().to_string();
+    let mut text = served.clients.listed().len().to_string();
     if let Some(limit) = served.client_limit {
         text = format!("{text}/{limit}");
     }

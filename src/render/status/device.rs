@@ -81,11 +81,11 @@ impl Device {
                 .and_then(|served| served.record.daemon)
                 .map(|daemon| daemon.pid.0),
             servers: servers.map(|served| served.servers.iter().map(Server::of).collect()),
-            clients: known.map(|served| served.clients.len()),
+            clients: known.map(|served| served.clients.listed().len()),
             client_limit: served.and_then(|served| served.client_limit),
             clients_unseen: known.map(|served| {
-                let clients = served.clients.iter();
-                clients.filter(|client| client.pid.0 == 0).count()
+                let clients = served.clients.listed().iter();
+                clients.filter(|client| client.pid.is_none()).count()
             }),
             active_thread_percentage: record
                 .map(|record| record.settings.active_thread_percentage.value()),

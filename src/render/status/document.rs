@@ -64,7 +64,7 @@ impl Status {
     /// Returns the status of these devices, or of all if none is named.
     pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Self {
         let rows = rows(node, devices);
-        let of_all = |wanted: fn(&Served) -> &Vec<node::Client>| {
+        let of_all = |wanted: fn(&Served) -> &[node::Client]| {
             rows.iter()
                 .filter_map(|row| Some((row, row.served?)))
                 .flat_map(|(row, served)| {
@@ -79,7 +79,7 @@ impl Status {
             version: VERSION,
             driver: node.driver.clone(),
             degraded: !problems.is_empty(),
-            clients: of_all(|served| &served.clients),
+            clients: of_all(|served| served.clients.listed()),
             waiting: of_all(|served| &served.waiting),
             devices: rows.iter().map(Device::of).collect(),
             outside_mps: outside

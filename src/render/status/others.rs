@@ -26,35 +26,35 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
     };
     for row in rows {
         let Some(served) = row.served else { continue };
-        let (unseen, seen): (Vec<&Client>, Vec<&Client>) =
-            served.clients.iter().partition(|client| client.pid.0 == 0);
-        for client in seen {
+        let clients = served.clients.listed();
+        let seen = clients
+            .iter()
+            .filter_map(|client| Some((client, client.pid?)));
+        let unseen = clients.iter().filter(|client| client.pid.is_none()).count();
+        for (client, pid) in seen {
             table.row(vec![
                 row.name.clone(),
-                client.pid.to_string(),
+                pid.to_string(),
                 user(client.user),
                 client.memory.map_or_else(|| "?".to_owned(), gib),
                 client.age.map_or_else(|| "?".to_owned(), age),
                 command(client),
             ]);
         }
-        if !unseen.is_empty() {
+        if unseen > 0 {
             table.row(vec![
                 row.name.clone(),
                 "hidden".to_owned(),
                 "?".to_owned(),
                 "?".to_owned(),
                 "?".to_owned(),
-                format!(
-                    "{} in containers whose pids the daemon cannot see",
-                    unseen.len()
-                ),
+                format!("{unseen} in containers whose pids the daemon cannot see"),
             ]);
         }
         for client in &served.waiting {
             table.row(vec![
                 row.name.clone(),
-                client.pid.to_string(),
+                client.shown_pid(),
                 user(client.user),
                 "waiting".to_owned(),
                 client.age.map_or_else(|| "?".to_owned(), age),

@@ -66,7 +66,7 @@ impl Client {
     pub(super) fn of(row: &Row<'_>, client: &node::Client) -> Self {
         Self {
             device: row.name.clone(),
-            pid: Some(client.pid.0).filter(|&pid| pid != 0),
+            pid: client.pid.map(|pid| pid.0),
             owner: Owner::of(client.user),
             command: client.command.clone(),
             memory_bytes: client.memory,

@@ -102,7 +102,7 @@ impl Row<'_> {
 
     /// True if its servers and clients are known.
     pub(super) fn is_known(&self) -> bool {
-        self.served.is_some_and(|served| served.is_known)
+        self.served.is_some_and(|served| served.clients.are_known())
     }
 
     /// True if its daemon runs and its servers and clients are unknown.

@@ -1,0 +1,158 @@
+//! Run directories of other versions: `fixtures/state/unversioned` holds the files of the last program whose state had no
+//! version, with `@…@` for what differs from node to node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::common::{Sim, in_state, is_alive};
+
+const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures/state/unversioned")
+        .join(name)
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn record_of(sim: &Sim, device: &str) -> PathBuf {
+    sim.node
+        .run_dir()
+        .join("by-name")
+        .join(device)
+        .join("device.json")
+}
+
+/// A file of the fixture with this node's own values.
+fn filled(name: &str, record: &Value) -> String {
+    let daemon = &record["daemon"];
+    let values = [
+        ("@gpu@", &record["key"]["gpu"]),
+        ("@uuid@", &record["uuid"]),
+        ("@boot-id@", &record["boot-id"]),
+        ("@since@", &record["since"]),
+        ("@pid@", &daemon["pid"]),
+        ("@start-time@", &daemon["start-time"]),
+        ("@pid-namespace@", &daemon["pid-namespace"]),
+    ];
+    let text = fs::read_to_string(fixture(name)).unwrap();
+    values.iter().fold(text, |text, (key, value)| {
+        let value = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
+        text.replace(key, &value)
+    })
+}
+
+/// A node with live daemons whose run directory has the fixture's files in place of this program's.
+fn unversioned() -> Sim {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = fixture("profile.toml");
+    sim.run(&["up", profile.to_str().unwrap()]).ended(0);
+    sim.run(&["set", "left", "active-thread-percentage=70", "--yes"])
+        .ended(0);
+    let written: Vec<Value> = DEVICES.map(|device| read(&record_of(&sim, device))).into();
+    for (device, record) in DEVICES.iter().zip(&written) {
+        let text = filled(&format!("{device}.json"), record);
+        // The fixture is this very state, but for the version.
+        let mut versioned: Value = serde_json::from_str(&text).unwrap();
+        versioned["version"] = json!(1);
+        assert_eq!(&versioned, record, "{device}");
+        fs::write(record_of(&sim, device), text).unwrap();
+    }
+    let node = filled("node.json", &written[1]);
+    fs::write(sim.node.run_dir().join("node.json"), node).unwrap();
+    sim
+}
+
+#[test]
+fn daemons_of_a_program_without_versions_are_adopted() {
+    let sim = unversioned();
+    let before: Vec<Value> = DEVICES
+        .map(|device| sim.device(device)["daemon_pid"].clone())
+        .into();
+    assert_eq!(in_state(&sim.status(), "ready"), DEVICES);
+    let starts = sim.happened("daemon start");
+    let profile = fixture("profile.toml");
+    sim.run(&["up", profile.to_str().unwrap()]).ended(0);
+    sim.run(&["set", "right-0", "active-thread-percentage=40", "--yes"])
+        .ended(0);
+    assert_eq!(sim.happened("daemon start"), starts);
+    let after: Vec<Value> = DEVICES
+        .map(|device| sim.device(device)["daemon_pid"].clone())
+        .into();
+    assert_eq!(after, before);
+    assert_eq!(read(&record_of(&sim, "right-0"))["version"], 1);
+    sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+    assert!(!before.iter().any(is_alive));
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+#[test]
+fn a_journal_of_a_program_without_versions_is_taken_up() {
+    let sim = unversioned();
+    let record = read(&record_of(&sim, "left"));
+    let journal = sim.node.run_dir().join("journal.json");
+    fs::write(&journal, filled("journal.json", &record)).unwrap();
+    let profile = fs::read_to_string(fixture("profile.toml")).unwrap();
+    let ran = sim
+        .up(&profile.replace("\"3g\"", "\"4g\""), &["--yes"])
+        .ended(0);
+    let interrupted =
+        "mig-mps up other.toml --yes --force (process 28477, since 2026-11-22T12:19:45Z)";
+    assert!(ran.stderr.contains(interrupted), "{}", ran.stderr);
+    assert!(!journal.exists());
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+}
+
+/// What a newer program means by its files cannot be known: it is shown, and nothing is changed.
+#[test]
+fn the_state_of_a_newer_program_is_left_alone() {
+    let sim = Sim::with("h200", 2);
+    let text = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    sim.up(text, &[]).ended(0);
+    let (device, node) = (record_of(&sim, "1"), sim.node.run_dir().join("node.json"));
+    let pid = sim.device("1")["daemon_pid"].clone();
+    for file in [device, node] {
+        let written = fs::read_to_string(&file).unwrap();
+        let newer = written.replace("\"version\": 1", "\"version\": 2");
+        assert_ne!(written, newer);
+        fs::write(&file, &newer).unwrap();
+        let profile = sim.profile(text);
+        let profile = profile.to_str().unwrap();
+        let said = "a newer mig-mps wrote it (format 2; this program reads up to 1)";
+        for args in [
+            &["up", profile][..],
+            &["up", profile, "--dry-run"],
+            &["down", "--force", "--yes"],
+            &["down", "--purge", "0"],
+            &["set", "0", "active-thread-percentage=50"],
+            &["restart", "0", "--force"],
+        ] {
+            let ran = sim.run(args).ended(1);
+            assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+            assert!(
+                ran.stderr
+                    .contains("change this node with the mig-mps that wrote it")
+            );
+        }
+        let status = sim.run(&["status"]);
+        assert!(
+            status.stdout.contains(said),
+            "{}{}",
+            status.stdout,
+            status.stderr
+        );
+        assert_eq!(fs::read_to_string(&file).unwrap(), newer);
+        assert!(is_alive(&pid));
+        fs::write(&file, &written).unwrap();
+    }
+    sim.run(&["down"]).ended(0);
+}
