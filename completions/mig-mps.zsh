@@ -63,20 +63,20 @@ _arguments "${_arguments_options[@]}" : \
 (status)
 _arguments "${_arguments_options[@]}" : \
 '(--json --exit-code)--watch=[Refresh every S seconds \[default\: 2\] until q is pressed]::S:_default' \
-'(--json)*--columns=[Show these columns of devices, in this order]:COLUMNS:((name\:"The device'\''s name"
-gpu\:"Its GPU'\''s index"
-profile\:"What it is of the GPU"
-state\:"How its daemon is"
-user\:"Whose server it has"
-clients\:"How many clients, of how many where that is known"
-threads\:"The active thread percentage"
-memory\:"Device memory"
-util\:"How busy the GPU is; n/a for MIG devices"
-daemon\:"The daemon'\''s process id"
-server\:"The servers'\'' process ids"
-since\:"For how long it has been served"
-serve\:"Whose clients it serves"
-device\:"The device'\''s UUID"))' \
+'(--json)*--columns=[Show these columns of devices, in this order]:COLUMNS:((name\:"Name of the device"
+gpu\:"Index of its GPU"
+profile\:"Profile name, such as 3g.40gb"
+state\:"State of its daemon"
+user\:"Users of its servers"
+clients\:"Number of clients, and the limit where it is known"
+threads\:"Active thread percentage"
+memory\:"Device memory, used and total"
+util\:"Utilization of the GPU; n/a for MIG devices"
+daemon\:"Process id of its daemon"
+server\:"Process ids of its servers"
+since\:"Time since its daemon was started"
+serve\:"Users that its daemon serves"
+device\:"UUID of the device"))' \
 '--json[Print JSON]' \
 '(--json --watch --columns --exit-code)--json-schema[Print the schema of that JSON]' \
 '--exit-code[Exit with 3 if there is a problem]' \

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 use clap::Args;
 
-use super::drain::{AT_ONCE, Drain, seconds};
+use super::drain::{AT_ONCE, Drain};
+use super::duration::seconds;
 use super::{locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};

@@ -75,17 +75,3 @@ fn in_use(refusal: &Refusal) -> Option<usize> {
         _ => None,
     }
 }
-
-/// Parses `30`, `30s`, `5m` or `1h`.
-pub(super) fn seconds(text: &str) -> Result<u32, String> {
-    let (number, unit) = match text.char_indices().last() {
-        Some((at, 's')) => (&text[..at], 1),
-        Some((at, 'm')) => (&text[..at], 60),
-        Some((at, 'h')) => (&text[..at], 3600),
-        _ => (text, 1),
-    };
-    let number: Option<u32> = number.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(unit))
-        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
-}

@@ -6,6 +6,7 @@ pub mod check;
 pub mod completions;
 pub mod down;
 mod drain;
+mod duration;
 pub mod export;
 pub mod help;
 pub mod import;

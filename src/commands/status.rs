@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::duration::duration;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
@@ -31,7 +32,7 @@ pub struct StatusArgs {
         num_args = 0..=1,
         default_missing_value = "2",
         require_equals = true,
-        value_parser = seconds,
+        value_parser = interval,
         conflicts_with_all = ["json", "exit_code"],
     )]
     watch: Option<Duration>,
@@ -88,7 +89,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     if let Err(unknown) = seen.resolve(&args.devices) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.iter();
-        let meant = words.rfind(|word| seconds(word).is_ok());
+        let meant = words.rfind(|word| interval(word).is_ok());
         let unknown = Err(unknown);
         return match meant {
             Some(meant) => unknown.context(format!("seconds stand behind an =: --watch={meant}")),
@@ -137,13 +138,11 @@ fn head(every: Duration) -> String {
     )
 }
 
-/// Parses `2` or `0.5`; at least a tenth of a second.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_| format!("{text} is no number of seconds"))?;
-    if !(0.1..=86400.0).contains(&seconds) {
+/// Parses an interval such as `2`, `0.5` or `1m`; at least a tenth of a second.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if !(Duration::from_millis(100)..=Duration::from_secs(86400)).contains(&interval) {
         return Err("it may be from 0.1 to 86400 seconds".to_owned());
     }
-    Ok(Duration::from_secs_f64(seconds))
+    Ok(interval)
 }

@@ -61,24 +61,6 @@ pub enum DaemonState {
     Dead,
 }
 
-impl DaemonState {
-    /// Returns the word that `status` shows.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::NoServerYet => "no server yet",
-            Self::Starting => "starting",
-            Self::Fault => "fault",
-            Self::Busy => "busy",
-            Self::Hidden => "hidden",
-            Self::Hung => "hung",
-            Self::NoAnswer => "no answer",
-            Self::Orphan => "orphan",
-            Self::Dead => "dead",
-        }
-    }
-}
-
 impl Served {
     /// True if its daemon runs as a user that root chose (`serve = "user:NAME"`).
     pub fn is_a_users(&self) -> bool {

@@ -3,6 +3,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use thiserror::Error;
 
 /// A stretch of a profile's text, in bytes.
@@ -179,59 +180,22 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.source.text();
         let start = floor_char(text, self.span.start);
-        let end = floor_char(text, self.span.end.max(start));
-        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = text[start..]
-            .find('\n')
-            .map_or(text.len(), |newline| start + newline);
-        let line = self.source.line(self.span);
-        let before = &text[line_start..start];
+        let before = text[..start].rsplit('\n').next().unwrap_or_default();
+        let marked = self.source.written(self.span).lines().next();
+        let (path, line) = (self.source.path().display(), self.source.line(self.span));
         let column = before.chars().count() + 1;
-        let (cut, before) = last_of(before, BEFORE);
-        let (after, rest) = first_of(text[start..line_end].trim_end(), AFTER);
-        let marked = text[start..end.clamp(start, line_end)].chars().count();
-        let marked = marked.clamp(1, AFTER);
-        let gutter = " ".repeat(line.to_string().len());
-        // Tabs stay tabs, so that the carets stand under what they mean.
-        let indent: String = cut
-            .chars()
-            .chain(before.chars())
-            .map(|c| if c == '\t' { '\t' } else { ' ' })
-            .collect();
-        writeln!(
-            f,
-            "{}:{line}:{column}: {}",
-            self.source.path().display(),
-            self.message
-        )?;
-        writeln!(f, "{gutter} |")?;
-        writeln!(f, "{line} | {cut}{before}{after}{rest}")?;
-        write!(f, "{gutter} | {indent}{}", "^".repeat(marked))?;
-        match &self.hint {
-            Some(hint) if hint.contains('\n') => write!(f, "\n{hint}"),
-            Some(hint) => write!(f, " {hint}"),
+        writeln!(f, "{path}:{line}:{column}: {}", self.message)?;
+        let hint = self.hint.as_deref();
+        let beside = hint.filter(|hint| !hint.contains('\n'));
+        let below = hint.filter(|hint| hint.contains('\n'));
+        let mark = AnnotationKind::Primary.span(start..start + marked.map_or(0, str::len));
+        let snippet = Snippet::source(text).annotation(mark.label(beside));
+        let excerpt = [Group::with_level(Level::ERROR).element(snippet)];
+        f.write_str(&Renderer::plain().render(&excerpt))?;
+        match below {
+            Some(hint) => write!(f, "\n{hint}"),
             None => Ok(()),
         }
-    }
-}
-
-/// The characters of a long line to show before and after the start of a mistake.
-const BEFORE: usize = 120;
-const AFTER: usize = 120;
-
-/// The end of a text, and what stands for the rest of it.
-fn last_of(text: &str, most: usize) -> (&'static str, &str) {
-    match text.char_indices().rev().nth(most) {
-        Some((at, c)) => ("…", &text[at + c.len_utf8()..]),
-        None => ("", text),
-    }
-}
-
-/// The beginning of a text, and what stands for the rest of it.
-fn first_of(text: &str, most: usize) -> (&str, &'static str) {
-    match text.char_indices().nth(most) {
-        Some((at, _)) => (&text[..at], "…"),
-        None => (text, ""),
     }
 }
 

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
-use super::format::{ranges, shortened};
+use super::format::{grouped, ranges, shortened};
 use super::json::VERSION;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
@@ -14,15 +14,9 @@ use crate::profile::{Profile, Selector};
 /// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.
 pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
-    let mut groups: Vec<Vec<(u32, &Model, Option<&Shape>)>> = Vec::new();
-    for (index, (model, shape)) in (0..).zip(&on_node.gpus) {
-        let gpu = (index, *model, shape.as_ref());
-        match groups.iter_mut().find(|group| alike(group[0], gpu)) {
-            Some(group) => group.push(gpu),
-            None => groups.push(vec![gpu]),
-        }
-    }
-    for group in groups {
+    let gpus = (0..).zip(&on_node.gpus);
+    let gpus = gpus.map(|(index, (model, shape))| (index, *model, shape.as_ref()));
+    for group in grouped(gpus, alike) {
         let indices: Vec<u32> = group.iter().map(|(index, ..)| *index).collect();
         let (_, model, shape) = group[0];
         let heading = format!(
@@ -65,7 +59,7 @@ pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
 }
 
 /// True if both have the same result, apart from the names of devices.
-fn alike(a: (u32, &Model, Option<&Shape>), b: (u32, &Model, Option<&Shape>)) -> bool {
+fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -> bool {
     let nameless = |shape: Option<&Shape>| {
         let mut shape = shape.cloned();
         for device in shape.iter_mut().flat_map(|shape| &mut shape.devices) {
@@ -107,7 +101,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
             shortened(&names),
         ]);
     }
-    table.within(width)
+    table.within(width, "--json")
 }
 
 /// `line 12: { all = true }`

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::format::{count, ranges};
+use super::format::{count, grouped, ranges};
 use crate::apply::Allowed;
 use crate::plan::Plan;
 
@@ -37,18 +37,11 @@ pub(super) fn text(plan: &Plan) -> String {
     for client in kept {
         let _ = writeln!(out, "  {client}");
     }
-    let mut dues: Vec<(&str, Vec<u32>)> = Vec::new();
-    for gpu in &plan.gpus {
-        let (Some(due), Some(index)) = (gpu.due.as_deref(), gpu.index) else {
-            continue;
-        };
-        match dues.iter_mut().find(|(other, _)| *other == due) {
-            Some((_, gpus)) => gpus.push(index),
-            None => dues.push((due, vec![index])),
-        }
-    }
-    for (due, gpus) in dues {
-        let _ = writeln!(out, "\nGPU {}: {due}", ranges(&gpus));
+    let dues = plan.gpus.iter();
+    let dues = dues.filter_map(|gpu| Some((gpu.due.as_deref()?, gpu.index?)));
+    for group in grouped(dues, |a, b| a.0 == b.0) {
+        let gpus: Vec<u32> = group.iter().map(|(_, gpu)| *gpu).collect();
+        let _ = writeln!(out, "\nGPU {}: {}", ranges(&gpus), group[0].0);
     }
     let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
     let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);

@@ -86,6 +86,21 @@ pub(super) fn ranges(indices: &[u32]) -> String {
         .join(",")
 }
 
+/// Puts items that are alike into one group, in the order of each group's first item.
+pub(super) fn grouped<T>(
+    items: impl IntoIterator<Item = T>,
+    alike: impl Fn(&T, &T) -> bool,
+) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        match groups.iter_mut().find(|group| alike(&group[0], &item)) {
+            Some(group) => group.push(item),
+            None => groups.push(vec![item]),
+        }
+    }
+    groups
+}
+
 /// Formats a list of names; of a long one, the first four names and the last.
 pub(super) fn shortened(names: &[&str]) -> String {
     match names {

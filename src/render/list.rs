@@ -85,7 +85,7 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
             ]);
         }
     }
-    table.within(width)
+    table.within(width, "--json")
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
@@ -145,7 +145,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
     if gpu.profiles.is_empty() {
         return String::new();
     }
-    table.within(width)
+    table.within(width, "--json")
 }
 
 fn indent(text: &str) -> String {

@@ -28,7 +28,7 @@ pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) ->
             model.placements_known().to_string(),
         ]);
     }
-    let mut out = table.within(width);
+    let mut out = table.within(width, "--json");
     let _ = writeln!(out, "\nThe least sure of each model's facts:");
     for (evidence, meaning) in Evidence::MEANINGS {
         let _ = writeln!(out, "  {evidence:11}  {meaning}");
@@ -49,7 +49,7 @@ pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) ->
             model.missing.join(", "),
         ]);
     }
-    out.push_str(&table.within(width));
+    out.push_str(&table.within(width, "--json"));
     out
 }
 

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{count, ranges, shortened};
+use super::format::{count, grouped, ranges, shortened};
 use super::unmanaged;
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::{Means, Patience};
@@ -12,14 +12,7 @@ use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
 pub(super) fn text(plan: &Plan) -> String {
     let mut out = String::new();
-    let mut groups: Vec<Vec<&GpuPlan>> = Vec::new();
-    for gpu in &plan.gpus {
-        match groups.iter_mut().find(|group| alike(group[0], gpu)) {
-            Some(group) => group.push(gpu),
-            None => groups.push(vec![gpu]),
-        }
-    }
-    for group in groups {
+    for group in grouped(&plan.gpus, |a, b| alike(a, b)) {
         let first = group[0];
         let _ = writeln!(out, "{}", style(heading(&group)).bold());
         if first.before != first.after {
@@ -204,18 +197,15 @@ fn mode(change: ModeChange) -> String {
 
 /// Puts instances with the same reason on one line. Those of the profile have none.
 fn listed<'a>(verb: &str, items: impl Iterator<Item = (&'a str, String)>) -> Vec<String> {
-    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
-    for (because, item) in items {
-        match lines.iter_mut().find(|(other, _)| *other == because) {
-            Some((_, items)) => items.push(item),
-            None => lines.push((because, vec![item])),
-        }
-    }
-    lines
+    grouped(items, |a, b| a.0 == b.0)
         .into_iter()
-        .map(|(because, items)| match because {
-            "" => format!("{verb} {}", items.join(", ")),
-            _ => format!("{verb} {} ({because})", items.join(", ")),
+        .map(|group| {
+            let because = group[0].0;
+            let items: Vec<String> = group.into_iter().map(|(_, item)| item).collect();
+            match because {
+                "" => format!("{verb} {}", items.join(", ")),
+                _ => format!("{verb} {} ({because})", items.join(", ")),
+            }
         })
         .collect()
 }
@@ -285,20 +275,16 @@ fn daemons(
             }
         }
     }
-    let mut reasons: Vec<&str> = all.iter().map(|(reason, _)| *reason).collect();
-    reasons.sort_unstable();
-    reasons.dedup();
-    reasons
+    let mut groups = grouped(all, |a, b| a.0 == b.0);
+    groups.sort_by_key(|group| group[0].0);
+    groups
         .into_iter()
-        .map(|reason| {
-            let names: Vec<&str> = all
-                .iter()
-                .filter(|(other, _)| *other == reason)
-                .map(|(_, name)| *name)
-                .collect();
+        .map(|group| {
+            let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
             format!(
-                "{verb} {} ({reason}): {}",
+                "{verb} {} ({}): {}",
                 count(names.len(), "daemon"),
+                group[0].0,
                 shortened(&names)
             )
         })

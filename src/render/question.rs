@@ -10,8 +10,8 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Asks for a line, in dialoguer's form; `None` if the input ends.
 ///
-/// The terminal edits the line, and not dialoguer's `Input`: that ignores Ctrl-D, and takes what is typed next as the
-/// answer.
+/// The terminal edits the line, not dialoguer's `Confirm` or `Input`: they ignore Ctrl-D and take what is typed next as
+/// the answer, and `Confirm` takes any word with a y in it for yes.
 pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
     let mut prompt = String::new();
     SimpleTheme

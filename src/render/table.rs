@@ -1,24 +1,29 @@
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table as Comfy, presets};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Row, Table as Comfy, Width, presets,
+};
 use console::{measure_text_width, style};
 
 use super::format::wrapped;
 
-/// A table that fits the terminal by leaving columns out, never by breaking cells: half a UUID cannot be copied.
+/// A table that fits the terminal by hiding columns, not by breaking cells: half a UUID cannot be copied.
 pub(super) struct Table {
     columns: Vec<Column>,
-    rows: Vec<Vec<String>>,
+    comfy: Comfy,
 }
 
 /// A column of a table.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     title: &'static str,
     right: bool,
-    /// Columns with higher ranks are left out first; rank 0 stays.
+    /// Columns with higher ranks are hidden first; rank 0 stays.
     rank: u8,
     /// True if its cells change with time alone.
     is_restless: bool,
+    /// The width below which its cells are not cut; `None` if they are never cut.
+    least: Option<u16>,
 }
 
 impl Column {
@@ -28,15 +33,14 @@ impl Column {
             right: false,
             rank,
             is_restless: false,
+            least: None,
         }
     }
 
     pub(super) const fn right(title: &'static str, rank: u8) -> Self {
         Self {
-            title,
             right: true,
-            rank,
-            is_restless: false,
+            ..Self::left(title, rank)
         }
     }
 
@@ -48,128 +52,114 @@ impl Column {
         }
     }
 
-    /// Marks it as never left out.
+    /// Marks it as never hidden.
     pub(super) const fn kept(self) -> Self {
         Self { rank: 0, ..self }
+    }
+
+    /// Lets its cells be cut to the rest of the line, but to no less than this width.
+    pub(super) const fn cut(self, least: u16) -> Self {
+        Self {
+            least: Some(least),
+            ..self
+        }
     }
 }
 
 /// The gap between two columns.
-const GAP: usize = 2;
+const GAP: u16 = 2;
 
 impl Table {
     pub(super) fn new(columns: Vec<Column>) -> Self {
-        Self {
-            columns,
-            rows: Vec::new(),
+        let mut comfy = Comfy::new();
+        comfy
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_truncation_indicator("…")
+            .set_header(columns.iter().map(|column| column.title));
+        for (column, drawn) in columns.iter().zip(comfy.column_iter_mut()) {
+            drawn.set_padding((if drawn.index == 0 { 0 } else { GAP }, 0));
+            if column.right {
+                drawn.set_cell_alignment(CellAlignment::Right);
+            }
+            if let Some(least) = column.least {
+                // Between characters: between words, most of a command line would be cut.
+                drawn.set_delimiter('\n');
+                drawn.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least + GAP)));
+            } else {
+                drawn.set_constraint(ColumnConstraint::ContentWidth);
+            }
         }
+        Self { columns, comfy }
     }
 
     /// Adds a row with a cell for every column.
     pub(super) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        let mut row = Row::from(cells);
+        row.max_height(1);
+        self.comfy.add_row(row);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.comfy.is_empty()
     }
 
     /// Returns the text of each row without the columns that change with time alone.
     pub(super) fn essences(&self) -> Vec<String> {
-        let lasting = |row: &Vec<String>| {
-            let cells = row.iter().zip(&self.columns);
+        let lasting = |row: &Row| {
+            let cells = row.cell_iter().zip(&self.columns);
             let cells = cells.filter(|(_, column)| !column.is_restless);
-            let cells: Vec<&str> = cells.map(|(cell, _)| cell.as_str()).collect();
+            let cells: Vec<String> = cells.map(|(cell, _)| cell.content()).collect();
             cells.join("\u{1f}")
         };
-        self.rows.iter().map(lasting).collect()
+        self.comfy.row_iter().map(lasting).collect()
     }
 
-    /// Formats the table in at most `width` characters; also returns the titles of the columns left out.
-    pub(super) fn fit(&self, width: usize) -> (String, Vec<&'static str>) {
-        let widths: Vec<usize> = (0..self.columns.len())
-            .map(|column| {
-                let cells = self.rows.iter().filter_map(|row| row.get(column));
-                let widest = cells
-                    .map(|cell| measure_text_width(cell))
-                    .max()
-                    .unwrap_or(0);
-                widest.max(self.columns[column].title.len())
-            })
-            .collect();
-        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
-        let mut left_out = Vec::new();
-        let total = |shown: &[usize]| {
-            shown
-                .iter()
-                .map(|&column| widths[column] + GAP)
-                .sum::<usize>()
-                .saturating_sub(GAP)
-        };
-        while total(&shown) > width {
-            let Some(&last) = shown
-                .iter()
-                .max_by_key(|&&column| self.columns[column].rank)
-                .filter(|&&column| self.columns[column].rank > 0)
-            else {
-                break;
-            };
-            shown.retain(|&column| column != last);
-            left_out.push(self.columns[last].title);
+    /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
+    /// shows them.
+    pub(super) fn within(mut self, width: usize, option: &str) -> String {
+        self.comfy
+            .set_width(u16::try_from(width).unwrap_or(u16::MAX));
+        let columns = self.columns.iter().enumerate();
+        let mut hideable: Vec<(usize, &Column)> =
+            columns.filter(|(_, column)| column.rank > 0).collect();
+        hideable.sort_by_key(|(_, column)| column.rank);
+        let mut hidden = Vec::new();
+        let mut text = trimmed(&self.comfy);
+        while text.lines().any(|line| measure_text_width(line) > width)
+            && let Some((position, column)) = hideable.pop()
+        {
+            if let Some(drawn) = self.comfy.column_mut(position) {
+                drawn.set_constraint(ColumnConstraint::Hidden);
+            }
+            hidden.push(column.title.to_lowercase());
+            text = trimmed(&self.comfy);
         }
-        (self.draw(&shown), left_out)
-    }
-
-    /// Formats the table, with a line under it that names the columns left out.
-    pub(super) fn within(&self, width: usize) -> String {
-        let (mut text, left_out) = self.fit(width);
-        if !left_out.is_empty() {
-            let left_out = left_out.join(", ").to_lowercase();
-            let remark = format!("(not shown for want of room: {left_out}; --json has everything)");
+        if !hidden.is_empty() {
+            let hidden = hidden.join(", ");
+            let remark = format!("hidden: {hidden} (widen the terminal, or use {option})");
             for line in wrapped(&remark, width) {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }
         text
     }
+}
 
-    fn draw(&self, shown: &[usize]) -> String {
-        let mut table = Comfy::new();
-        table
-            .load_style(presets::NOTHING)
-            .set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(shown.iter().map(|&column| self.columns[column].title));
-        for row in &self.rows {
-            table.add_row(
-                shown
-                    .iter()
-                    .map(|&column| row.get(column).map_or("", String::as_str)),
-            );
-        }
-        for (position, &column) in shown.iter().enumerate() {
-            let Some(drawn) = table.column_mut(position) else {
-                continue;
-            };
-            drawn.set_padding((0, u16::try_from(GAP).unwrap_or(2)));
-            if self.columns[column].right {
-                drawn.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        let mut text = String::new();
-        for line in table.lines() {
-            text.push_str(line.trim_end());
-            text.push('\n');
-        }
+/// Returns the lines of a table without blanks at their ends.
+fn trimmed(table: &Comfy) -> String {
+    table.lines().fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "{}", line.trim_end());
         text
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(vec![
-            Column::left("NAME", 0),
-            Column::right("PID", 1),
-            Column::left("UUID", 2),
-        ]);
+    fn table(last: Column) -> Table {
+        let mut table = Table::new(vec![Column::left("NAME", 0), Column::right("PID", 1), last]);
         table.row(vec!["0.0".into(), "7".into(), "MIG-1".into()]);
         table.row(vec!["trainer".into(), "12345".into(), "MIG-2".into()]);
         table
@@ -177,21 +167,44 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_lines_end_where_they_end() {
-        let (text, left_out) = table().fit(80);
         assert_eq!(
-            text,
+            table(Column::left("UUID", 2)).within(21, "--json"),
             "NAME       PID  UUID\n0.0          7  MIG-1\ntrainer  12345  MIG-2\n"
         );
-        assert!(left_out.is_empty());
     }
 
     #[test]
     fn a_narrow_terminal_loses_columns_and_no_characters() {
-        let (text, left_out) = table().fit(15);
-        assert_eq!(text, "NAME       PID\n0.0          7\ntrainer  12345\n");
-        assert_eq!(left_out, ["UUID"]);
-        let (text, left_out) = table().fit(1);
-        assert_eq!(text, "NAME\n0.0\ntrainer\n");
-        assert_eq!(left_out, ["UUID", "PID"]);
+        let within = |width| table(Column::left("UUID", 2)).within(width, "--json");
+        assert_eq!(
+            within(20),
+            "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid (widen\nthe terminal, or use\n--json)\n"
+        );
+        let narrow = within(1);
+        assert!(
+            narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\nuuid,\npid\n"),
+            "{narrow}"
+        );
+    }
+
+    #[test]
+    fn a_column_may_be_cut_to_the_rest_of_the_line_before_others_are_hidden() {
+        let within = |width| {
+            let mut table = table(Column::left("COMMAND", 0).cut(10));
+            table.row(vec![
+                "0.1".into(),
+                "8".into(),
+                "python train.py --now".into(),
+            ]);
+            table.within(width, "--json")
+        };
+        assert!(within(40).ends_with("\n0.1          8  python train.py --now\n"));
+        assert!(within(30).ends_with("\n0.1          8  python train.…\n"));
+        assert!(within(26).ends_with("\n0.1          8  python tr…\n"));
+        assert!(
+            within(25).contains("\n0.1      python train.py…\nhidden: pid"),
+            "{}",
+            within(25)
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::output::{note, print, say};
 use super::pager::page;
 use super::progress::Bar;
 use super::question::ask;
-use super::status::{StatusColumn, StatusView};
+use super::status::{Status, StatusColumn, StatusView};
 use super::{
     check, consequences, json, kill, list, logs_json, models, plan, plan_json, status, unmanaged,
 };
@@ -68,7 +68,7 @@ impl Ui {
 
     /// Prints the status as JSON.
     pub fn status_json(&self, node: &Node, devices: &[String]) -> Result<()> {
-        print(&json::pretty(&status::json(node, devices))?)
+        print(&json::pretty(&Status::of(node, devices))?)
     }
 
     /// Prints the JSON schema of `status_json`.
@@ -136,7 +136,7 @@ impl Ui {
     pub fn outcome_json(&self, node: &Node, plan: &Plan, changed: bool) -> Result<()> {
         let outcome = plan_json::Outcome {
             plan: plan_json::of(plan),
-            status: serde_json::to_value(status::json(node, &[]))?,
+            status: serde_json::to_value(Status::of(node, &[]))?,
             changed,
         };
         print(&json::pretty(&outcome)?)

@@ -2,31 +2,32 @@
 
 use std::fmt::Write as _;
 
-use super::format::shortened;
+use super::format::{grouped, shortened};
 use crate::host::printable;
 use crate::node::Variable;
-use crate::plan::{Beside, Plan};
+use crate::plan::Plan;
 
 /// Describes these daemons and the command that stops each; empty if there are none.
 pub(super) fn text(plan: &Plan) -> String {
-    let mut all: Vec<(&Beside, Vec<&str>)> = Vec::new();
-    for start in plan.starts() {
-        for daemon in &start.beside {
-            match all.iter_mut().find(|(other, _)| *other == daemon) {
-                Some((_, names)) => names.push(&start.name),
-                None => all.push((daemon, vec![&start.name])),
-            }
-        }
-    }
+    let starts = plan.starts();
+    let all = starts.flat_map(|start| {
+        start
+            .beside
+            .iter()
+            .map(|daemon| (daemon, start.name.as_str()))
+    });
+    let all = grouped(all, |a, b| a.0 == b.0);
     let mut out = String::new();
-    for (daemon, names) in &all {
+    for group in &all {
+        let daemon = group[0].0;
+        let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
         let _ = writeln!(
             out,
             "Foreign daemon {}{} serves {} too. Its owner ends it with\n  {}",
             daemon.pid,
             user.unwrap_or_default(),
-            shortened(names),
+            shortened(&names),
             quit(&daemon.pipe_directory)
         );
     }

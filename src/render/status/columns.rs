@@ -1,58 +1,215 @@
+//! The table of devices.
+
+use std::time::Duration;
+
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use console::Style;
+use jiff::Timestamp;
 
-use crate::render::table::Column;
+use super::device::State;
+use super::row::Row;
+use crate::host::{Uid, user_name};
+use crate::node::Served;
+use crate::render::format::{age, gib};
+use crate::render::table::{Column, Table};
 
-/// A column of the devices table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StatusColumn {
-    /// The device's name
-    Name,
-    /// Its GPU's index
-    Gpu,
-    /// What it is of the GPU
-    Profile,
-    /// How its daemon is
-    State,
-    /// Whose server it has
-    User,
-    /// How many clients, of how many where that is known
-    Clients,
-    /// The active thread percentage
-    Threads,
-    /// Device memory
-    Memory,
-    /// How busy the GPU is; n/a for MIG devices
-    Util,
-    /// The daemon's process id
-    Daemon,
-    /// The servers' process ids
-    Server,
-    /// For how long it has been served
-    Since,
-    /// Whose clients it serves
-    Serve,
-    /// The device's UUID
-    Device,
+/// A column of the table of devices.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusColumn {
+    /// Its name for `--columns`.
+    name: &'static str,
+    help: &'static str,
+    column: Column,
+    /// Formats its cell; `None` if the device has no such value.
+    cell: fn(&Row<'_>) -> Option<String>,
 }
 
-impl StatusColumn {
-    /// How it is headed and aligned, and when it is left out for want of room.
-    pub(super) fn column(self) -> Column {
-        match self {
-            Self::Name => Column::left("NAME", 0),
-            Self::Gpu => Column::right("GPU", 5),
-            Self::Profile => Column::left("PROFILE", 0),
-            Self::State => Column::left("STATE", 0),
-            Self::User => Column::left("USER", 3),
-            Self::Clients => Column::right("CLIENTS", 0),
-            Self::Threads => Column::right("THREADS", 6),
-            Self::Memory => Column::right("MEMORY GIB", 1),
-            Self::Util => Column::right("UTIL", 7),
-            Self::Daemon => Column::right("DAEMON", 2),
-            Self::Server => Column::right("SERVER", 1),
-            Self::Since => Column::right("SINCE", 8).restless(),
-            Self::Serve => Column::left("SERVE", 9),
-            Self::Device => Column::left("DEVICE", 10),
-        }
+/// All columns, in the order in which they are shown.
+const ALL: [StatusColumn; 14] = [
+    StatusColumn {
+        name: "name",
+        help: "Name of the device",
+        column: Column::left("NAME", 0),
+        cell: |row| Some(row.name.clone()),
+    },
+    StatusColumn {
+        name: "gpu",
+        help: "Index of its GPU",
+        column: Column::right("GPU", 5),
+        cell: |row| row.gpu().map(|gpu| gpu.to_string()),
+    },
+    StatusColumn {
+        name: "profile",
+        help: "Profile name, such as 3g.40gb",
+        column: Column::left("PROFILE", 0),
+        cell: |row| row.profile(),
+    },
+    StatusColumn {
+        name: "state",
+        help: "State of its daemon",
+        column: Column::left("STATE", 0),
+        cell: |row| Some(state(&State::of(row))),
+    },
+    StatusColumn {
+        name: "user",
+        help: "Users of its servers",
+        column: Column::left("USER", 3),
+        cell: |row| Some(users(row.alive()?).unwrap_or_else(|| unknown(row))),
+    },
+    StatusColumn {
+        name: "clients",
+        help: "Number of clients, and the limit where it is known",
+        column: Column::right("CLIENTS", 0),
+        cell: |row| Some(clients(row.alive()?, row.is_known())),
+    },
+    StatusColumn {
+        name: "threads",
+        help: "Active thread percentage",
+        column: Column::right("THREADS", 6),
+        cell: |row| row.served.map(threads),
+    },
+    StatusColumn {
+        name: "memory",
+        help: "Device memory, used and total",
+        column: Column::right("MEMORY GIB", 1),
+        cell: |row| {
+            let memory = row.memory()?;
+            Some(format!("{}/{}", gib(memory.used), gib(memory.total)))
+        },
+    },
+    StatusColumn {
+        name: "util",
+        help: "Utilization of the GPU; n/a for MIG devices",
+        column: Column::right("UTIL", 7),
+        cell: |row| {
+            if row.is_part() {
+                return Some("n/a".to_owned());
+            }
+            row.utilization().map(|percent| format!("{percent}%"))
+        },
+    },
+    StatusColumn {
+        name: "daemon",
+        help: "Process id of its daemon",
+        column: Column::right("DAEMON", 2),
+        cell: |row| Some(row.alive()?.record.daemon?.pid.to_string()),
+    },
+    StatusColumn {
+        name: "server",
+        help: "Process ids of its servers",
+        column: Column::right("SERVER", 1),
+        cell: |row| Some(servers(row.alive()?).unwrap_or_else(|| unknown(row))),
+    },
+    StatusColumn {
+        name: "since",
+        help: "Time since its daemon was started",
+        column: Column::right("SINCE", 8).restless(),
+        cell: |row| Some(age(since(row.alive()?))),
+    },
+    StatusColumn {
+        name: "serve",
+        help: "Users that its daemon serves",
+        column: Column::left("SERVE", 9),
+        cell: |row| Some(row.served?.record.settings.serve.as_ref()?.to_string()),
+    },
+    StatusColumn {
+        name: "device",
+        help: "UUID of the device",
+        column: Column::left("DEVICE", 10),
+        cell: |row| Some(row.uuid().to_owned()),
+    },
+];
+
+impl ValueEnum for StatusColumn {
+    fn value_variants<'a>() -> &'a [Self] {
+        &ALL
     }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name).help(self.help))
+    }
+}
+
+impl PartialEq for StatusColumn {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// Returns the table of devices with these columns; with as many as fit if none is named.
+pub(super) fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
+    // A column that the user named is shown, whatever the width.
+    let kept = wanted.iter().map(|wanted| wanted.column.kept());
+    let (columns, shown) = match wanted {
+        [] => (&ALL[..], ALL.map(|column| column.column).to_vec()),
+        _ => (wanted, kept.collect()),
+    };
+    let mut table = Table::new(shown);
+    for row in rows {
+        let cells = columns.iter().map(|column| (column.cell)(row));
+        let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+        table.row(cells.collect());
+    }
+    table
+}
+
+/// Returns the cell of a value that does not exist or is unknown.
+fn unknown(row: &Row<'_>) -> String {
+    if row.is_known() { "-" } else { "?" }.to_owned()
+}
+
+/// `3`, `3/48`, `3+1 waiting`
+fn clients(served: &Served, is_known: bool) -> String {
+    if !is_known {
+        return "?".to_owned();
+    }
+    let mut text = served.clients.listed().len().to_string();
+    if let Some(limit) = served.client_limit {
+        text = format!("{text}/{limit}");
+    }
+    if !served.waiting.is_empty() {
+        text = format!("{text}+{} waiting", served.waiting.len());
+    }
+    text
+}
+
+fn threads(served: &Served) -> String {
+    let set = served.record.settings.active_thread_percentage;
+    let answered = served.answered.as_ref().map(|answered| answered.percentage);
+    match answered {
+        Some(answered) if set.differs_from(answered) => format!("{answered}%!={set}%"),
+        _ => format!("{set}%"),
+    }
+}
+
+fn users(served: &Served) -> Option<String> {
+    let servers = served.servers.iter();
+    let mut names: Vec<String> = servers.map(|server| user(server.user)).collect();
+    names.dedup();
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+fn servers(served: &Served) -> Option<String> {
+    let servers = served.servers.iter();
+    let pids: Vec<String> = servers.map(|server| server.pid.to_string()).collect();
+    (!pids.is_empty()).then(|| pids.join(","))
+}
+
+pub(super) fn user(uid: Option<Uid>) -> String {
+    uid.map_or_else(|| "hidden".to_owned(), user_name)
+}
+
+fn since(served: &Served) -> Duration {
+    Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
+}
+
+fn state(state: &State) -> String {
+    let style = match state {
+        State::Ready => Style::new().green(),
+        State::Fault | State::Dead | State::Orphan | State::NoDevice => Style::new().red().bold(),
+        State::NoDaemon | State::NoServerYet => Style::new().dim(),
+        _ => Style::new().yellow(),
+    };
+    style.apply_to(state).to_string()
 }

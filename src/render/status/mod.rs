@@ -1,12 +1,12 @@
 //! `status`: devices, servers, clients, problems.
 
 mod columns;
-mod devices;
-mod json;
+mod device;
+mod document;
 mod marks;
 mod others;
+mod program;
 mod row;
-mod schema;
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,8 @@ use crate::node::Node;
 use row::{Row, rows};
 
 pub use columns::StatusColumn;
-pub(super) use json::of as json;
+pub(super) use document::{Status, schema};
 pub(super) use marks::Marks;
-pub(super) use schema::schema;
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
@@ -66,17 +65,15 @@ pub(super) fn text(
             "No device can be seen on this node."
         });
     } else {
-        parts.table(&devices::table(node, &rows, &view.columns));
+        parts.table(columns::table(&rows, &view.columns), "--columns");
         parts.gap();
         clients(&mut parts, &rows);
     }
-    if let Some(outside) = others::outside(node, devices, parts.width) {
-        parts.gap();
-        parts.table(&outside);
-    }
-    if let Some(foreign) = others::foreign(node) {
-        parts.gap();
-        parts.table(&foreign);
+    for table in [others::outside(node, devices), others::foreign(node)] {
+        if !table.is_empty() {
+            parts.gap();
+            parts.table(table, "--json");
+        }
     }
     notices(&mut parts, node, devices);
     parts.out
@@ -88,12 +85,9 @@ fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
         .filter(|row| row.is_unknown())
         .map(|row| row.name.as_str())
         .collect();
-    let has_clients = |row: &Row<'_>| {
-        row.served
-            .is_some_and(|served| !served.clients.listed().is_empty() || !served.waiting.is_empty())
-    };
-    if rows.iter().any(has_clients) {
-        parts.table(&others::clients(rows, parts.width));
+    let clients = others::clients(rows);
+    if !clients.is_empty() {
+        parts.table(clients, "--json");
     } else if unknown.is_empty() {
         parts.line("No clients.");
     }
@@ -154,11 +148,12 @@ impl Parts<'_> {
         }
     }
 
-    fn table(&mut self, table: &Table) {
-        let drawn = table.within(self.width);
+    /// Adds a table; the option shows the columns that do not fit.
+    fn table(&mut self, table: Table, option: &str) {
         let mut essences = table.essences().into_iter();
+        let drawn = table.within(self.width, option);
         for (number, line) in drawn.lines().enumerate() {
-            // The head and the line about columns left out say nothing about the node.
+            // The head and the line about hidden columns say nothing about the node.
             let essence = if number == 0 { None } else { essences.next() };
             let mark = match (essence, &self.marks) {
                 (Some(essence), _) => self.mark(&essence),

@@ -1,25 +1,28 @@
 //! The tables below the devices: clients, programs outside MPS, unmanaged daemons.
 
-use super::devices::user;
+use console::truncate_str;
+
+use super::columns::user;
 use super::row::Row;
 use crate::node::{Client, MpsProgram, Node, Variable};
 use crate::render::format::{age, gib};
 use crate::render::table::{Column, Table};
 
 /// Returns the table of clients and waiting programs.
-pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
+pub(super) fn clients(rows: &[Row<'_>]) -> Table {
     let mut table = Table::new(vec![
         Column::left("CLIENT OF", 0),
         Column::right("PID", 0),
         Column::left("USER", 0),
         Column::right("MEMORY GIB", 1),
         Column::right("RUNNING", 2).restless(),
-        Column::left("COMMAND", 0),
+        Column::left("COMMAND", 0).cut(20),
     ]);
     let command = |client: &Client| {
-        let command = client.command.as_deref().unwrap_or("hidden");
-        // The command gets the rest of the line and is cut to it, so that the table fits.
-        cut(command, width.saturating_sub(48))
+        client
+            .command
+            .clone()
+            .unwrap_or_else(|| "hidden".to_owned())
     };
     for row in rows {
         let Some(served) = row.served else { continue };
@@ -45,10 +48,7 @@ pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
                 "?".to_owned(),
                 "?".to_owned(),
                 "?".to_owned(),
-                cut(
-                    &format!("{unseen} in containers whose pids the daemon cannot see"),
-                    width.saturating_sub(48),
-                ),
+                format!("{unseen} in containers whose pids the daemon cannot see"),
             ]);
         }
         for client in &served.waiting {
@@ -66,7 +66,7 @@ pub(super) fn clients(rows: &[Row<'_>], width: usize) -> Table {
 }
 
 /// Returns the table of programs outside MPS.
-pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<Table> {
+pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
     let mut table = Table::new(vec![
         Column::left("OUTSIDE MPS", 0),
         Column::right("PID", 0),
@@ -74,33 +74,28 @@ pub(super) fn outside(node: &Node, devices: &[String], width: usize) -> Option<T
         Column::right("MEMORY GIB", 1),
         Column::right("RUNNING", 2).restless(),
         Column::left("COMMAND", 3),
-        Column::left("LIKELY CAUSE", 0),
+        Column::left("LIKELY CAUSE", 0).cut(40),
     ]);
-    let mut is_empty = true;
     for outside in &node.outside_mps {
         let name = node.name_of_uuid(&outside.uuid);
         if !devices.is_empty() && !devices.contains(&name) {
             continue;
         }
-        is_empty = false;
         table.row(vec![
             name,
             outside.pid.to_string(),
             user(outside.user),
             outside.memory.map_or_else(|| "?".to_owned(), gib),
             outside.age.map_or_else(|| "?".to_owned(), age),
-            cut(&outside.command, 30),
-            cut(&outside.cause, width.saturating_sub(40)),
+            truncate_str(&outside.command, 30, "…").into_owned(),
+            outside.cause.clone(),
         ]);
     }
-    (!is_empty).then_some(table)
+    table
 }
 
 /// Returns the table of unmanaged daemons and servers.
-pub(super) fn foreign(node: &Node) -> Option<Table> {
-    if node.unmanaged.is_empty() {
-        return None;
-    }
+pub(super) fn foreign(node: &Node) -> Table {
     let mut table = Table::new(vec![
         Column::left("FOREIGN", 0),
         Column::right("PID", 0),
@@ -151,7 +146,7 @@ pub(super) fn foreign(node: &Node) -> Option<Table> {
             variable(&foreign.visible, "all"),
         ]);
     }
-    Some(table)
+    table
 }
 
 fn variable(variable: &Variable, unset: &str) -> String {
@@ -160,8 +155,4 @@ fn variable(variable: &Variable, unset: &str) -> String {
         Variable::Unset => unset.to_owned(),
         Variable::Is(value) => value.clone(),
     }
-}
-
-fn cut(text: &str, room: usize) -> String {
-    console::truncate_str(text, room.max(20), "…").into_owned()
 }

@@ -3,6 +3,7 @@ use crate::nvml::Memory;
 
 /// A device and its daemon.
 pub(super) struct Row<'a> {
+    pub(super) node: &'a Node,
     pub(super) name: String,
     pub(super) device: Option<Device>,
     pub(super) served: Option<&'a Served>,
@@ -14,6 +15,7 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
         .served
         .iter()
         .map(|served| Row {
+            node,
             name: served.record.name.clone(),
             device: node.devices().find(|device| {
                 device.key == served.record.key && device.uuid == served.record.uuid
@@ -30,6 +32,7 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     });
     let unserved: Vec<Row<'a>> = unserved
         .map(|device| Row {
+            node,
             name: device.default_name.clone(),
             device: Some(device),
             served: None,
@@ -41,14 +44,6 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
 }
 
 impl Row<'_> {
-    pub(super) fn state(&self) -> &'static str {
-        match self.served {
-            None => "no daemon",
-            Some(served) if served.is_alive() && !served.device_is_there => "no device",
-            Some(served) => served.state.word(),
-        }
-    }
-
     pub(super) fn uuid(&self) -> &str {
         match (&self.device, self.served) {
             (Some(device), _) => &device.uuid,
@@ -57,10 +52,10 @@ impl Row<'_> {
         }
     }
 
-    pub(super) fn gpu(&self, node: &Node) -> Option<u32> {
+    pub(super) fn gpu(&self) -> Option<u32> {
         let gone = || {
             let served = self.served?;
-            let mut gpus = node.gpus.iter();
+            let mut gpus = self.node.gpus.iter();
             let gpu = gpus.find(|gpu| gpu.uuid == served.record.key.gpu)?;
             Some(gpu.index)
         };
@@ -77,8 +72,9 @@ impl Row<'_> {
         }
     }
 
-    pub(super) fn memory(&self, node: &Node) -> Option<Memory> {
-        node.processes
+    pub(super) fn memory(&self) -> Option<Memory> {
+        self.node
+            .processes
             .get(self.uuid())
             .and_then(|processes| processes.memory)
     }
@@ -90,13 +86,18 @@ impl Row<'_> {
         key.is_some_and(|key| key.instance.is_some())
     }
 
-    pub(super) fn utilization(&self, node: &Node) -> Option<u32> {
+    pub(super) fn utilization(&self) -> Option<u32> {
         let device = self
             .device
             .as_ref()
             .filter(|device| device.part.is_none())?;
-        let mut gpus = node.gpus.iter();
+        let mut gpus = self.node.gpus.iter();
         gpus.find(|gpu| gpu.index == device.gpu)?.utilization
+    }
+
+    /// Returns its daemon if that runs, or may run.
+    pub(super) fn alive(&self) -> Option<&Served> {
+        self.served.filter(|served| served.is_alive())
     }
 
     /// True if its servers and clients are known.
@@ -106,6 +107,6 @@ impl Row<'_> {
 
     /// True if its daemon runs and its servers and clients are unknown.
     pub(super) fn is_unknown(&self) -> bool {
-        self.served.is_some_and(Served::is_alive) && !self.is_known()
+        self.alive().is_some() && !self.is_known()
     }
 }

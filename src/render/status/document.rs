@@ -1,0 +1,107 @@
+//! `status --json` and its schema.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::device::Device;
+use super::program::{Client, Foreign, Outside};
+use super::row::rows;
+use crate::node::{self, Node, Problem, Served};
+use crate::render::json::VERSION;
+
+/// The output of `mig-mps status --json`.
+///
+/// `null` means unknown or not there; it is never 0.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "status")]
+pub(in crate::render) struct Status {
+    /// The version of this format. The format only grows; a change that breaks readers raises the version.
+    version: u32,
+    /// The driver's version.
+    driver: String,
+    /// True if there is a problem. With `--exit-code` the exit status is then 3.
+    degraded: bool,
+    /// The devices with a daemon, and those without.
+    devices: Vec<Device>,
+    /// The clients of these devices.
+    clients: Vec<Client>,
+    /// Programs that wait in cuInit until another user's programs have exited.
+    waiting: Vec<Client>,
+    /// Programs that compute on a device without being clients of a daemon.
+    outside_mps: Vec<Outside>,
+    /// MPS daemons and servers that mig-mps did not start.
+    foreign: Vec<Foreign>,
+    /// The problems of the devices and of the node.
+    problems: Vec<Remark>,
+    /// Facts worth knowing that are no problems.
+    remarks: Vec<Remark>,
+    /// The facts that are hidden from the caller, as sentences.
+    hidden: Vec<String>,
+}
+
+/// A problem or a remark.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "remark")]
+struct Remark {
+    /// The device's name; null if it is about the node.
+    device: Option<String>,
+    /// The problem or remark, as a sentence.
+    what: String,
+}
+
+impl From<Problem> for Remark {
+    fn from(problem: Problem) -> Self {
+        Self {
+            device: problem.device,
+            what: problem.what,
+        }
+    }
+}
+
+impl Status {
+    /// Returns the status of these devices, or of all if none is named.
+    pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Self {
+        let rows = rows(node, devices);
+        let of_all = |wanted: fn(&Served) -> &[node::Client]| {
+            rows.iter()
+                .filter_map(|row| Some((row, row.served?)))
+                .flat_map(|(row, served)| {
+                    wanted(served).iter().map(|client| Client::of(row, client))
+                })
+                .collect()
+        };
+        let problems = node.problems(devices);
+        let outside = node.outside_mps.iter();
+        let foreign = node.unmanaged.iter();
+        Self {
+            version: VERSION,
+            driver: node.driver.clone(),
+            degraded: !problems.is_empty(),
+            clients: of_all(|served| served.clients.listed()),
+            waiting: of_all(|served| &served.waiting),
+            devices: rows.iter().map(Device::of).collect(),
+            outside_mps: outside
+                .map(|outside| Outside::of(node, outside))
+                .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
+                .collect(),
+            foreign: foreign.map(|foreign| Foreign::of(node, foreign)).collect(),
+            problems: problems.into_iter().map(Remark::from).collect(),
+            remarks: node
+                .remarks(devices)
+                .into_iter()
+                .map(Remark::from)
+                .collect(),
+            hidden: node.hidden.clone(),
+        }
+    }
+}
+
+/// Returns the schema of `status --json`, as JSON Schema 2020-12.
+pub(in crate::render) fn schema() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    SchemaGenerator::new(settings)
+        .into_root_schema_for::<Status>()
+        .to_value()
+}
