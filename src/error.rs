@@ -1,4 +1,4 @@
-//! How a command ends: its exit status and, where it failed, the error and what to do about it.
+//! The end of a command: its exit status and, if it failed, the error and what to do about it.
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -226,7 +226,7 @@ impl From<NoConsent> for CommandError {
         let hint = match &error {
             NoConsent::NobodyToAsk(_) => Some("agree beforehand with --yes"),
             NoConsent::Outgrown(_) => {
-                Some("look at the plan above, and run it again: it is planned anew")
+                Some("see the plan above, and run it again: it is planned anew")
             }
             NoConsent::Declined | NoConsent::Failed(_) => None,
         };

@@ -56,7 +56,7 @@ pub(super) struct Change<'a> {
     pub(super) consent: &'a ConsentArgs,
     pub(super) allowed: Allowed,
     pub(super) on_failure: OnFailure,
-    pub(super) look: Detail,
+    pub(super) detail: Detail,
     pub(super) planner: &'a dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal>,
     /// Notes shown with a plan.
     pub(super) remark: &'a dyn Fn(&Node, &Plan),
@@ -142,7 +142,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Observes and plans. The outer error is that nothing could be observed.
     fn plan(&self) -> Result<(Node, Result<Plan, Refusal>)> {
-        let node = self.observer.borrow_mut().observe(self.change.look)?;
+        let node = self.observer.borrow_mut().observe(self.change.detail)?;
         let plan = (self.change.planner)(&node, &self.state);
         let plan = plan.map(|plan| match self.change.consent.force() {
             Some(seconds) => plan.by_force(seconds),
@@ -268,7 +268,7 @@ impl Run<'_> {
                 }
             };
             if !self.change.verify {
-                let after = self.observer.borrow_mut().observe(self.change.look);
+                let after = self.observer.borrow_mut().observe(self.change.detail);
                 return Ok(Changed {
                     _lock: lock,
                     after: after.map_err(|error| read_back(error.into()))?,

@@ -70,7 +70,7 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
             stop_holders: args.stop_holders,
         },
         on_failure: OnFailure::GoOn,
-        look: Detail::Clients,
+        detail: Detail::Clients,
         planner: &|node, run_dir| plan::down(node, run_dir, &args.request(node)?),
         remark: &|_, plan| {
             if may_need_reset(plan) {

@@ -18,7 +18,7 @@ pub struct HelpArgs {
 
 /// The commands by task.
 const TASKS: [(&str, &[&str]); 4] = [
-    ("See what is there", &["list", "status", "logs"]),
+    ("See GPUs, devices and clients", &["list", "status", "logs"]),
     (
         "Change the node",
         &["plan", "up", "set", "restart", "kill", "down"],

@@ -1,4 +1,4 @@
-//! Rotation of large logs by `up`, which never fails because of them.
+//! Rotation of large logs by `up`, which never fails for that reason.
 
 use std::time::Duration;
 

@@ -71,7 +71,7 @@ pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         view: ui.log_view(),
         grouper: SessionGrouper::default(),
     };
-    // Lines of the files: what is shown of them is fewer where sessions are put together.
+    // Lines of the files: fewer are shown where sessions are joined.
     let raw = output.enough(&dir, &logs, lines)?;
     if !args.follow {
         let pasts = read(&dir, &logs, raw, false)?;
@@ -276,7 +276,7 @@ fn is_whole(past: &LogTail, asked: Option<usize>) -> bool {
     asked.is_none_or(|asked| past.lines.len() < asked || past.cut.is_some())
 }
 
-/// Merges the logs by time, from the moment since which all of them are known.
+/// Merges the logs by time, from the moment since which all are known.
 fn joined(pasts: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
     let begins = pasts.iter().filter(|past| !is_whole(past, asked));
     let from = begins

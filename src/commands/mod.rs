@@ -134,7 +134,7 @@ fn pick_up_interrupted(
     let _lock = locked(environment, directories)?;
     let node = observe(environment, Detail::Geometry)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
-        ui.note(&format!("{said} Going on from what is there."));
+        ui.note(&format!("{said} Continuing from the present state."));
     }
     Ok(true)
 }

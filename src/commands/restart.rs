@@ -28,7 +28,7 @@ pub fn run(args: &RestartArgs, environment: &Environment, ui: &Ui) -> Result<Exi
         consent: &args.consent,
         allowed: Allowed::default(),
         on_failure: OnFailure::RollBack,
-        look: Detail::Clients,
+        detail: Detail::Clients,
         planner: &|node, run_dir| plan::restart(node, run_dir, &node.resolve(&args.devices)?),
         remark: &|_, _| {},
         needs_consent: &|_| true,

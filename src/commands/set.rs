@@ -33,7 +33,7 @@ pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<ExitSta
         consent: &args.consent,
         allowed: Allowed::default(),
         on_failure: OnFailure::RollBack,
-        look: Detail::Settings,
+        detail: Detail::Settings,
         planner: &|node, run_dir| {
             plan::set(node, run_dir, &node.resolve(devices)?[0], &args.settings)
         },

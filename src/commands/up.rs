@@ -50,7 +50,7 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
             stop_holders: args.stop_holders,
         },
         on_failure: OnFailure::RollBack,
-        look: detail_for(&profile),
+        detail: detail_for(&profile),
         planner: &|node, run_dir| plan::up(node, &profile, run_dir, environment.caller),
         remark: &|node, plan| warn(Some(node), plan.memory_limits(), ui),
         needs_consent: &|_| true,

@@ -241,7 +241,7 @@ mod tests {
         machine.process(41, 0, &[null, &node]);
         machine.process(42, 0, &[null, &other, Path::new("socket:[7]")]);
         machine.process(43, 0, &[&deleted]);
-        machine.process(44, 0, &[Path::new("/home/alice/nvidia0")]);
+        machine.process(44, 0, &[Path::new("/srv/alice/nvidia0")]);
         machine.process(std::process::id(), 0, &[&node]);
         let holders = host.holders(0).unwrap();
         let pids: Vec<_> = holders.seen.iter().map(|holder| holder.pid.0).collect();

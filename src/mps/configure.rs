@@ -119,7 +119,7 @@ impl Daemon {
                 }
             }
         }
-        Err(self.failure("its servers come and go: they cannot be told their settings"))
+        Err(self.failure("its servers come and go too fast to set them"))
     }
 
     /// Waits until the servers' log has their new memory limit. Only the log has its exact value, so the next reader

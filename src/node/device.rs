@@ -1,7 +1,7 @@
 use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement, ProfileName};
 use crate::state::DeviceKey;
 
-/// What one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
+/// A device that one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Its identity in records.

@@ -117,7 +117,7 @@ impl Node {
         }
         if daemon.is_at_default() && daemon.program == MpsProgram::Control {
             problems.push(format!(
-                "{who} uses the default pipe directory: CUDA programs that were told nothing become its clients"
+                "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             ));
         }
         problems

@@ -160,7 +160,7 @@ impl NvmlError {
             ),
             Self::TooOld { .. } => Some("MIG needs driver 450 or newer, this program needs 470"),
             Self::Hung { .. } => {
-                Some("look for Xid messages in the kernel log; the GPU may need a reset")
+                Some("search the kernel log for Xid messages; the GPU may need a reset")
             }
             Self::Refused { code, .. } => match code.0 {
                 4 => Some("run it as root"),

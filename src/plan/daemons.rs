@@ -238,7 +238,7 @@ pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let mut unreadable = node.unreadable.iter();
     let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
     Some(Obstacle {
-        what: format!("{problem}: whether a daemon lives there cannot be told"),
+        what: format!("{problem}: whether a daemon lives there is unknown"),
         hint: "mig-mps up with its profile takes a living daemon over and writes the record anew"
             .to_owned(),
     })
@@ -288,7 +288,7 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
         ),
         DaemonState::NoAnswer => (
             "it does not answer",
-            "look whether it is stopped or hangs; the kernel log may tell".to_owned(),
+            "check whether it is stopped or hangs; the kernel log may say".to_owned(),
         ),
         _ => (
             "it may not be asked",

@@ -216,9 +216,7 @@ fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serve
     };
     if served.state == DaemonState::Dead {
         return Err(Obstacle {
-            what: format!(
-                "the daemon of {name} has died, and whoever was its client gets CUDA error 806"
-            ),
+            what: format!("the daemon of {name} has died, and its clients get CUDA error 806"),
             hint: format!("mig-mps restart {name} starts it again"),
         }
         .into());
@@ -255,7 +253,7 @@ mod tests {
     use super::*;
     use crate::node::Clients;
 
-    /// Two servers of one device, the second of them root's, with a client each.
+    /// Two servers of one device, the second root's, with a client each.
     fn two_servers() -> Node {
         let mut node = node();
         let served = &mut node.served[2];

@@ -150,7 +150,7 @@ impl<'a> Planner<'a> {
                 let given = self.names.give(name, "a device of another GPU");
                 given.map_err(|_| Obstacle {
                     what: format!("two devices are recorded as \"{name}\""),
-                    hint: "take one of them down".to_owned(),
+                    hint: "take one down".to_owned(),
                 })?;
             }
         }

@@ -189,7 +189,7 @@ fn additions(group: &[&GpuPlan]) -> Vec<String> {
 fn mode(change: ModeChange) -> String {
     let wanted = compute_mode_in_words(change.to);
     if change.is_for_a_daemon() {
-        format!("~ set compute mode to {wanted}: MPS alone computes (given back by down)")
+        format!("~ set compute mode to {wanted}: MPS alone computes (restored by down)")
     } else {
         format!("~ set compute mode back to {wanted} (as before its daemon)")
     }

@@ -43,8 +43,8 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
         "compute_mode": gpu.compute_mode.map(|change| json!({
-            "is": change.from.map(compute_mode_in_words),
-            "shall": compute_mode_in_words(change.to),
+            "from": change.from.map(compute_mode_in_words),
+            "to": compute_mode_in_words(change.to),
         })),
         "disturbs": clients
             .map(client)
@@ -142,8 +142,8 @@ fn set_fields(set: &Set) -> Value {
     let changes = set.changes.iter().map(|change| {
         json!({
             "key": change.key,
-            "is": change.is,
-            "shall": change.wanted,
+            "from": change.is,
+            "to": change.wanted,
         })
     });
     json!({

@@ -94,7 +94,7 @@ fn units_are_started_again() {
         ran.stderr
     );
     assert!(
-        ran.stderr.contains("Going on from what is there."),
+        ran.stderr.contains("Continuing from the present state."),
         "{}",
         ran.stderr
     );
@@ -135,7 +135,9 @@ fn what_a_killed_run_took_away_is_said() {
     let ran = scene.sim.run(&["down", "0.4"]).ended(0);
     let line = ran.stderr.lines().next().unwrap();
     assert!(
-        line.ends_with("It has taken away GPU 0 3g.40gb at 0:4. Going on from what is there."),
+        line.ends_with(
+            "It has taken away GPU 0 3g.40gb at 0:4. Continuing from the present state."
+        ),
         "{line}"
     );
     scene.is_tidy();

@@ -98,11 +98,11 @@ fn plans_say_what_becomes_of_it() {
     let plan = |sim: &Sim| sim.run(&["plan", &path]).ended(0).tidy();
     assert_snapshot!(plan(&sim), @"
     GPU 0  NVIDIA H200  GPU-…
-      ~ set compute mode to exclusive-process: MPS alone computes (given back by down)
+      ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
       + start 1 daemon (no daemon serves it): 0
     ");
     let gpu = sim.run(&["plan", &path, "--json"]).json()["gpus"][0].clone();
-    let change = json!({ "is": "default", "shall": "exclusive-process" });
+    let change = json!({ "from": "default", "to": "exclusive-process" });
     assert_eq!(gpu["compute_mode"], change);
     let said = sim.up(&one(EXCLUSIVE), &[]).ended(0).stdout;
     assert!(
@@ -117,7 +117,7 @@ fn plans_say_what_becomes_of_it() {
     assert_snapshot!(restart(&sim), @"
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon (asked for): 0
-      ~ set compute mode to exclusive-process: MPS alone computes (given back by down)
+      ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
       + start 1 daemon (asked for): 0
     ");
     assert!(plan(&sim).contains("~ set compute mode to exclusive-process"));

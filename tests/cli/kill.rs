@@ -306,8 +306,8 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
     error: the daemon of 0.2 cannot be asked for its clients: another control session is open
     hint: it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten nvidia-cuda-mps-control, which can be closed
     error: the daemon of 0.2 cannot be asked for its clients: it does not answer
-    hint: look whether it is stopped or hangs; the kernel log may tell
-    error: the daemon of 0.2 has died, and whoever was its client gets CUDA error 806
+    hint: check whether it is stopped or hangs; the kernel log may say
+    error: the daemon of 0.2 has died, and its clients get CUDA error 806
     hint: mig-mps restart 0.2 starts it again
     error: 0.2 has no clients: no daemon of mig-mps serves it
     hint: mig-mps status shows who computes there

@@ -98,7 +98,7 @@ fn a6_a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
     let ran = sim.run(&["down"]).ended(4);
     assert!(
         ran.stderr
-            .contains("whether a daemon lives there cannot be told"),
+            .contains("whether a daemon lives there is unknown"),
         "{}",
         ran.stderr
     );

@@ -47,7 +47,7 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
         if unseen > 0 {
             let name = node.name_of_uuid(&uuid);
             node.hidden.push(format!(
-                "what {unseen} process{} on {name} {}: /proc does not show {}, so MPS servers cannot be told from programs outside MPS",
+                "what {unseen} process{} on {name} {}: /proc does not show {}, so MPS servers cannot be distinguished from programs outside MPS",
                 if unseen == 1 { "" } else { "es" },
                 if unseen == 1 { "is" } else { "are" },
                 if unseen == 1 { "it" } else { "them" },

@@ -175,7 +175,7 @@ pub(super) fn alone(
             select,
             ..block.clone()
         }],
-        // Not the other blocks: this is done for each of them.
+        // Not the other blocks: this is done for each.
         source: Arc::clone(&profile.source),
         name: profile.name.clone(),
         serves: profile.serves.clone(),
