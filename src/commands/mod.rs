@@ -83,7 +83,11 @@ fn locked_within(
 /// Refuses to change what a newer mig-mps recorded.
 fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     run_dir.refuse_newer().map_err(|error| {
-        CommandError::failed(error).with_hint("change this node with the mig-mps that wrote it")
+        if error.kind() == std::io::ErrorKind::Unsupported {
+            let hint = "change this node with the mig-mps that wrote it";
+            return CommandError::failed(error).with_hint(hint);
+        }
+        CommandError::failed(format_args!("cannot use the run directory: {error}"))
     })
 }
 

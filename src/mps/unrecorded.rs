@@ -76,14 +76,14 @@ impl Daemon {
         if clients.is_empty() {
             return Ok(());
         }
-        let visible: Vec<Pid> = clients.iter().copied().flatten().collect();
+        let mut pids: Vec<String> = clients.iter().flatten().map(Pid::to_string).collect();
+        let hidden = clients.len() - pids.len();
+        pids.extend((hidden > 0).then(|| format!("{hidden} hidden")));
         Err(self.failure(format!(
-            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has {} clients; those that can be \
-             seen: {}",
+            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
             daemon.pid,
             self.pipe.display(),
-            clients.len(),
-            list_pids(&visible)
+            pids.join(", ")
         )))
     }
 
