@@ -16,11 +16,16 @@ use crate::render::Ui;
 pub struct SetArgs {
     /// Device: its name, its UUID, or a unique prefix of one
     device: String,
-    /// Settings: active-thread-percentage, pinned-memory-limit, client-priority or max-clients
-    #[arg(value_name = "KEY=VALUE", required = true)]
+    #[arg(value_name = "KEY=VALUE", required = true, help = keys())]
     settings: Vec<Assignment>,
     #[command(flatten)]
     consent: ConsentArgs,
+}
+
+fn keys() -> String {
+    let keys = Assignment::keys();
+    let (last, others) = keys.split_last().unwrap_or((&"", &[]));
+    format!("Settings: {} or {last}", others.join(", "))
 }
 
 /// Changes settings of a running daemon.

@@ -1,7 +1,9 @@
 //! The form of a profile file, as TOML.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -43,16 +45,5 @@ pub(super) struct Device {
     pub(super) mps: Option<Mps>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Mps {
-    pub(super) serve: Option<Spanned<String>>,
-    pub(super) server: Option<Spanned<String>>,
-    pub(super) active_thread_percentage: Option<Spanned<f64>>,
-    pub(super) pinned_memory_limit: Option<Spanned<String>>,
-    pub(super) client_priority: Option<Spanned<String>>,
-    pub(super) cpus: Option<Spanned<String>>,
-    pub(super) compute_mode: Option<Spanned<String>>,
-    pub(super) max_clients: Option<Spanned<i64>>,
-    pub(super) nofile: Option<Spanned<i64>>,
-}
+/// Settings by key, checked against [`KEYS`](crate::settings::KEYS).
+pub(super) type Mps = BTreeMap<Spanned<String>, Spanned<Value>>;

@@ -9,6 +9,7 @@ use crate::host::{Uid, user_name};
 use crate::node::{Node, Served};
 use crate::render::format::{age, gib};
 use crate::render::table::Table;
+use crate::settings::Reported;
 
 /// Returns the table of devices with these columns; with as many as fit if none is named.
 pub(super) fn table(node: &Node, rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
@@ -102,7 +103,7 @@ fn clients(served: &Served, is_known: bool) -> String {
 
 fn threads(served: &Served) -> String {
     let set = served.record.settings.active_thread_percentage;
-    let answered = served.answered.as_ref().map(|answered| answered.percentage);
+    let answered = served.answered.as_ref().and_then(Reported::percentage);
     match answered {
         Some(answered) if set.differs_from(answered) => format!("{answered}%!={set}%"),
         _ => format!("{set}%"),
