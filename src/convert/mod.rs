@@ -4,17 +4,16 @@
 
 mod draft;
 mod export;
-mod group;
+mod gpu_block;
 mod import;
 pub mod mig_parted;
+mod name;
 mod packing;
-mod present;
 mod settings;
-mod templates;
 mod to_mig_parted;
 
-pub use draft::{Draft, DraftBlock, DraftPart, DraftSelect, DraftWant};
+pub use draft::{Draft, DraftBlock, DraftDevices, DraftEntry, DraftSelect};
 pub use export::{Exported, export};
 pub use import::{Imported, import};
-pub use packing::{MigDevice, MigDeviceError, Shared, pack};
+pub use packing::{MigDevice, MigDeviceError, PackedInstance, pack};
 pub use to_mig_parted::to_mig_parted;
