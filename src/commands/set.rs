@@ -9,7 +9,7 @@ use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::Detail;
 use crate::plan;
-use crate::profile::Assignment;
+use crate::profile::SettingAssignment;
 use crate::render::Ui;
 
 #[derive(Args, Debug)]
@@ -17,13 +17,13 @@ pub struct SetArgs {
     /// Device: its name, its UUID, or a unique prefix of one
     device: String,
     #[arg(value_name = "KEY=VALUE", required = true, help = keys())]
-    settings: Vec<Assignment>,
+    settings: Vec<SettingAssignment>,
     #[command(flatten)]
     consent: ConsentArgs,
 }
 
 fn keys() -> String {
-    let keys = Assignment::keys();
+    let keys = SettingAssignment::keys();
     let (last, others) = keys.split_last().unwrap_or((&"", &[]));
     format!("Settings: {} or {last}", others.join(", "))
 }

@@ -6,7 +6,7 @@ use crate::geometry::ProfileName;
 
 /// A profile on its way to being a file. It prints as TOML.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Draft {
+pub struct DraftProfile {
     /// Notes for the reader, a line each.
     pub remarks: Vec<String>,
     /// The profile's name.
@@ -72,7 +72,7 @@ pub struct DraftEntry {
     pub mps: Table,
 }
 
-impl fmt::Display for Draft {
+impl fmt::Display for DraftProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         remarks(f, &self.remarks)?;
         if let Some(name) = &self.name {
@@ -111,9 +111,10 @@ impl DraftBlock {
     pub(super) fn fill_gpu(&mut self, index: u32) {
         let names: Vec<&mut String> = match &mut self.devices {
             DraftDevices::Whole { name, .. } => name.iter_mut().collect(),
-            DraftDevices::Instances(entries) => {
-                entries.iter_mut().flat_map(|entry| &mut entry.name).collect()
-            }
+            DraftDevices::Instances(entries) => entries
+                .iter_mut()
+                .flat_map(|entry| &mut entry.name)
+                .collect(),
         };
         for name in names {
             *name = name.replace("{gpu}", &index.to_string());
@@ -161,7 +162,10 @@ impl DraftEntry {
     /// True if both are the same but for their number.
     fn is_like(&self, other: &Self) -> bool {
         let count = other.count;
-        Self { count, ..self.clone() } == *other
+        Self {
+            count,
+            ..self.clone()
+        } == *other
     }
 }
 

@@ -4,7 +4,7 @@ use toml::Table;
 
 use super::gpu_block::{gpu_block, left_out, name, served};
 use super::settings::{shared, table};
-use super::{Draft, DraftBlock, DraftSelect};
+use super::{DraftBlock, DraftProfile, DraftSelect};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
 use crate::plan::check::Shape;
@@ -16,7 +16,7 @@ use crate::state::RunDir;
 #[derive(Clone, Debug)]
 pub struct Exported {
     /// The profile.
-    pub draft: Draft,
+    pub draft: DraftProfile,
     /// The steps that `up` would still take, or its refusal.
     pub notes: Vec<String>,
 }
@@ -35,13 +35,13 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
     let mps = shared(&tables);
     let blocks = gpus.iter().map(|gpu| gpu_block(node, gpu, &mps));
     let pinned = merged(blocks.collect());
-    let draft = |blocks: Vec<DraftBlock>| Draft {
+    let draft = |blocks: Vec<DraftBlock>| DraftProfile {
         remarks: remarks(node, run_dir, &gpus),
         name: None,
         mps: mps.clone(),
         blocks,
     };
-    let judge = |node: &Node, draft: &Draft| -> Result<Plan, String> {
+    let judge = |node: &Node, draft: &DraftProfile| -> Result<Plan, String> {
         let text = draft.to_string();
         let profile = Profile::parse("the exported profile".as_ref(), text);
         let profile = profile.map_err(|error| error.to_string())?;
@@ -54,7 +54,13 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
         selected.all(|gpu| is_same(node, gpu, &again))
     };
     let blocks = pinned.iter().zip(unpinned);
-    let blocks = blocks.map(|(pinned, block)| if is_again(&block) { block } else { pinned.clone() });
+    let blocks = blocks.map(|(pinned, block)| {
+        if is_again(&block) {
+            block
+        } else {
+            pinned.clone()
+        }
+    });
     let mut exported = draft(blocks.collect());
     let starts_only = |plan: Plan| plan.steps().all(|step| step.action.is_start());
     if !judge(node, &exported).is_ok_and(starts_only) {

@@ -24,7 +24,9 @@ pub(super) fn left_out(node: &Node, gpu: &Gpu) -> Option<String> {
     }
     let mut profiles = gpu.instances.iter().map(|instance| instance.profile);
     let unknown = profiles.find(|profile| gpu.profile(*profile).is_none())?;
-    Some(format!("it has an instance of the profile {unknown} that it does not offer"))
+    Some(format!(
+        "it has an instance of the profile {unknown} that it does not offer"
+    ))
 }
 
 /// Returns the record of a device's daemon.
@@ -117,9 +119,15 @@ impl Builder<'_> {
 
     /// The name of an entry for these devices; none where they have their names by default.
     fn name(&mut self, devices: &[&Device]) -> Option<(String, Option<u32>)> {
-        let names: Vec<&str> = devices.iter().map(|device| name(self.node, device)).collect();
+        let names: Vec<&str> = devices
+            .iter()
+            .map(|device| name(self.node, device))
+            .collect();
         let mut default_names = devices.iter().map(|device| &device.default_name);
-        if names.iter().all(|name| default_names.next().is_some_and(|default| default == name)) {
+        if names
+            .iter()
+            .all(|name| default_names.next().is_some_and(|default| default == name))
+        {
             return None;
         }
         let shared = shared_name(&names);
@@ -143,7 +151,10 @@ impl Builder<'_> {
         let mut settings: Vec<Table> = devices.iter().map(own).collect();
         settings.dedup();
         if settings.len() > 1 {
-            let names: Vec<&str> = devices.iter().map(|device| name(self.node, device)).collect();
+            let names: Vec<&str> = devices
+                .iter()
+                .map(|device| name(self.node, device))
+                .collect();
             self.remarks.push(format!(
                 "The settings of {} differ, which a profile cannot say.",
                 names.join(", ")

@@ -1,8 +1,8 @@
 use regex::escape;
 
-use super::mig_parted::{DeviceFilter, GpuChoice, ConfigEntry, Spec};
+use super::mig_parted::{ConfigEntry, DeviceFilter, GpuChoice, Spec};
 use super::packing::{PackedInstance, pack};
-use super::{Draft, DraftBlock, DraftEntry, DraftSelect, DraftDevices};
+use super::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 use crate::catalog::products_of;
 use crate::profile::ProfileError;
 
@@ -10,7 +10,7 @@ use crate::profile::ProfileError;
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The profile.
-    pub draft: Draft,
+    pub draft: DraftProfile,
     /// The differences from mig-parted.
     pub notes: Vec<String>,
 }
@@ -72,11 +72,11 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
         ));
     }
     Ok(Imported {
-        draft: Draft {
+        draft: DraftProfile {
             remarks,
             name: Some(name.to_owned()),
             blocks,
-            ..Draft::default()
+            ..DraftProfile::default()
         },
         notes,
     })

@@ -111,7 +111,7 @@ impl Spec {
         let options = serde_saphyr::options! { with_snippet: false };
         let file: SpecFile = serde_saphyr::from_str_with_options(source.text(), options)
             .map_err(|error| in_words(&source, &error))?;
-        let read = Reader { source: &source };
+        let read = SpecReader { source: &source };
         if file.version.value != "v1" {
             let message = format!("version {} is not known: expected v1", file.version.value);
             return Err(read.error(file.version.referenced, message));
@@ -144,11 +144,11 @@ impl Spec {
     }
 }
 
-struct Reader<'a> {
+struct SpecReader<'a> {
     source: &'a Arc<Source>,
 }
 
-impl Reader<'_> {
+impl SpecReader<'_> {
     fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
         self.source.error(span(self.source, at), message)
     }

@@ -1,6 +1,6 @@
 //! Profiles out of what other tools wrote, and out of what a node has now.
 //!
-//! A [`Draft`] is a profile on its way to being a file; [`mig_parted`] is the other tool's format.
+//! A [`DraftProfile`] is a profile on its way to being a file; [`mig_parted`] is the other tool's format.
 
 mod draft;
 mod export;
@@ -12,7 +12,7 @@ mod packing;
 mod settings;
 mod to_mig_parted;
 
-pub use draft::{Draft, DraftBlock, DraftDevices, DraftEntry, DraftSelect};
+pub use draft::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 pub use export::{Exported, export};
 pub use import::{Imported, import};
 pub use packing::{MigDevice, MigDeviceError, PackedInstance, pack};

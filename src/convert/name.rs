@@ -39,7 +39,9 @@ pub(super) fn shared_name(names: &[&str]) -> Option<(String, Option<u32>)> {
 pub(super) fn with_gpu(name: &str, gpu: u32) -> String {
     let index = gpu.to_string();
     let numbers = numbers(name);
-    let last = numbers.iter().rfind(|number| name[(*number).clone()] == index);
+    let last = numbers
+        .iter()
+        .rfind(|number| name[(*number).clone()] == index);
     last.map_or_else(|| name.to_owned(), |number| replaced(name, number, "{gpu}"))
 }
 

@@ -101,7 +101,11 @@ impl GpuConfig {
 }
 
 /// The compute instances of a GPU instance, if mig-parted sees it; adds to `lost` what it cannot express.
-fn shared(gpu: &Gpu, instance: &GpuInstanceReading, lost: &mut Vec<String>) -> Option<PackedInstance> {
+fn shared(
+    gpu: &Gpu,
+    instance: &GpuInstanceReading,
+    lost: &mut Vec<String>,
+) -> Option<PackedInstance> {
     let Some(profile) = gpu.profile(instance.profile) else {
         lost.push(format!(
             "GPU {} has an instance of the profile {} that it does not offer",

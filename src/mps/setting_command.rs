@@ -1,13 +1,13 @@
 use std::collections::VecDeque;
 
 use crate::host::Pid;
-use crate::settings::{Control, KEYS, Key, Reported, Settings};
+use crate::settings::{Control, KEYS, Reported, SettingKey, Settings};
 
 /// A control command and its expected answer. Nothing separates the answers of one session.
 pub(super) struct SettingCommand<'a> {
     command: String,
     /// The setting that is answered; `None` if there is no line, or a refusal in words.
-    answer: Option<(&'static Key, &'static Control)>,
+    answer: Option<(&'static SettingKey, &'static Control)>,
     settings: &'a Settings,
     of_server: bool,
 }
@@ -45,7 +45,7 @@ impl<'a> SettingCommand<'a> {
             let is_set = |settings| (control.value)(settings) != default;
             control.is_universal || is_set(new) || old.is_some_and(is_set)
         };
-        let controls: Vec<(&Key, &Control)> = KEYS
+        let controls: Vec<(&SettingKey, &Control)> = KEYS
             .iter()
             .filter_map(|key| Some((key, key.control()?)))
             .filter(|(_, control)| server.is_none() || control.is_of_servers)

@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::ClientOf;
 use crate::node::Served;
-use crate::settings::{KEYS, Key, Settings, Update};
+use crate::settings::{KEYS, SettingKey, Settings, Update};
 
 /// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub struct Set {
     /// All settings of the daemon afterwards.
     pub settings: Settings,
     /// The settings that change.
-    pub changes: Vec<Change>,
+    pub changes: Vec<SettingChange>,
     /// The keys whose values come from `mig-mps set` and not from a profile.
     pub by_hand: Vec<String>,
     /// Its clients, which keep their old settings.
@@ -23,7 +23,7 @@ pub struct Set {
 
 /// A setting with its present and its wanted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingChange {
     /// Its key in a profile.
     pub key: &'static str,
     /// The present value.
@@ -32,8 +32,8 @@ pub struct Change {
     pub wanted: String,
 }
 
-impl Change {
-    fn of(key: &Key, is: &Settings, wanted: &Settings) -> Self {
+impl SettingChange {
+    fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
         Self {
             key: key.name,
             is: (key.show)(is),
@@ -42,21 +42,21 @@ impl Change {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for SettingChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is {}, not {}", self.key, self.is, self.wanted)
     }
 }
 
 /// Joins changes into one reason.
-pub(super) fn in_words(changes: &[Change]) -> String {
-    let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
+pub(super) fn in_words(changes: &[SettingChange]) -> String {
+    let changes: Vec<String> = changes.iter().map(SettingChange::to_string).collect();
     changes.join("; ")
 }
 
 /// The clients that keep their old settings; none for settings that MPS does not know.
-pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
-    let reaches_clients = |key: &Key| {
+pub(super) fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
+    let reaches_clients = |key: &SettingKey| {
         let is_changed = changes.iter().any(|change| change.key == key.name);
         is_changed && key.control().is_some()
     };
@@ -69,14 +69,14 @@ pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
 
 /// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
 /// those that the daemon itself reports.
-pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<Change> {
+pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
     let live = KEYS.iter().filter(|key| key.is_live());
     live.filter_map(|key| live_change(key, served, wanted))
         .collect()
 }
 
-fn live_change(key: &Key, served: &Served, wanted: &Settings) -> Option<Change> {
-    let mut change = Change::of(key, &served.record.settings, wanted);
+fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
+    let mut change = SettingChange::of(key, &served.record.settings, wanted);
     if change.is == change.wanted {
         // Somebody else may have set another value in the daemon.
         let reported = served.answered.as_ref()?;
@@ -97,7 +97,7 @@ fn live_change(key: &Key, served: &Served, wanted: &Settings) -> Option<Change> 
 pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
     KEYS.iter()
         .filter(|key| matches!(key.update, Update::Restart))
-        .map(|key| Change::of(key, &served.record.settings, wanted))
+        .map(|key| SettingChange::of(key, &served.record.settings, wanted))
         .find(|change| change.is != change.wanted)
         .map(|change| change.to_string())
 }

@@ -1,16 +1,16 @@
 use std::str::FromStr;
 
 use super::nearest;
-use crate::settings::{KEYS, Key, Settings};
+use crate::settings::{KEYS, SettingKey, Settings};
 
 /// `KEY=VALUE`: a setting of a running daemon, on the command line.
 #[derive(Clone, Debug)]
-pub struct Assignment {
-    key: &'static Key,
+pub struct SettingAssignment {
+    key: &'static SettingKey,
     value: String,
 }
 
-impl Assignment {
+impl SettingAssignment {
     /// Returns the keys that can be changed while a daemon runs.
     pub fn keys() -> Vec<&'static str> {
         let live = KEYS.iter().filter(|key| key.is_live());
@@ -24,7 +24,7 @@ impl Assignment {
     }
 }
 
-impl FromStr for Assignment {
+impl FromStr for SettingAssignment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -85,11 +85,15 @@ mod tests {
                 "there is no setting active-threads-percentage: did you mean active-thread-percentage?",
             ),
         ] {
-            assert_eq!(text.parse::<Assignment>().unwrap_err(), why, "{text}");
+            assert_eq!(
+                text.parse::<SettingAssignment>().unwrap_err(),
+                why,
+                "{text}"
+            );
         }
         assert!(
             "serve=all"
-                .parse::<Assignment>()
+                .parse::<SettingAssignment>()
                 .unwrap_err()
                 .contains("run up")
         );
@@ -104,7 +108,7 @@ mod tests {
             "client-priority=below-normal",
             "max-clients=8",
         ] {
-            let assignment: Assignment = text.parse().unwrap();
+            let assignment: SettingAssignment = text.parse().unwrap();
             assignment.change(&mut settings);
         }
         let wanted = Settings {
@@ -115,7 +119,7 @@ mod tests {
             ..Settings::default()
         };
         assert_eq!(settings, wanted);
-        let none: Assignment = "pinned-memory-limit=none".parse().unwrap();
+        let none: SettingAssignment = "pinned-memory-limit=none".parse().unwrap();
         none.change(&mut settings);
         assert_eq!(settings.pinned_memory_limit, None);
     }

@@ -4,8 +4,8 @@ use toml::{Spanned, Value};
 
 use super::check::Check;
 use super::diagnostic::{ProfileError, Span, nearest, quoted};
-use super::schema::Mps;
-use crate::settings::{COMPUTE_MODE, Form, KEYS, Key, SERVE, Settings, WrongValue};
+use super::schema::MpsTable;
+use crate::settings::{COMPUTE_MODE, Form, KEYS, SERVE, SettingKey, Settings, WrongValue};
 
 /// Settings that a table inherits from those around it.
 #[derive(Clone, Default)]
@@ -35,7 +35,7 @@ impl Check<'_> {
     pub(super) fn settings(
         &self,
         around: &Inherited,
-        mps: Option<&Mps>,
+        mps: Option<&MpsTable>,
     ) -> Result<Inherited, ProfileError> {
         let mut inherited = around.clone();
         let mut written: Vec<_> = mps.into_iter().flatten().collect();
@@ -56,7 +56,7 @@ impl Check<'_> {
         Ok(inherited)
     }
 
-    fn key(&self, name: &Spanned<String>) -> Result<&'static Key, ProfileError> {
+    fn key(&self, name: &Spanned<String>) -> Result<&'static SettingKey, ProfileError> {
         let known = || KEYS.iter().map(|key| key.name);
         let found = KEYS.iter().find(|key| key.name == name.get_ref());
         found.ok_or_else(|| {
@@ -70,7 +70,7 @@ impl Check<'_> {
 
     fn set(
         &self,
-        key: &Key,
+        key: &SettingKey,
         value: &Spanned<Value>,
         settings: &mut Settings,
     ) -> Result<(), ProfileError> {
@@ -86,7 +86,7 @@ impl Check<'_> {
 }
 
 /// Returns the text of a value that has the form of its key.
-fn text(key: &Key, value: &Value) -> Result<String, String> {
+fn text(key: &SettingKey, value: &Value) -> Result<String, String> {
     let form = match (key.form, value) {
         (Form::Text, Value::String(text)) => return Ok(text.clone()),
         (Form::Number | Form::WholeNumber, Value::Integer(number)) => return Ok(number.to_string()),

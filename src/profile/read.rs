@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
-use super::block::{Block, Part, Profile, Want, WholeGpu};
+use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::check::Check;
 use super::diagnostic::{ProfileError, Source, Span};
 use super::mps::Inherited;
 use super::name::is_device_name;
-use super::schema::{Device, File, Gpu};
+use super::schema::{DeviceTable, GpuTable, ProfileFile};
 use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::read_text;
@@ -39,7 +39,8 @@ impl Profile {
 
 /// Reads and checks a profile's text.
 fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
-    let file: File = toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
+    let file: ProfileFile =
+        toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
     let devices = file
         .gpu
         .iter()
@@ -85,7 +86,7 @@ fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
 }
 
 impl Check<'_> {
-    fn block(&self, defaults: &Inherited, gpu: Gpu) -> Result<Block, ProfileError> {
+    fn block(&self, defaults: &Inherited, gpu: GpuTable) -> Result<Block, ProfileError> {
         let span: Span = gpu.select.span().into();
         let select = self.selector(gpu.select)?;
         let settings = self.settings(defaults, gpu.mps.as_ref())?;
@@ -113,20 +114,24 @@ impl Check<'_> {
                 }
                 let parts = devices
                     .into_iter()
-                    .map(|device| self.part(&settings, device));
+                    .map(|device| self.entry(&settings, device));
                 Want::Parts(parts.collect::<Result<_, _>>()?)
             }
             (false, None) => {
                 return Err(self
                     .source
-                    .error(span, "this block does not say what its GPUs shall be")
+                    .error(span, "this block does not say what its GPUs become")
                     .with_hint("add devices = [ … ], or mig = false for the whole GPU"));
             }
         };
         Ok(Block { select, span, want })
     }
 
-    fn part(&self, defaults: &Inherited, device: Device) -> Result<Part, ProfileError> {
+    fn entry(
+        &self,
+        defaults: &Inherited,
+        device: DeviceTable,
+    ) -> Result<DeviceEntry, ProfileError> {
         let span = device.profile.span();
         let profile: ProfileName = device
             .profile
@@ -175,7 +180,7 @@ impl Check<'_> {
                 )
                 .with_hint("put {n} into the name"));
         }
-        Ok(Part {
+        Ok(DeviceEntry {
             name,
             profile,
             span: span.into(),

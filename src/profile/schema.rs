@@ -7,26 +7,26 @@ use toml::{Spanned, Value};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct File {
+pub(super) struct ProfileFile {
     pub(super) name: Option<String>,
-    pub(super) mps: Option<Mps>,
+    pub(super) mps: Option<MpsTable>,
     #[serde(default)]
-    pub(super) gpu: Vec<Spanned<Gpu>>,
+    pub(super) gpu: Vec<Spanned<GpuTable>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Gpu {
-    pub(super) select: Spanned<Select>,
+pub(super) struct GpuTable {
+    pub(super) select: Spanned<SelectTable>,
     pub(super) mig: Option<Spanned<bool>>,
     pub(super) name: Option<Spanned<String>>,
-    pub(super) mps: Option<Mps>,
-    pub(super) devices: Option<Vec<Device>>,
+    pub(super) mps: Option<MpsTable>,
+    pub(super) devices: Option<Vec<DeviceTable>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Select {
+pub(super) struct SelectTable {
     pub(super) index: Option<Vec<u32>>,
     pub(super) product: Option<Spanned<String>>,
     pub(super) uuid: Option<Spanned<String>>,
@@ -36,14 +36,14 @@ pub(super) struct Select {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Device {
+pub(super) struct DeviceTable {
     pub(super) name: Option<Spanned<String>>,
     pub(super) profile: Spanned<String>,
     pub(super) at: Option<u32>,
     pub(super) count: Option<Spanned<u32>>,
     pub(super) compute: Option<Vec<Spanned<String>>>,
-    pub(super) mps: Option<Mps>,
+    pub(super) mps: Option<MpsTable>,
 }
 
 /// Settings by key, checked against [`KEYS`](crate::settings::KEYS).
-pub(super) type Mps = BTreeMap<Spanned<String>, Spanned<Value>>;
+pub(super) type MpsTable = BTreeMap<Spanned<String>, Spanned<Value>>;

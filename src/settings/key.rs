@@ -4,7 +4,7 @@ use super::{Settings, WrongValue};
 
 /// A setting of a device's daemon: a row of [`KEYS`](super::KEYS).
 #[derive(Debug)]
-pub struct Key {
+pub struct SettingKey {
     /// Its name in a profile, for `mig-mps set` and in messages.
     pub name: &'static str,
     /// The form of its value in a profile.
@@ -70,7 +70,7 @@ impl Control {
     }
 }
 
-impl Key {
+impl SettingKey {
     /// Returns the commands that set it, if the control daemon takes it.
     pub fn control(&self) -> Option<&Control> {
         match &self.update {

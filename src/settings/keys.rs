@@ -2,26 +2,26 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::key::{Control, Form, Key, Update};
+use super::key::{Control, Form, SettingKey, Update};
 use super::{ClientPriority, LimitAnswer, MemoryLimit, WrongValue};
 
 /// Every setting, in the order of the manual.
-pub const KEYS: &[Key] = &[
-    Key {
+pub const KEYS: &[SettingKey] = &[
+    SettingKey {
         name: SERVE,
         form: Form::Text,
         parse: |settings, text| set(&mut settings.serve, text.parse().map(Some)),
         show: |settings| or(settings.serve.as_ref(), "the default"),
         update: Update::Plan,
     },
-    Key {
+    SettingKey {
         name: "server",
         form: Form::Text,
         parse: |settings, text| set(&mut settings.server, text.parse()),
         show: |settings| settings.server.to_string(),
         update: Update::Plan,
     },
-    Key {
+    SettingKey {
         name: ACTIVE_THREAD_PERCENTAGE,
         form: Form::Number,
         parse: |settings, text| set(&mut settings.active_thread_percentage, text.parse()),
@@ -39,7 +39,7 @@ pub const KEYS: &[Key] = &[
             },
         }),
     },
-    Key {
+    SettingKey {
         name: PINNED_MEMORY_LIMIT,
         form: Form::Text,
         parse: |settings, text| set(&mut settings.pinned_memory_limit, unless("none", text)),
@@ -64,7 +64,7 @@ pub const KEYS: &[Key] = &[
             },
         }),
     },
-    Key {
+    SettingKey {
         name: "client-priority",
         form: Form::Text,
         parse: |settings, text| set(&mut settings.client_priority, text.parse()),
@@ -82,28 +82,28 @@ pub const KEYS: &[Key] = &[
             differs: |settings, answer| settings.client_priority.number().to_string() != answer,
         }),
     },
-    Key {
+    SettingKey {
         name: "cpus",
         form: Form::Text,
         parse: |settings, text| set(&mut settings.cpus, unless("all", text)),
         show: |settings| or(settings.cpus.as_ref(), "all"),
         update: Update::Restart,
     },
-    Key {
+    SettingKey {
         name: "nofile",
         form: Form::WholeNumber,
         parse: |settings, text| set(&mut settings.nofile, number(FILES, text).map(Some)),
         show: |settings| or(settings.nofile, "the default"),
         update: Update::Restart,
     },
-    Key {
+    SettingKey {
         name: COMPUTE_MODE,
         form: Form::Text,
         parse: |settings, text| set(&mut settings.compute_mode, text.parse().map(Some)),
         show: |settings| or(settings.compute_mode, "as it was"),
         update: Update::Restart,
     },
-    Key {
+    SettingKey {
         name: "max-clients",
         form: Form::WholeNumber,
         parse: |settings, text| {

@@ -12,7 +12,7 @@ mod wrong_value;
 
 pub use cpus::Cpus;
 pub use device::{ClientPriority, ComputeMode, NOFILE, Percentage, Server, Settings};
-pub use key::{Control, Form, Key, Update};
+pub use key::{Control, Form, SettingKey, Update};
 pub use keys::{COMPUTE_MODE, KEYS, SERVE};
 pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use reported::Reported;

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use super::key::{Control, Key};
+use super::key::{Control, SettingKey};
 use super::keys::{ACTIVE_THREAD_PERCENTAGE, KEYS, PINNED_MEMORY_LIMIT};
 use super::{LimitAnswer, Settings};
 
@@ -17,7 +17,7 @@ const UNKNOWN: &str = "Unknown command";
 impl Reported {
     /// Returns the settings that are queried, in that order: all but the percentage, which ends every session. They
     /// come before the list of servers: a priority looks like the pid of one.
-    pub fn queried() -> impl Iterator<Item = (&'static Key, &'static Control)> {
+    pub fn queried() -> impl Iterator<Item = (&'static SettingKey, &'static Control)> {
         let controls = KEYS.iter().filter_map(|key| Some((key, key.control()?)));
         controls.filter(|(_, control)| !control.is_universal).rev()
     }
@@ -48,7 +48,7 @@ impl Reported {
     }
 
     /// Returns the value of a setting if it is not that of these settings.
-    pub fn difference(&self, key: &Key, settings: &Settings) -> Option<String> {
+    pub fn difference(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
         let (_, control, answer) = self.rows().find(|(row, ..)| row.name == key.name)?;
         (control.differs)(settings, answer).then(|| (control.read)(answer))?
     }
@@ -71,7 +71,7 @@ impl Reported {
         }
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&'static Key, &'static Control, &str)> {
+    fn rows(&self) -> impl Iterator<Item = (&'static SettingKey, &'static Control, &str)> {
         KEYS.iter()
             .filter_map(|key| Some((key, key.control()?, self.answers.get(key.name)?.as_str())))
     }
