@@ -24,8 +24,16 @@ impl Reported {
 
     /// Takes the answers to these queries from the front of the lines. Returns `None` if they are something else.
     pub fn read(lines: &mut VecDeque<&str>, percentage: f64) -> Option<Self> {
+        Self::read_of(Self::queried(), lines, percentage)
+    }
+
+    fn read_of(
+        queried: impl Iterator<Item = (&'static SettingKey, &'static Control)>,
+        lines: &mut VecDeque<&str>,
+        percentage: f64,
+    ) -> Option<Self> {
         let mut answers = BTreeMap::from([(ACTIVE_THREAD_PERCENTAGE, percentage.to_string())]);
-        for (key, control) in Self::queried() {
+        for (key, control) in queried {
             if lines.front().is_some_and(|line| line.starts_with(UNKNOWN)) {
                 lines.pop_front();
             } else {
@@ -80,10 +88,13 @@ impl Reported {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::ClientPriority;
 
     fn read(text: &str) -> (Option<Reported>, usize) {
+        let known = ["client-priority", PINNED_MEMORY_LIMIT];
+        let queried = Reported::queried().filter(|(key, _)| known.contains(&key.name));
         let mut lines: VecDeque<&str> = text.lines().collect();
-        (Reported::read(&mut lines, 100.0), lines.len())
+        (Reported::read_of(queried, &mut lines, 100.0), lines.len())
     }
 
     fn reported(limit: Option<&str>, priority: Option<&str>) -> Reported {
@@ -123,7 +134,11 @@ mod tests {
     fn the_values_of_a_daemon_replace_those_recorded() {
         let (reported, _) = read("1\n2G\n");
         let over = reported.unwrap().over(&Settings::default());
-        let shown: Vec<String> = KEYS.iter().map(|key| (key.show)(&over)).collect();
-        assert_eq!(shown[2..5], ["100", "2G", "below-normal"]);
+        let wanted = Settings {
+            pinned_memory_limit: "2G".parse().ok(),
+            client_priority: ClientPriority::BelowNormal,
+            ..Settings::default()
+        };
+        assert_eq!(over, wanted);
     }
 }
