@@ -139,7 +139,7 @@ impl SessionGrouper {
         // Answers and the acceptance of a connection are not shown.
     }
 
-    /// Adds the open session, to sessions before it if all of them only asked.
+    /// Adds the open session: to the sessions before it if they and it only asked.
     pub fn rest(&mut self, entries: &mut Vec<LogEntry>) {
         let Some(open) = self.open.take() else {
             return;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn shown(grouper: &mut SessionGrouper, texts: &[&str]) -> Vec<String> {
-        let mut entries = grouper.take(lines(texts));
+        let entries = grouper.take(lines(texts));
         let show = |entry| match entry {
             LogEntry::Line(line) => line.text.to_string(),
             LogEntry::Sessions(sessions) => {

@@ -20,7 +20,8 @@ impl Inherited {
     pub(super) fn in_mig(self, check: &Check<'_>) -> Result<Settings, ProfileError> {
         match self.compute_mode {
             Some(span) => Err(check
-                .at(
+                .source
+                .error(
                     span,
                     "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process",
                 )
@@ -32,17 +33,13 @@ impl Inherited {
 
 impl Check<'_> {
     /// Returns the settings of a table within others.
-    pub(super) fn settings(
-        &self,
-        around: &Inherited,
-        mps: Option<&MpsTable>,
-    ) -> Result<Inherited, ProfileError> {
+    pub(super) fn settings(&self, around: &Inherited, mps: Option<&MpsTable>) -> Inherited {
         let mut inherited = around.clone();
-        let mut written: Vec<_> = mps.into_iter().flatten().collect();
-        written.sort_by_key(|(name, _)| name.span().start);
-        for (name, value) in written {
-            let key = self.key(name)?;
-            self.set(key, value, &mut inherited.settings)?;
+        for (name, value) in mps.into_iter().flatten() {
+            let set = |key| self.set(key, value, &mut inherited.settings).map(|()| key);
+            let Some(key) = self.keep(self.key(name).and_then(set)) else {
+                continue;
+            };
             let span = value.span().into();
             if key.name == COMPUTE_MODE {
                 inherited.compute_mode = Some(span);
@@ -53,7 +50,7 @@ impl Check<'_> {
                 serves.extend(serve.map(|serve| (serve, span)));
             }
         }
-        Ok(inherited)
+        inherited
     }
 
     fn key(&self, name: &Spanned<String>) -> Result<&'static SettingKey, ProfileError> {
