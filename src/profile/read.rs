@@ -212,8 +212,8 @@ impl Check<'_> {
         let name = name.into_inner();
         // "0" stands for whatever number comes in.
         if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
-            let message = "not a device name: letters, digits, \".\", \"_\" and \"-\", at most 64 of them, \
-                 and {gpu} or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
+            let message = "not a device name: up to 64 letters, digits, \".\", \"_\" and \"-\", and {gpu} \
+                 or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
             return Err(self.error(span, message));
         }
         Ok(Some((name, span.into())))
