@@ -51,7 +51,7 @@ enum TaskArgs {
         #[arg(long)]
         multiuser: bool,
         #[arg(long)]
-        home: Option<PathBuf>,
+        user_dir: Option<PathBuf>,
     },
     /// Pass on the commands on standard input
     Session,
@@ -75,12 +75,12 @@ pub fn run(args: LaunchArgs) -> Result<Infallible> {
                 device,
                 log,
                 multiuser,
-                home,
+                user_dir,
             } => Task::Daemon {
                 device,
                 log,
                 multiuser,
-                home,
+                user_dir,
             },
         },
     };

@@ -7,7 +7,7 @@ use clap::Args;
 use super::lines::Lines;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
-use crate::logs::{Entry, FollowEvent, Follower, SessionGrouper, merge};
+use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
@@ -233,7 +233,7 @@ impl Output<'_> {
         }
         let mut entries = self.entries(new);
         if !self.args.follow {
-            entries.extend(self.grouper.rest());
+            self.grouper.rest(&mut entries);
         }
         self.print(&entries[skipped(entries.len(), lines)..])
     }
@@ -248,16 +248,14 @@ impl Output<'_> {
         self.print(&entries)
     }
 
-    fn entries(&mut self, lines: Vec<LogLine>) -> Vec<Entry> {
+    fn entries(&mut self, lines: Vec<LogLine>) -> Vec<LogEntry> {
         if !self.folds() {
-            return lines.into_iter().map(Entry::Line).collect();
+            return lines.into_iter().map(LogEntry::Line).collect();
         }
-        let mut entries = self.grouper.take(lines);
-        entries.extend(self.grouper.rest_if_closed());
-        entries
+        self.grouper.take(lines)
     }
 
-    fn print(&mut self, entries: &[Entry]) -> Result<()> {
+    fn print(&mut self, entries: &[LogEntry]) -> Result<()> {
         for entries in entries.chunks(CHUNK) {
             self.ui.logs(&mut self.view, entries)?;
         }

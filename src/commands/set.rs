@@ -9,18 +9,23 @@ use crate::error::{ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::Detail;
 use crate::plan;
-use crate::profile::Assignment;
+use crate::profile::SettingAssignment;
 use crate::render::Ui;
 
 #[derive(Args, Debug)]
 pub struct SetArgs {
     /// Device: its name, its UUID, or a unique prefix of one
     device: String,
-    /// Settings: active-thread-percentage, pinned-memory-limit, client-priority or max-clients
-    #[arg(value_name = "KEY=VALUE", required = true)]
-    settings: Vec<Assignment>,
+    #[arg(value_name = "KEY=VALUE", required = true, help = keys())]
+    settings: Vec<SettingAssignment>,
     #[command(flatten)]
     consent: ConsentArgs,
+}
+
+fn keys() -> String {
+    let keys = SettingAssignment::keys();
+    let (last, others) = keys.split_last().unwrap_or((&"", &[]));
+    format!("Settings: {} or {last}", others.join(", "))
 }
 
 /// Changes settings of a running daemon.

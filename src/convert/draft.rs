@@ -6,7 +6,7 @@ use crate::geometry::ProfileName;
 
 /// A profile on its way to being a file. It prints as TOML.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Draft {
+pub struct DraftProfile {
     /// Notes for the reader, a line each.
     pub remarks: Vec<String>,
     /// The profile's name.
@@ -25,7 +25,7 @@ pub struct DraftBlock {
     /// Which GPUs.
     pub select: DraftSelect,
     /// The devices of these GPUs.
-    pub want: DraftWant,
+    pub devices: DraftDevices,
     /// True if it is only a comment.
     pub is_remark: bool,
 }
@@ -43,7 +43,7 @@ pub enum DraftSelect {
 
 /// The devices that a block asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum DraftWant {
+pub enum DraftDevices {
     /// Whole, one device.
     Whole {
         /// The device's name.
@@ -52,12 +52,12 @@ pub enum DraftWant {
         mps: Table,
     },
     /// Partitioned.
-    Parts(Vec<DraftPart>),
+    Instances(Vec<DraftEntry>),
 }
 
 /// One entry of `devices`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DraftPart {
+pub struct DraftEntry {
     /// The devices' name.
     pub name: Option<String>,
     /// The GPU instance profile.
@@ -72,7 +72,7 @@ pub struct DraftPart {
     pub mps: Table,
 }
 
-impl fmt::Display for Draft {
+impl fmt::Display for DraftProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         remarks(f, &self.remarks)?;
         if let Some(name) = &self.name {
@@ -107,23 +107,72 @@ fn quoted(text: &str) -> Value {
 }
 
 impl DraftBlock {
+    /// Fills in the index of the only GPU that it selects.
+    pub(super) fn fill_gpu(&mut self, index: u32) {
+        let names: Vec<&mut String> = match &mut self.devices {
+            DraftDevices::Whole { name, .. } => name.iter_mut().collect(),
+            DraftDevices::Instances(entries) => entries
+                .iter_mut()
+                .flat_map(|entry| &mut entry.name)
+                .collect(),
+        };
+        for name in names {
+            *name = name.replace("{gpu}", &index.to_string());
+        }
+    }
+
+    /// Returns the block without placements, with neighbours alike counted.
+    pub(super) fn unpinned(&self) -> Self {
+        let mut block = self.clone();
+        if let DraftDevices::Instances(entries) = &mut block.devices {
+            let mut counted: Vec<DraftEntry> = Vec::new();
+            for entry in entries.drain(..) {
+                let entry = DraftEntry { at: None, ..entry };
+                match counted.last_mut() {
+                    Some(last) if entry.name.is_none() && last.is_like(&entry) => last.count += 1,
+                    _ => counted.push(entry),
+                }
+            }
+            *entries = counted;
+        }
+        block
+    }
+
     fn text(&self) -> String {
         let mut lines = vec!["[[gpu]]".to_owned(), format!("select = {}", self.select)];
-        match &self.want {
-            DraftWant::Whole { name, mps } => {
+        match &self.devices {
+            DraftDevices::Whole { name, mps } => {
                 lines.push("mig = false".to_owned());
                 lines.extend(name.iter().map(|name| format!("name = {}", quoted(name))));
                 if !mps.is_empty() {
                     lines.push(format!("mps = {}", inline(mps)));
                 }
             }
-            DraftWant::Parts(parts) => {
+            DraftDevices::Instances(entries) => {
                 lines.push("devices = [".to_owned());
-                lines.extend(parts.iter().map(|part| format!("  {part},")));
+                lines.extend(entries.iter().map(|entry| format!("  {entry},")));
                 lines.push("]".to_owned());
             }
         }
         lines.join("\n")
+    }
+}
+
+impl DraftEntry {
+    /// True if both are the same but for their number.
+    fn is_like(&self, other: &Self) -> bool {
+        let count = other.count;
+        Self {
+            count,
+            ..self.clone()
+        } == *other
+    }
+}
+
+impl DraftSelect {
+    /// True if it lists a GPU.
+    pub(super) fn selects(&self, index: u32) -> bool {
+        matches!(self, Self::Index(indices) if indices.contains(&index))
     }
 }
 
@@ -137,7 +186,7 @@ impl fmt::Display for DraftSelect {
     }
 }
 
-impl fmt::Display for DraftPart {
+impl fmt::Display for DraftEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("{ ")?;
         if let Some(name) = &self.name {

@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 
-use super::Draft;
-use super::group::Group;
-use super::present::{Present, PresentGpu, Standing};
+use toml::Table;
+
+use super::gpu_block::{gpu_block, left_out, name, served};
+use super::settings::{shared, table};
+use super::{DraftBlock, DraftProfile, DraftSelect};
 use crate::host::Uid;
-use crate::node::Node;
+use crate::node::{DaemonState, Gpu, Node};
 use crate::plan::check::Shape;
 use crate::plan::{self, Plan};
 use crate::profile::Profile;
@@ -14,7 +16,7 @@ use crate::state::RunDir;
 #[derive(Clone, Debug)]
 pub struct Exported {
     /// The profile.
-    pub draft: Draft,
+    pub draft: DraftProfile,
     /// The steps that `up` would still take, or its refusal.
     pub notes: Vec<String>,
 }
@@ -24,39 +26,120 @@ pub struct Exported {
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
 pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
-    let present = Present::of(node, run_dir);
-    let mut pinned = vec![false; present.groups().len()];
-    let wanted = |pinned: &[bool]| draft(&present, pinned);
-    let judge = |node: &Node, draft: &Draft| -> Result<Plan, String> {
+    let said = |gpu: &&Gpu| left_out(node, gpu).is_none();
+    let gpus: Vec<&Gpu> = node.gpus.iter().filter(said).collect();
+    let devices = gpus.iter().flat_map(|gpu| gpu.devices());
+    let tables: Vec<Table> = devices
+        .filter_map(|device| Some(table(&served(node, &device)?.record.settings)))
+        .collect();
+    let mps = shared(&tables);
+    let blocks = gpus.iter().map(|gpu| gpu_block(node, gpu, &mps));
+    let pinned = merged(blocks.collect());
+    let draft = |blocks: Vec<DraftBlock>| DraftProfile {
+        remarks: remarks(node, run_dir, &gpus),
+        name: None,
+        mps: mps.clone(),
+        blocks,
+    };
+    let judge = |node: &Node, draft: &DraftProfile| -> Result<Plan, String> {
         let text = draft.to_string();
         let profile = Profile::parse("the exported profile".as_ref(), text);
         let profile = profile.map_err(|error| error.to_string())?;
         plan::up(node, &profile, run_dir, caller).map_err(|refusal| refusal.to_string())
     };
-    let empty = emptied(node);
-    let again = judge(&empty, &wanted(&pinned));
-    for (nth, group) in present.groups().iter().enumerate() {
-        let same = |gpu: &&PresentGpu| {
-            let plan = again.as_ref().ok();
-            let plan = plan.and_then(|plan| plan.gpus.iter().find(|p| p.index == Some(gpu.index)));
-            plan.is_some_and(|plan| as_present(gpu, &Shape::of(plan)))
-        };
-        pinned[nth] = !group.iter().all(same);
-    }
-    let starts_only = |plan: &Result<Plan, String>| {
-        let steps = plan.iter().flat_map(Plan::steps);
-        plan.is_ok() && steps.into_iter().all(|step| step.action.is_start())
+    let unpinned: Vec<DraftBlock> = pinned.iter().map(DraftBlock::unpinned).collect();
+    let again = judge(&emptied(node), &draft(unpinned.clone())).unwrap_or_default();
+    let is_again = |block: &DraftBlock| {
+        let mut selected = gpus.iter().filter(|gpu| block.select.selects(gpu.index));
+        selected.all(|gpu| is_same(node, gpu, &again))
     };
-    if !starts_only(&judge(node, &wanted(&pinned))) {
-        pinned.fill(true);
+    let blocks = pinned.iter().zip(unpinned);
+    let blocks = blocks.map(|(pinned, block)| {
+        if is_again(&block) {
+            block
+        } else {
+            pinned.clone()
+        }
+    });
+    let mut exported = draft(blocks.collect());
+    let starts_only = |plan: Plan| plan.steps().all(|step| step.action.is_start());
+    if !judge(node, &exported).is_ok_and(starts_only) {
+        exported = draft(pinned);
     }
-    let draft = wanted(&pinned);
-    let notes = match judge(node, &draft) {
-        _ if draft.blocks.is_empty() => Vec::new(),
+    let notes = match judge(node, &exported) {
+        _ if exported.blocks.is_empty() => Vec::new(),
         Ok(plan) => still_to_do(&plan),
         Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
     };
-    Exported { draft, notes }
+    Exported {
+        draft: exported,
+        notes,
+    }
+}
+
+/// Puts GPUs alike into one block. A GPU alone has its names without `{gpu}`.
+fn merged(blocks: Vec<DraftBlock>) -> Vec<DraftBlock> {
+    let mut merged: Vec<(Vec<u32>, DraftBlock)> = Vec::new();
+    for block in blocks {
+        let DraftSelect::Index(indices) = &block.select else {
+            continue;
+        };
+        let alike = |(_, other): &&mut (Vec<u32>, DraftBlock)| {
+            other.devices == block.devices && other.remarks == block.remarks
+        };
+        match merged.iter_mut().find(alike) {
+            Some((all, _)) => all.extend(indices),
+            None => merged.push((indices.clone(), block)),
+        }
+    }
+    let block = |(indices, mut block): (Vec<u32>, DraftBlock)| {
+        if let [gpu] = indices.as_slice() {
+            block.fill_gpu(*gpu);
+        }
+        block.select = DraftSelect::Index(indices);
+        block
+    };
+    merged.into_iter().map(block).collect()
+}
+
+/// The notes on the whole profile.
+fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
+    let mut remarks = vec!["What this node had when mig-mps exported it.".to_owned()];
+    for device in gpus.iter().flat_map(|gpu| gpu.devices()) {
+        let Some(served) = served(node, &device) else {
+            continue;
+        };
+        let name = &served.record.name;
+        if served.run_dir != *run_dir {
+            let of = served.run_dir.path().display();
+            remarks.push(format!(
+                "{name} is served by a daemon of {of}: up refuses to change that."
+            ));
+        }
+        if served.state == DaemonState::Dead {
+            remarks.push(format!(
+                "The daemon of {name} is dead: up would start it again."
+            ));
+        }
+    }
+    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
+    for gpu in &node.gpus {
+        let Some(why) = left_out(node, gpu) else {
+            continue;
+        };
+        match reasons.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, gpus)) => gpus.push(gpu.index.to_string()),
+            None => reasons.push((why, vec![gpu.index.to_string()])),
+        }
+    }
+    remarks.extend(reasons.iter().map(|(why, gpus)| match gpus.as_slice() {
+        [one] => format!("GPU {one} is left out: {why}."),
+        several => format!(
+            "GPUs {} are left out, each for this: {why}.",
+            several.join(", ")
+        ),
+    }));
+    remarks
 }
 
 /// The node with nothing on its GPUs: MIG mode as it is, no instances, no daemons.
@@ -71,23 +154,23 @@ fn emptied(node: &Node) -> Node {
     empty
 }
 
-/// True if the profile would make the same GPU again.
-fn as_present(gpu: &PresentGpu, shape: &Shape) -> bool {
-    let made = shape.devices.iter();
-    let made: BTreeMap<&str, _> = made
-        .map(|d| (d.name.as_str(), d.placement.map(|p| p.start)))
+/// True if a plan for the emptied node makes the same devices on a GPU.
+fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
+    let devices = gpu.devices();
+    let present: BTreeMap<&str, _> = devices
+        .iter()
+        .map(|device| {
+            let part = device.part.as_ref();
+            (name(node, device), part.map(|part| part.placement.start))
+        })
         .collect();
-    match &gpu.standing {
-        Standing::Whole(_) => true,
-        Standing::Parts(parts) => {
-            let devices = parts.iter().flat_map(|part| {
-                part.devices
-                    .iter()
-                    .map(move |device| (device.name.as_str(), Some(part.at)))
-            });
-            devices.collect::<BTreeMap<_, _>>() == made
-        }
-    }
+    let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
+    planned.is_some_and(|plan| {
+        let shape = Shape::of(plan);
+        let made = shape.devices.iter();
+        let made = made.map(|made| (made.name.as_str(), made.placement.map(|at| at.start)));
+        made.collect::<BTreeMap<_, _>>() == present
+    })
 }
 
 fn still_to_do(plan: &Plan) -> Vec<String> {
@@ -102,18 +185,4 @@ fn still_to_do(plan: &Plan) -> Vec<String> {
         "up with this profile would still:\n{}",
         steps.join("\n")
     )]
-}
-
-fn draft(present: &Present, pinned: &[bool]) -> Draft {
-    let mut remarks = vec!["What this node had when mig-mps exported it.".to_owned()];
-    remarks.extend(present.remarks.iter().cloned());
-    let groups = present.groups().into_iter().zip(pinned);
-    Draft {
-        remarks,
-        name: None,
-        mps: present.mps.clone(),
-        blocks: groups
-            .map(|(gpus, &pinned)| Group::new(present, gpus, pinned).block())
-            .collect(),
-    }
 }

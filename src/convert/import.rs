@@ -1,8 +1,8 @@
 use regex::escape;
 
-use super::mig_parted::{DeviceFilter, Devices, Entry, Spec};
-use super::packing::{Shared, pack};
-use super::{Draft, DraftBlock, DraftPart, DraftSelect, DraftWant};
+use super::mig_parted::{ConfigEntry, DeviceFilter, GpuChoice, Spec};
+use super::packing::{PackedInstance, pack};
+use super::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 use crate::catalog::products_of;
 use crate::profile::ProfileError;
 
@@ -10,7 +10,7 @@ use crate::profile::ProfileError;
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The profile.
-    pub draft: Draft,
+    pub draft: DraftProfile,
     /// The differences from mig-parted.
     pub notes: Vec<String>,
 }
@@ -27,7 +27,7 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
     let entries = &spec.configs[name];
     let mut blocks = Vec::new();
     for entry in entries {
-        if entry.devices != Devices::Index(Vec::new()) {
+        if entry.devices != GpuChoice::Index(Vec::new()) {
             blocks.push((entry, block(spec, entry, serve_whole)?));
         }
     }
@@ -38,7 +38,7 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
     // blocks the first one for a GPU has it.
     let overlap = blocks.iter().enumerate().any(|(position, (entry, block))| {
         let mut later = blocks[position + 1..].iter();
-        later.any(|(other, with)| may_overlap(entry, other) && block.want != with.want)
+        later.any(|(other, with)| may_overlap(entry, other) && block.devices != with.devices)
     });
     if overlap {
         blocks.reverse();
@@ -46,7 +46,7 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
                    GPU stays. Here the first block that selects a GPU has it: the order is turned round.";
         remarks.push(why.to_owned());
     }
-    let mut kept: Vec<(&Entry, DraftBlock)> = Vec::new();
+    let mut kept: Vec<(&ConfigEntry, DraftBlock)> = Vec::new();
     for (entry, block) in blocks {
         let covered = kept.iter().any(|(earlier, _)| covers(earlier, entry));
         if !covered {
@@ -72,11 +72,11 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
         ));
     }
     Ok(Imported {
-        draft: Draft {
+        draft: DraftProfile {
             remarks,
             name: Some(name.to_owned()),
             blocks,
-            ..Draft::default()
+            ..DraftProfile::default()
         },
         notes,
     })
@@ -84,7 +84,7 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
 
 /// A GPU that mig-parted takes out of MIG is left alone by leaving its block out, which is right only
 /// where no other block then selects it.
-fn check_left_out(spec: &Spec, kept: &[(&Entry, DraftBlock)]) -> Result<(), ProfileError> {
+fn check_left_out(spec: &Spec, kept: &[(&ConfigEntry, DraftBlock)]) -> Result<(), ProfileError> {
     for (position, (entry, block)) in kept.iter().enumerate() {
         let mut later = kept[position + 1..].iter();
         if block.is_remark && later.any(|(other, _)| may_overlap(entry, other)) {
@@ -98,7 +98,7 @@ fn check_left_out(spec: &Spec, kept: &[(&Entry, DraftBlock)]) -> Result<(), Prof
     Ok(())
 }
 
-fn block(spec: &Spec, entry: &Entry, serve_whole: bool) -> Result<DraftBlock, ProfileError> {
+fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlock, ProfileError> {
     let mut remarks = Vec::new();
     let select = select(spec, entry, &mut remarks)?;
     if !entry.mig_enabled {
@@ -113,7 +113,7 @@ fn block(spec: &Spec, entry: &Entry, serve_whole: bool) -> Result<DraftBlock, Pr
         return Ok(DraftBlock {
             remarks,
             select,
-            want: DraftWant::Whole {
+            devices: DraftDevices::Whole {
                 name: None,
                 mps: toml::Table::new(),
             },
@@ -134,16 +134,16 @@ fn block(spec: &Spec, entry: &Entry, serve_whole: bool) -> Result<DraftBlock, Pr
     Ok(DraftBlock {
         remarks,
         select,
-        want: DraftWant::Parts(parts(&pack(&entry.mig_devices))),
+        devices: DraftDevices::Instances(entries(&pack(&entry.mig_devices))),
         is_remark: false,
     })
 }
 
 /// Instances alike as one entry.
-fn parts(instances: &[Shared]) -> Vec<DraftPart> {
+fn entries(instances: &[PackedInstance]) -> Vec<DraftEntry> {
     let alike = instances.chunk_by(|a, b| a == b);
     alike
-        .map(|alike| DraftPart {
+        .map(|alike| DraftEntry {
             name: None,
             profile: alike[0].profile.clone(),
             at: None,
@@ -156,25 +156,25 @@ fn parts(instances: &[Shared]) -> Vec<DraftPart> {
 
 fn select(
     spec: &Spec,
-    entry: &Entry,
+    entry: &ConfigEntry,
     remarks: &mut Vec<String>,
 ) -> Result<DraftSelect, ProfileError> {
     match (&entry.devices, entry.filter.is_empty()) {
-        (Devices::All, true) => return Ok(DraftSelect::All),
-        (Devices::Index(indices), true) => {
+        (GpuChoice::All, true) => return Ok(DraftSelect::All),
+        (GpuChoice::Index(indices), true) => {
             let mut indices = indices.clone();
             indices.sort_unstable();
             indices.dedup();
             return Ok(DraftSelect::Index(indices));
         }
-        (Devices::Index(_), false) => {
+        (GpuChoice::Index(_), false) => {
             let message = "a list of devices together with device-filter cannot be said in a profile: \
                            a block selects by index or by product";
             return Err(spec.source.error(entry.span, message).with_hint(
                 "leave device-filter out where the indices say enough, or write devices: all",
             ));
         }
-        (Devices::All, false) => {}
+        (GpuChoice::All, false) => {}
     }
     let mut products: Vec<&str> = Vec::new();
     for filter in &entry.filter {
@@ -195,7 +195,7 @@ fn select(
     Ok(DraftSelect::Product(regex_of(&products)))
 }
 
-fn unknown_id(spec: &Spec, entry: &Entry, filter: DeviceFilter) -> ProfileError {
+fn unknown_id(spec: &Spec, entry: &ConfigEntry, filter: DeviceFilter) -> ProfileError {
     let message = format!("the catalog has no product name for the device id {filter}");
     let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
                 import the rest, and add a block with select = { product = \"^NAME$\" }";
@@ -213,7 +213,7 @@ fn regex_of(products: &[&str]) -> String {
     }
 }
 
-fn products(entry: &Entry) -> Vec<&'static str> {
+fn products(entry: &ConfigEntry) -> Vec<&'static str> {
     let filters = entry.filter.iter();
     filters
         .flat_map(|filter| products_of(filter.device, filter.subsystem))
@@ -221,8 +221,8 @@ fn products(entry: &Entry) -> Vec<&'static str> {
 }
 
 /// True if both may match the same GPU.
-fn may_overlap(a: &Entry, b: &Entry) -> bool {
-    if let (Devices::Index(a), Devices::Index(b)) = (&a.devices, &b.devices) {
+fn may_overlap(a: &ConfigEntry, b: &ConfigEntry) -> bool {
+    if let (GpuChoice::Index(a), GpuChoice::Index(b)) = (&a.devices, &b.devices) {
         return a.iter().any(|index| b.contains(index));
     }
     if a.filter.is_empty() || b.filter.is_empty() {
@@ -233,12 +233,12 @@ fn may_overlap(a: &Entry, b: &Entry) -> bool {
 }
 
 /// True if `a` matches every GPU that `b` matches.
-fn covers(a: &Entry, b: &Entry) -> bool {
+fn covers(a: &ConfigEntry, b: &ConfigEntry) -> bool {
     match (&a.devices, &b.devices) {
-        (Devices::Index(a), Devices::Index(b)) => b.iter().all(|index| a.contains(index)),
-        (Devices::Index(_), Devices::All) => false,
-        (Devices::All, _) if a.filter.is_empty() => true,
-        (Devices::All, _) => {
+        (GpuChoice::Index(a), GpuChoice::Index(b)) => b.iter().all(|index| a.contains(index)),
+        (GpuChoice::Index(_), GpuChoice::All) => false,
+        (GpuChoice::All, _) if a.filter.is_empty() => true,
+        (GpuChoice::All, _) => {
             let a = products(a);
             !b.filter.is_empty() && products(b).iter().all(|product| a.contains(product))
         }

@@ -20,18 +20,18 @@ pub struct Spec {
     /// The file's text, for errors found later.
     pub source: Arc<Source>,
     /// The configurations by name.
-    pub configs: BTreeMap<String, Vec<Entry>>,
+    pub configs: BTreeMap<String, Vec<ConfigEntry>>,
 }
 
 /// One entry of a configuration.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct ConfigEntry {
     /// Where it stands.
     pub span: Span,
     /// `device-filter`: GPUs of other models are passed over; empty for all models.
     pub filter: Vec<DeviceFilter>,
     /// Which of the GPUs.
-    pub devices: Devices,
+    pub devices: GpuChoice,
     /// True for MIG mode on.
     pub mig_enabled: bool,
     /// The MIG devices, each as often as it is wanted.
@@ -58,7 +58,7 @@ impl fmt::Display for DeviceFilter {
 
 /// `devices`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Devices {
+pub enum GpuChoice {
     /// Every GPU.
     All,
     /// Those with these indices.
@@ -67,14 +67,14 @@ pub enum Devices {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct File {
+struct SpecFile {
     version: Spanned<String>,
-    mig_configs: Spanned<BTreeMap<String, Spanned<Vec<Spanned<FileEntry>>>>>,
+    mig_configs: Spanned<BTreeMap<String, Spanned<Vec<Spanned<SpecEntry>>>>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct FileEntry {
+struct SpecEntry {
     device_filter: Option<Spanned<OneOrMany>>,
     devices: Spanned<AllOrSome>,
     mig_enabled: bool,
@@ -109,9 +109,9 @@ impl Spec {
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         let source = Arc::new(Source::new(path, text));
         let options = serde_saphyr::options! { with_snippet: false };
-        let file: File = serde_saphyr::from_str_with_options(source.text(), options)
+        let file: SpecFile = serde_saphyr::from_str_with_options(source.text(), options)
             .map_err(|error| in_words(&source, &error))?;
-        let read = Reader { source: &source };
+        let read = SpecReader { source: &source };
         if file.version.value != "v1" {
             let message = format!("version {} is not known: expected v1", file.version.value);
             return Err(read.error(file.version.referenced, message));
@@ -144,25 +144,25 @@ impl Spec {
     }
 }
 
-struct Reader<'a> {
+struct SpecReader<'a> {
     source: &'a Arc<Source>,
 }
 
-impl Reader<'_> {
+impl SpecReader<'_> {
     fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
         self.source.error(span(self.source, at), message)
     }
 
-    fn entry(&self, entry: Spanned<FileEntry>) -> Result<Entry, ProfileError> {
+    fn entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
         let at = entry.referenced;
         let entry = entry.value;
         let devices = match entry.devices.value {
-            AllOrSome::All(word) if word == "all" => Devices::All,
+            AllOrSome::All(word) if word == "all" => GpuChoice::All,
             AllOrSome::All(word) => {
                 let message = format!("devices: {word} is neither \"all\" nor a list of indices");
                 return Err(self.error(entry.devices.referenced, message));
             }
-            AllOrSome::Some(indices) => Devices::Index(indices),
+            AllOrSome::Some(indices) => GpuChoice::Index(indices),
         };
         let mig_devices = match entry.mig_devices {
             Some(devices) if !entry.mig_enabled && !devices.value.is_empty() => {
@@ -176,7 +176,7 @@ impl Reader<'_> {
             }
             None => Vec::new(),
         };
-        Ok(Entry {
+        Ok(ConfigEntry {
             span: span(self.source, at),
             filter: self.filter(entry.device_filter)?,
             devices,

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::geometry::{ComputeName, ProfileName};
+use crate::nvml::GpuInstanceReading;
 
 /// A MIG device as mig-parted names it: `3g.40gb`, `1g.10gb+me`, or `1c.3g.40gb` for one that has part
 /// of a GPU instance's SMs.
@@ -75,7 +76,7 @@ impl fmt::Display for MigDevice {
 
 /// A GPU instance with the compute instances that share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shared {
+pub struct PackedInstance {
     /// Its profile.
     pub profile: ProfileName,
     /// The slices of its compute instances, largest first; empty for the one that has all its SMs.
@@ -89,7 +90,7 @@ pub struct Shared {
 /// lead to a geometry that the GPU takes, it tries other orders. Putting each into the first instance
 /// with room leads to the same without trying: it differs only where more than two `3g` would be
 /// needed, which no GPU has.
-pub fn pack(devices: &[MigDevice]) -> Vec<Shared> {
+pub fn pack(devices: &[MigDevice]) -> Vec<PackedInstance> {
     let mut sorted: Vec<&MigDevice> = devices.iter().collect();
     let slices = |device: &MigDevice| device.compute.unwrap_or(device.profile.slices());
     sorted.sort_by_key(|device| {
@@ -97,16 +98,16 @@ pub fn pack(devices: &[MigDevice]) -> Vec<Shared> {
         let size = (Reverse(profile.slices()), Reverse(profile.gigabytes()));
         (size, profile.clone(), Reverse(slices(device)))
     });
-    let mut instances: Vec<Shared> = Vec::new();
+    let mut instances: Vec<PackedInstance> = Vec::new();
     for device in sorted {
         let Some(wanted) = device.compute else {
-            instances.push(Shared {
+            instances.push(PackedInstance {
                 profile: device.profile.clone(),
                 compute: Vec::new(),
             });
             continue;
         };
-        let has_room = |instance: &&mut Shared| {
+        let has_room = |instance: &&mut PackedInstance| {
             let used: u32 = instance.compute.iter().sum();
             let is_shared = !instance.compute.is_empty();
             is_shared
@@ -115,13 +116,21 @@ pub fn pack(devices: &[MigDevice]) -> Vec<Shared> {
         };
         match instances.iter_mut().find(has_room) {
             Some(instance) => instance.compute.push(wanted),
-            None => instances.push(Shared {
+            None => instances.push(PackedInstance {
                 profile: device.profile.clone(),
                 compute: vec![wanted],
             }),
         }
     }
     instances
+}
+
+/// Returns the slices of the compute instances; none for a single one that has all SMs.
+pub(super) fn compute_slices(instance: &GpuInstanceReading, all: u32) -> Vec<u32> {
+    match instance.compute.as_slice() {
+        [one] if one.multiprocessors >= all => Vec::new(),
+        several => several.iter().map(|compute| compute.slices).collect(),
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +142,7 @@ mod tests {
             .split_whitespace()
             .map(|word| word.parse().unwrap())
             .collect();
-        let show = |shared: &Shared| format!("{}{:?}", shared.profile, shared.compute);
+        let show = |shared: &PackedInstance| format!("{}{:?}", shared.profile, shared.compute);
         pack(&devices)
             .iter()
             .map(show)

@@ -27,7 +27,7 @@ pub(super) fn by_default(key: &str) -> Option<Value> {
 }
 
 /// Of the settings that every device has, the most frequent value of each that is not the default.
-pub(super) fn shared(tables: &[&Table]) -> Table {
+pub(super) fn shared(tables: &[Table]) -> Table {
     let mut shared = Table::new();
     let Some(first) = tables.first() else {
         return shared;

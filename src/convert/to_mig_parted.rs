@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::packing::{MigDevice, Shared, pack};
+use super::packing::{MigDevice, PackedInstance, compute_slices, pack};
 use crate::node::{Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
@@ -11,7 +11,7 @@ const NAME: &str = "current";
 /// The present geometry as a configuration of mig-parted, and what is lost on the way.
 pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
     let mut lost = Vec::new();
-    let mut groups: Vec<(Entry, Vec<u32>)> = Vec::new();
+    let mut groups: Vec<(GpuConfig, Vec<u32>)> = Vec::new();
     for gpu in &node.gpus {
         if let Some(why) = &gpu.hidden {
             lost.push(format!(
@@ -20,7 +20,7 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
             ));
             continue;
         }
-        let entry = Entry::of(gpu, &mut lost);
+        let entry = GpuConfig::of(gpu, &mut lost);
         match groups.iter_mut().find(|(other, _)| *other == entry) {
             Some((_, indices)) => indices.push(gpu.index),
             None => groups.push((entry, vec![gpu.index])),
@@ -56,12 +56,12 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
 }
 
 #[derive(PartialEq)]
-struct Entry {
+struct GpuConfig {
     mig_enabled: bool,
     mig_devices: BTreeMap<String, u32>,
 }
 
-impl Entry {
+impl GpuConfig {
     fn of(gpu: &Gpu, lost: &mut Vec<String>) -> Self {
         let mut devices = Vec::new();
         let mut stands = Vec::new();
@@ -101,7 +101,11 @@ impl Entry {
 }
 
 /// The compute instances of a GPU instance, if mig-parted sees it; adds to `lost` what it cannot express.
-fn shared(gpu: &Gpu, instance: &GpuInstanceReading, lost: &mut Vec<String>) -> Option<Shared> {
+fn shared(
+    gpu: &Gpu,
+    instance: &GpuInstanceReading,
+    lost: &mut Vec<String>,
+) -> Option<PackedInstance> {
     let Some(profile) = gpu.profile(instance.profile) else {
         lost.push(format!(
             "GPU {} has an instance of the profile {} that it does not offer",
@@ -127,18 +131,10 @@ fn shared(gpu: &Gpu, instance: &GpuInstanceReading, lost: &mut Vec<String>) -> O
             ));
         }
     }
-    let mut shared = Shared {
+    let mut shared = PackedInstance {
         profile: profile.name.clone(),
-        compute: parts(instance, of_all),
+        compute: compute_slices(instance, of_all),
     };
     shared.compute.sort_unstable_by(|a, b| b.cmp(a));
     Some(shared)
-}
-
-/// The slices of the compute instances; none for a single one that has all SMs.
-fn parts(instance: &GpuInstanceReading, of_all: u32) -> Vec<u32> {
-    match instance.compute.as_slice() {
-        [one] if one.multiprocessors >= of_all => Vec::new(),
-        several => several.iter().map(|compute| compute.slices).collect(),
-    }
 }

@@ -33,8 +33,8 @@ pub struct Account {
     pub uid: Uid,
     pub gid: u32,
     pub name: String,
-    /// The user's home directory.
-    pub home: PathBuf,
+    /// The user's own directory, as the system's table of users has it.
+    pub directory: PathBuf,
 }
 
 impl Account {
@@ -45,7 +45,7 @@ impl Account {
             uid: Uid(user.uid.as_raw()),
             gid: user.gid.as_raw(),
             name: user.name,
-            home: user.dir,
+            directory: user.dir,
         }))
     }
 

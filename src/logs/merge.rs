@@ -20,21 +20,18 @@ pub fn merge(one: Vec<LogLine>, other: Vec<LogLine>) -> Vec<LogLine> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mps::LogFile;
-
-    fn line(at: &str, text: &str) -> LogLine {
-        let line = format!("[2026-11-20 17:34:{at} Control   447] {text}");
-        LogLine::parse(LogFile::Control, &line)
-    }
 
     #[test]
     fn two_logs_are_merged_by_time_and_each_keeps_its_order() {
         let control = vec![
-            line("04.000", "a"),
-            line("06.000", "b"),
-            line("05.000", "b, the clock was set back"),
+            LogLine::example("04.000", "a"),
+            LogLine::example("06.000", "b"),
+            LogLine::example("05.000", "b, the clock was set back"),
         ];
-        let server = vec![line("04.000", "x"), line("05.500", "y")];
+        let server = vec![
+            LogLine::example("04.000", "x"),
+            LogLine::example("05.500", "y"),
+        ];
         let texts: Vec<Box<str>> = merge(control, server)
             .into_iter()
             .map(|line| line.text)

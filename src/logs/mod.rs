@@ -8,4 +8,4 @@ mod sessions;
 pub use follow::{FollowEvent, Follower};
 pub use merge::merge;
 pub use rotate::{LOG_LIMIT, Rotation, needs_rotation, rotate};
-pub use sessions::{Commands, Entry, SessionGrouper, Sessions};
+pub use sessions::{Commands, LogEntry, SessionGrouper, Sessions};

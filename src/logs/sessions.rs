@@ -7,7 +7,7 @@ use crate::mps::{Kind, LogFile, LogLine, is_query};
 
 /// An entry of a log as it is shown: a line, or the control sessions that stand for many lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum LogEntry {
     Line(LogLine),
     /// Control sessions with no other line between them.
     Sessions(Sessions),
@@ -25,6 +25,13 @@ pub struct Sessions {
     pub commands: Commands,
     /// True if a command was not a query. Such a session is an entry of its own.
     pub is_change: bool,
+}
+
+impl Sessions {
+    /// True for whole sessions of queries.
+    fn only_asked(&self) -> bool {
+        self.count > 0 && !self.is_change
+    }
 }
 
 /// Commands with their counts, in the order of their first use.
@@ -56,16 +63,14 @@ const BRIEF: SignedDuration = SignedDuration::from_secs(2);
 /// Groups the lines of control sessions.
 #[derive(Clone, Debug, Default)]
 pub struct SessionGrouper {
-    /// The sessions that have ended.
-    ended: Option<Sessions>,
     /// The session that has not ended.
     open: Option<Sessions>,
 }
 
 impl SessionGrouper {
-    /// Groups further lines. The entries of the last sessions may be held back, see [`Self::rest`]. Lines between those
-    /// of a brief session come after it; no other line is held back.
-    pub fn take(&mut self, lines: Vec<LogLine>) -> Vec<Entry> {
+    /// Groups further lines. Those of a session that has not ended are held back, see [`Self::rest`]. Lines between
+    /// those of a brief session come after it; no other line is held back.
+    pub fn take(&mut self, lines: Vec<LogLine>) -> Vec<LogEntry> {
         let mut entries = Vec::new();
         let mut between = Vec::new();
         for line in lines {
@@ -74,19 +79,15 @@ impl SessionGrouper {
             }
             let kind = line.meaning().kind;
             let is_control = line.file == LogFile::Control;
-            // A possible answer to a command comes after that command.
-            let is_answer = is_control && matches!(kind, Kind::Refusal | Kind::Unknown);
             if is_control && kind == Kind::Chatter {
                 self.add(&line, &mut entries);
-                if self.open.is_none() {
-                    self.flush(&mut between, &mut entries);
-                }
-            } else if self.is_within_open(&line) && !is_answer {
-                between.push(line);
             } else {
+                between.push(line);
+            }
+            // A possible answer to a command comes after that command.
+            let is_answer = is_control && matches!(kind, Kind::Refusal | Kind::Unknown);
+            if is_answer || self.open.is_none() {
                 self.flush(&mut between, &mut entries);
-                entries.extend(self.so_far());
-                entries.push(Entry::Line(line));
             }
         }
         self.flush(&mut between, &mut entries);
@@ -100,43 +101,20 @@ impl SessionGrouper {
         start.zip(line.at).is_some_and(is_brief) && line.text.trim() != "NEW UI"
     }
 
-    /// Adds the lines that were held back until the end of a session.
-    fn flush(&mut self, between: &mut Vec<LogLine>, entries: &mut Vec<Entry>) {
-        if !between.is_empty() {
-            entries.extend(self.so_far());
-            entries.extend(between.drain(..).map(Entry::Line));
+    /// Adds the lines between those of a session, after what is known of it.
+    fn flush(&mut self, between: &mut Vec<LogLine>, entries: &mut Vec<LogEntry>) {
+        if between.is_empty() {
+            return;
         }
-    }
-
-    /// Returns the sessions that were held back, including the open one if it has commands.
-    fn so_far(&mut self) -> Vec<Entry> {
-        // A session without commands starts at its first command.
-        let mut start = self.open.take_if(|open| open.commands.counted.is_empty());
-        let entries = self.rest();
-        if let Some(open) = &mut start {
-            open.at = None;
+        match &mut self.open {
+            // It starts at its first command.
+            Some(open) if open.commands.counted.is_empty() => open.at = None,
+            _ => self.rest(entries),
         }
-        self.open = start;
-        entries
+        entries.extend(between.drain(..).map(LogEntry::Line));
     }
 
-    /// Returns the sessions that were held back, including the open one.
-    pub fn rest(&mut self) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        self.close(&mut entries);
-        entries.extend(self.ended.take().map(Entry::Sessions));
-        entries
-    }
-
-    /// Returns the sessions that were held back, or nothing while a session is open.
-    pub fn rest_if_closed(&mut self) -> Vec<Entry> {
-        if self.open.is_some() {
-            return Vec::new();
-        }
-        self.rest()
-    }
-
-    fn add(&mut self, line: &LogLine, entries: &mut Vec<Entry>) {
+    fn add(&mut self, line: &LogLine, entries: &mut Vec<LogEntry>) {
         let started = |count| Sessions {
             at: line.at,
             pid: line.pid,
@@ -149,10 +127,10 @@ impl SessionGrouper {
             open.at = open.at.or(line.at);
         }
         if text == "NEW UI" {
-            self.close(entries);
+            self.rest(entries);
             self.open = Some(started(1));
         } else if text == "UI closed" {
-            self.close(entries);
+            self.rest(entries);
         } else if let Some(command) = text.strip_prefix("Cmd:").map(str::trim) {
             let open = self.open.get_or_insert_with(|| started(0));
             open.is_change |= !is_query(command);
@@ -161,27 +139,20 @@ impl SessionGrouper {
         // Answers and the acceptance of a connection are not shown.
     }
 
-    /// Ends the open session, and adds it to the ended ones.
-    fn close(&mut self, entries: &mut Vec<Entry>) {
-        let Some(mut closed) = self.open.take() else {
+    /// Adds the open session: to the sessions before it if they and it only asked.
+    pub fn rest(&mut self, entries: &mut Vec<LogEntry>) {
+        let Some(open) = self.open.take() else {
             return;
         };
-        if closed.is_change || closed.count == 0 {
-            entries.extend(self.ended.take().map(Entry::Sessions));
-            entries.push(Entry::Sessions(closed));
-            return;
-        }
-        let (at, count) = (closed.at, closed.count);
-        let commands = std::mem::take(&mut closed.commands);
-        let ended = self.ended.get_or_insert_with(|| Sessions {
-            count: 0,
-            commands: Commands::default(),
-            ..closed
-        });
-        ended.at = at;
-        ended.count += count;
-        for (command, times) in commands.iter() {
-            ended.commands.add(command, *times);
+        match entries.last_mut() {
+            Some(LogEntry::Sessions(before)) if before.only_asked() && open.only_asked() => {
+                before.at = open.at;
+                before.count += open.count;
+                for (command, times) in open.commands.iter() {
+                    before.commands.add(command, *times);
+                }
+            }
+            _ => entries.push(LogEntry::Sessions(open)),
         }
     }
 }
@@ -191,10 +162,7 @@ mod tests {
     use super::*;
 
     fn lines(texts: &[&str]) -> Vec<LogLine> {
-        let line = |(at, text): (usize, &&str)| {
-            let line = format!("[2026-11-20 17:34:04.{at:03} Control   447] {text}");
-            LogLine::parse(LogFile::Control, &line)
-        };
+        let line = |(at, text): (usize, &&str)| LogLine::example(&format!("04.{at:03}"), text);
         texts.iter().enumerate().map(line).collect()
     }
 
@@ -206,11 +174,10 @@ mod tests {
     }
 
     fn shown(grouper: &mut SessionGrouper, texts: &[&str]) -> Vec<String> {
-        let mut entries = grouper.take(lines(texts));
-        entries.extend(grouper.rest_if_closed());
+        let entries = grouper.take(lines(texts));
         let show = |entry| match entry {
-            Entry::Line(line) => line.text.to_string(),
-            Entry::Sessions(sessions) => {
+            LogEntry::Line(line) => line.text.to_string(),
+            LogEntry::Sessions(sessions) => {
                 let change = if sessions.is_change { " !" } else { "" };
                 format!("{} {:?}{change}", sessions.count, sessions.commands.counted)
             }

@@ -30,7 +30,7 @@ impl Daemon {
         old: Option<&Settings>,
         user: Option<Uid>,
     ) -> Result<Option<Pid>, MpsError> {
-        let settings_commands = SettingCommand::defaults(settings, old);
+        let settings_commands = SettingCommand::all(None, settings, old);
         let start = user.map(|user| format!("start_server -uid {user}"));
         let mut commands: Vec<&str> = settings_commands
             .iter()
@@ -61,7 +61,7 @@ impl Daemon {
     /// Changes the settings of a running daemon and its servers, for clients that connect later. Every value is read
     /// back. After an error some values may have been set.
     pub fn set(&self, new: &Settings, old: &Settings) -> Result<(), MpsError> {
-        let commands = SettingCommand::defaults(new, Some(old));
+        let commands = SettingCommand::all(None, new, Some(old));
         let servers = self.send(&commands, true)?;
         self.set_servers(servers, new, Some(old))
     }
@@ -100,9 +100,9 @@ impl Daemon {
     ) -> Result<(), MpsError> {
         let mut servers = servers;
         for _ in 0..ROUNDS {
-            let commands: Vec<SettingCommand> = servers
+            let commands: Vec<SettingCommand<'_>> = servers
                 .iter()
-                .flat_map(|&server| SettingCommand::of_server(server, new, old))
+                .flat_map(|&server| SettingCommand::all(Some(server), new, old))
                 .collect();
             if commands.is_empty() {
                 return Ok(());
@@ -119,7 +119,7 @@ impl Daemon {
                 }
             }
         }
-        Err(self.failure("its servers come and go too fast to set them"))
+        Err(self.failure("its servers come and go: their settings cannot be set"))
     }
 
     /// Waits until the servers' log has their new memory limit. Only the log has its exact value, so the next reader
@@ -145,7 +145,7 @@ impl Daemon {
     /// Sends commands in one session, and asks for the servers after them.
     fn send(
         &self,
-        setting_commands: &[SettingCommand],
+        setting_commands: &[SettingCommand<'_>],
         with_servers: bool,
     ) -> Result<Vec<Pid>, MpsError> {
         let mut commands: Vec<&str> = setting_commands

@@ -29,7 +29,7 @@ pub enum Task {
         /// Lets one server of root serve all users at once.
         multiuser: bool,
         /// `HOME` of the daemon's user, if that is not the caller.
-        home: Option<PathBuf>,
+        user_dir: Option<PathBuf>,
     },
     /// Passes on the commands on its standard input.
     Session,
@@ -46,12 +46,12 @@ impl Invocation {
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
-        let mut home = std::env::var_os("HOME");
+        let mut user_dir = std::env::var_os("HOME");
         if let Task::Daemon {
             device,
             log,
             multiuser,
-            home: other,
+            user_dir: other,
         } = &self.task
         {
             command
@@ -59,10 +59,10 @@ impl Invocation {
                 .env("CUDA_VISIBLE_DEVICES", device)
                 .env("CUDA_MPS_LOG_DIRECTORY", log);
             command.args(multiuser.then_some(MULTIUSER));
-            home = other.as_ref().map(Into::into).or(home);
+            user_dir = other.as_ref().map(Into::into).or(user_dir);
         }
-        if let Some(home) = home {
-            command.env("HOME", home);
+        if let Some(user_dir) = user_dir {
+            command.env("HOME", user_dir);
         }
         command
     }
@@ -90,13 +90,13 @@ impl Invocation {
                 device,
                 log,
                 multiuser,
-                home,
+                user_dir,
             } => {
                 words.extend(["daemon", "--device", device, "--log"].map(OsStr::new));
                 words.push(log.as_os_str());
                 words.extend(multiuser.then_some(OsStr::new("--multiuser")));
-                if let Some(home) = home {
-                    words.extend(["--home".as_ref(), home.as_os_str()]);
+                if let Some(user_dir) = user_dir {
+                    words.extend(["--user-dir".as_ref(), user_dir.as_os_str()]);
                 }
             }
         }

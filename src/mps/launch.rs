@@ -124,8 +124,8 @@ impl Daemon {
             device: wanted.device.clone(),
             log: self.log.clone(),
             multiuser: wanted.multiuser,
-            home: match &wanted.access {
-                Access::User(account) => Some(account.home.clone()),
+            user_dir: match &wanted.access {
+                Access::User(account) => Some(account.directory.clone()),
                 _ => None,
             },
         };

@@ -35,7 +35,6 @@ pub use access::Access;
 pub use context_memory::ContextMemory;
 pub use control_program::{ControlProgram, Support};
 pub use daemon::Daemon;
-pub use defaults::Defaults;
 pub use error::MpsError;
 pub use invocation::{Invocation, Task};
 pub use launch::Launched;

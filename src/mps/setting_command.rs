@@ -1,91 +1,69 @@
 use std::collections::VecDeque;
 
 use crate::host::Pid;
-use crate::settings::{ClientPriority, LimitAnswer, MemoryLimit, Percentage, Settings};
-
-/// The number of a daemon's only device. Up to driver 555 a limit by UUID is ignored without a message.
-pub(super) const DEVICE: u32 = 0;
+use crate::settings::{Control, KEYS, Reported, SettingKey, Settings};
 
 /// A control command and its expected answer. Nothing separates the answers of one session.
-pub(super) struct SettingCommand {
+pub(super) struct SettingCommand<'a> {
     command: String,
-    expected: Expected,
+    /// The setting that is answered; `None` if there is no line, or a refusal in words.
+    answer: Option<(&'static SettingKey, &'static Control)>,
+    settings: &'a Settings,
+    of_server: bool,
 }
 
-enum Expected {
-    /// No line, or a refusal in words.
-    Nothing,
-    Percentage(Percentage),
-    /// No line if there is no limit.
-    Limit(Option<MemoryLimit>),
-    Priority(ClientPriority),
+/// Returns the commands that query a daemon's defaults.
+pub(super) fn queries() -> Vec<String> {
+    let queried = Reported::queried();
+    queried
+        .map(|(_, control)| command(control, "get", None, None))
+        .collect()
 }
 
-impl SettingCommand {
-    fn new(command: String, expected: Expected) -> Self {
-        Self { command, expected }
-    }
+/// `set_default_WORD ARGUMENTS VALUE`, `get_WORD SERVER ARGUMENTS`
+fn command(control: &Control, verb: &str, server: Option<Pid>, value: Option<String>) -> String {
+    let (default, pid) = match server {
+        Some(pid) => ("", Some(pid.to_string())),
+        None => ("_default", None),
+    };
+    let arguments = control.arguments.iter().map(ToString::to_string);
+    [format!("{verb}{default}_{}", control.word)]
+        .into_iter()
+        .chain(pid)
+        .chain(arguments)
+        .chain(value)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
 
-    /// Returns the commands that set and read back a daemon's defaults, which are for servers that start later. `old`
-    /// settings may have to be reset; a daemon that has just started has none.
-    pub(super) fn defaults(new: &Settings, old: Option<&Settings>) -> Vec<Self> {
-        let percentage = new.active_thread_percentage;
-        let mut commands = vec![Self::new(
-            format!("set_default_active_thread_percentage {percentage}"),
-            Expected::Percentage(percentage),
-        )];
-        let limit = new.pinned_memory_limit;
-        let has_limit = limit.is_some() || old.is_some_and(|old| old.pinned_memory_limit.is_some());
-        if has_limit {
-            let limit = in_command(limit);
-            let command = format!("set_default_device_pinned_mem_limit {DEVICE} {limit}");
-            commands.push(Self::new(command, Expected::Nothing));
-        }
-        let priority = new.client_priority;
-        // Left alone unless a profile sets it: older control programs lack these commands.
-        let is_set = |settings: &Settings| settings.client_priority != ClientPriority::Normal;
-        let has_priority = is_set(new) || old.is_some_and(is_set);
-        if has_priority {
-            let command = format!("set_default_client_priority {}", priority.number());
-            commands.push(Self::new(command, Expected::Nothing));
-            let command = "get_default_client_priority".to_owned();
-            commands.push(Self::new(command, Expected::Priority(priority)));
-        }
-        if has_limit {
-            let command = format!("get_default_device_pinned_mem_limit {DEVICE}");
-            commands.push(Self::new(command, Expected::Limit(limit)));
-        }
-        let command = "get_default_active_thread_percentage".to_owned();
-        commands.push(Self::new(command, Expected::Percentage(percentage)));
-        commands
-    }
-
-    /// Returns the commands that set and read back what a running server gives to its next clients.
-    pub(super) fn of_server(server: Pid, new: &Settings, old: Option<&Settings>) -> Vec<Self> {
-        let percentage = new.active_thread_percentage;
-        let mut commands = vec![Self::new(
-            format!("set_active_thread_percentage {server} {percentage}"),
-            Expected::Percentage(percentage),
-        )];
-        let limit = new.pinned_memory_limit;
-        if limit.is_some() || old.is_some_and(|old| old.pinned_memory_limit.is_some()) {
-            let value = in_command(limit);
-            commands.extend([
-                Self::new(
-                    format!("set_device_pinned_mem_limit {server} {DEVICE} {value}"),
-                    Expected::Nothing,
-                ),
-                Self::new(
-                    format!("get_device_pinned_mem_limit {server} {DEVICE}"),
-                    Expected::Limit(limit),
-                ),
-            ]);
-        }
-        commands.push(Self::new(
-            format!("get_active_thread_percentage {server}"),
-            Expected::Percentage(percentage),
-        ));
-        commands
+impl<'a> SettingCommand<'a> {
+    /// Returns the commands that set and read back what a daemon gives to servers that start later, or what a running
+    /// server gives to its next clients. `old` settings may have to be reset; a daemon that has just started has none.
+    pub(super) fn all(server: Option<Pid>, new: &'a Settings, old: Option<&Settings>) -> Vec<Self> {
+        let is_sent = |control: &Control| {
+            let default = (control.value)(&Settings::default());
+            let is_set = |settings| (control.value)(settings) != default;
+            control.is_universal || is_set(new) || old.is_some_and(is_set)
+        };
+        let controls: Vec<(&SettingKey, &Control)> = KEYS
+            .iter()
+            .filter_map(|key| Some((key, key.control()?)))
+            .filter(|(_, control)| server.is_none() || control.is_of_servers)
+            .filter(|(_, control)| is_sent(control))
+            .collect();
+        let sets = controls.iter().map(|&(key, control)| Self {
+            command: command(control, "set", server, Some((control.value)(new))),
+            answer: control.is_universal.then_some((key, control)),
+            settings: new,
+            of_server: server.is_some(),
+        });
+        let gets = controls.iter().rev().map(|&(key, control)| Self {
+            command: command(control, "get", server, None),
+            answer: Some((key, control)),
+            settings: new,
+            of_server: server.is_some(),
+        });
+        sets.chain(gets).collect()
     }
 
     pub(super) fn command(&self) -> &str {
@@ -95,59 +73,20 @@ impl SettingCommand {
     /// Takes the answer to this command from the front of the lines. Returns `Err` with the difference, and `None` if
     /// the lines are no answer to this command.
     fn compare(&self, lines: &mut VecDeque<&str>) -> Option<Result<(), String>> {
-        let difference = |key: &str, set: String, is: String| {
-            if set == is {
-                Ok(())
-            } else {
-                Err(format!("{key} was set to {set} and reads back as {is}"))
-            }
+        let Some((key, control)) = self.answer else {
+            return Some(Ok(()));
         };
-        let key = self.command.split_whitespace().next().unwrap_or_default();
-        let key = if key.contains("_default_") {
-            ""
-        } else {
-            "the server's "
-        };
-        match self.expected {
-            Expected::Nothing => Some(Ok(())),
-            Expected::Percentage(set) => {
-                let is: f64 = lines.pop_front()?.trim().parse().ok()?;
-                if set.differs_from(is) {
-                    let key = format!("{key}active-thread-percentage");
-                    return Some(difference(&key, set.to_string(), is.to_string()));
-                }
-                Some(Ok(()))
-            }
-            Expected::Limit(set) => {
-                let is = lines.front().and_then(|line| LimitAnswer::read(line));
-                if is.is_some() {
-                    lines.pop_front();
-                }
-                if !LimitAnswer::differs(is, set) {
-                    return Some(Ok(()));
-                }
-                let none = || "none".to_owned();
-                let set = set.map_or_else(none, |limit| limit.to_string());
-                let is = is.map_or_else(none, |limit| limit.to_string());
-                Some(difference(&format!("{key}pinned-memory-limit"), set, is))
-            }
-            Expected::Priority(set) => {
-                let is: u8 = lines.pop_front()?.trim().parse().ok()?;
-                let word = |number: u8| {
-                    let word = ClientPriority::WORDS.get(usize::from(number));
-                    word.map_or_else(|| number.to_string(), |word| (*word).to_owned())
-                };
-                let key = format!("{key}client-priority");
-                Some(difference(&key, word(set.number()), word(is)))
-            }
+        let answer = control.take(lines)?;
+        if !(control.differs)(self.settings, &answer) {
+            return Some(Ok(()));
         }
+        let (name, set) = (key.name, (key.show)(self.settings));
+        let is = (control.read)(&answer)?;
+        let whose = if self.of_server { "the server's " } else { "" };
+        Some(Err(format!(
+            "{whose}{name} was set to {set} and reads back as {is}"
+        )))
     }
-}
-
-/// Formats a limit for the control program. 0 removes a limit, also of a running server (measured on drivers 535 to
-/// 615).
-fn in_command(limit: Option<MemoryLimit>) -> String {
-    limit.map_or_else(|| "0".to_owned(), MemoryLimit::in_mebibytes)
 }
 
 /// The first answer that is not the expected one.
@@ -161,7 +100,7 @@ pub(super) enum Mismatch {
 
 /// Compares answers with what the commands expect. Returns the lines after the answers.
 pub(super) fn compare<'l>(
-    commands: &[SettingCommand],
+    commands: &[SettingCommand<'_>],
     lines: &'l [String],
 ) -> Result<Vec<&'l str>, Mismatch> {
     let mut lines: VecDeque<&str> = lines.iter().map(String::as_str).collect();
@@ -178,6 +117,7 @@ pub(super) fn compare<'l>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{ClientPriority, Percentage};
 
     fn lines(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
@@ -194,7 +134,8 @@ mod tests {
 
     #[test]
     fn commands_are_complete_and_keyed_by_device_0() {
-        let commands = SettingCommand::defaults(&all(), None);
+        let (new, plain) = (all(), Settings::default());
+        let commands = SettingCommand::all(None, &new, None);
         let commands: Vec<&str> = commands.iter().map(SettingCommand::command).collect();
         assert_eq!(
             commands,
@@ -207,13 +148,13 @@ mod tests {
                 "get_default_active_thread_percentage",
             ]
         );
-        let plain = SettingCommand::defaults(&Settings::default(), None);
+        let commands = SettingCommand::all(None, &plain, None);
         assert_eq!(
-            plain.len(),
+            commands.len(),
             2,
             "settings at their defaults have no commands"
         );
-        let back = SettingCommand::defaults(&Settings::default(), Some(&all()));
+        let back = SettingCommand::all(None, &plain, Some(&new));
         assert_eq!(
             back.iter().map(SettingCommand::command).collect::<Vec<_>>(),
             [
@@ -231,7 +172,8 @@ mod tests {
 
     #[test]
     fn answers_are_compared_and_the_lines_after_them_returned() {
-        let commands = SettingCommand::defaults(&all(), None);
+        let new = all();
+        let commands = SettingCommand::all(None, &new, None);
         let answer = lines("33.3 1 1536M 33.3 466");
         assert_eq!(compare(&commands, &answer).unwrap(), ["466"]);
         let rounded = lines("33.3 1 1G 33.3");
@@ -272,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_servers_own_settings_are_read_back_too() {
-        let commands = SettingCommand::of_server(Pid(466), &all(), None);
+        let (new, plain) = (all(), Settings::default());
+        let commands = SettingCommand::all(Some(Pid(466)), &new, None);
         let Err(Mismatch::Differs(why)) = compare(&commands, &lines("33.3 33.3")) else {
             panic!("a limit that a server ignores goes unnoticed");
         };
@@ -280,7 +223,7 @@ mod tests {
             why,
             "the server's pinned-memory-limit was set to 1536M and reads back as none"
         );
-        let cleared = SettingCommand::of_server(Pid(466), &Settings::default(), Some(&all()));
+        let cleared = SettingCommand::all(Some(Pid(466)), &plain, Some(&new));
         assert_eq!(cleared[1].command(), "set_device_pinned_mem_limit 466 0 0");
         assert!(compare(&cleared, &lines("100.0 100.0")).is_ok());
         assert!(compare(&cleared, &lines("100.0 1G 100.0")).is_err());

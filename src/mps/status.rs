@@ -3,8 +3,10 @@ use std::time::Duration;
 
 use super::log::{LOG_END, logged_fault, logged_limit};
 use super::session::{LAST_COMMAND, is_percentage, parse_pid};
-use super::{Daemon, Defaults, LogFile, MpsError};
+use super::setting_command::queries;
+use super::{Daemon, LogFile, MpsError};
 use crate::host::Pid;
+use crate::settings::Reported;
 
 /// The state of a daemon, as one control session reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,7 +14,7 @@ pub struct DaemonStatus {
     /// The servers: at most one, except while one user's server replaces another's.
     pub servers: Vec<ServerStatus>,
     /// The defaults for new servers, if they were queried.
-    pub defaults: Option<Defaults>,
+    pub defaults: Option<Reported>,
 }
 
 /// An MPS server, as its daemon reports it.
@@ -48,7 +50,7 @@ impl Daemon {
     ) -> Result<DaemonStatus, MpsError> {
         let mut commands = Vec::new();
         if with_defaults {
-            commands = Defaults::queries();
+            commands = queries();
         }
         commands.push("get_server_list".to_owned());
         for child in children {
@@ -69,7 +71,7 @@ impl Daemon {
         let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
         let mut defaults = None;
         if with_defaults {
-            let read = Defaults::read(&mut lines, answer.percentage);
+            let read = Reported::read(&mut lines, answer.percentage);
             defaults = Some(read.ok_or_else(unexpected)?);
         }
         let mut status = DaemonStatus {
@@ -83,18 +85,18 @@ impl Daemon {
     /// Adds what only server.log has: exact memory limits, and faults if the control program lacks
     /// `get_server_status`.
     fn add_logged(&self, status: &mut DaemonStatus) {
-        let limit = status.defaults.as_mut();
-        let mut limit = limit.and_then(|defaults| defaults.pinned_memory_limit.as_mut());
+        let defaults = status.defaults.as_mut();
+        let mut limited = defaults.filter(|defaults| defaults.memory_limit().is_some());
         let wants_fault = !self.program.has_server_status;
-        if status.servers.is_empty() || limit.is_none() && !wants_fault {
+        if status.servers.is_empty() || limited.is_none() && !wants_fault {
             return;
         }
         let log = self.log_end(LogFile::Server, LOG_END);
         for server in &mut status.servers {
-            if let (Some(limit), Some(bytes)) =
-                (limit.as_deref_mut(), logged_limit(&log, server.pid))
+            if let (Some(defaults), Some(bytes)) =
+                (limited.as_deref_mut(), logged_limit(&log, server.pid))
             {
-                *limit = limit.refined(bytes);
+                defaults.refine(bytes);
             }
             if wants_fault && server.state.is_some() && logged_fault(&log, server.pid) {
                 server.state = Some(ServerState::Fault);

@@ -1,8 +1,8 @@
 use super::client::{Client, Clients, ServerProcess};
 use super::log_growth::LogGrowth;
-use crate::mps::Defaults;
+
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::settings::{Serve, Server};
+use crate::settings::{Reported, Serve, Server};
 use crate::state::{DeviceRecord, RunDir};
 
 /// A device with a record, and the state of its daemon.
@@ -31,7 +31,7 @@ pub struct Served {
     /// Its GPU's compute mode by NVML's number; `None` on a MIG device, and if it was not read.
     pub compute_mode: Option<u32>,
     /// The daemon's current defaults for servers; `None` if it was not asked.
-    pub answered: Option<Defaults>,
+    pub answered: Option<Reported>,
     /// The log that its daemon writes without pause. Read with `Detail::Status` alone.
     pub log_growth: Option<LogGrowth>,
 }

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::beside::Beside;
-use super::change::{Change, Set};
+use super::change::{Set, SettingChange};
 use super::refusal::{ClientOf, Obstacle};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
@@ -210,7 +210,7 @@ impl fmt::Display for Action {
             },
             Self::Start(start) => write!(f, "start the daemon of {}", start.name),
             Self::Set(set) => {
-                let to = |change: &Change| format!("{} to {}", change.key, change.wanted);
+                let to = |change: &SettingChange| format!("{} to {}", change.key, change.wanted);
                 let changes: Vec<String> = set.changes.iter().map(to).collect();
                 write!(f, "set {} of {}", changes.join(", "), set.name)
             }

@@ -2,10 +2,7 @@ use std::fmt;
 
 use super::ClientOf;
 use crate::node::Served;
-use crate::profile::Assignment;
-use crate::settings::{LimitAnswer, Settings};
-
-const KEYS: [&str; 4] = Assignment::KEYS;
+use crate::settings::{KEYS, SettingKey, Settings, Update};
 
 /// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +14,7 @@ pub struct Set {
     /// All settings of the daemon afterwards.
     pub settings: Settings,
     /// The settings that change.
-    pub changes: Vec<Change>,
+    pub changes: Vec<SettingChange>,
     /// The keys whose values come from `mig-mps set` and not from a profile.
     pub by_hand: Vec<String>,
     /// Its clients, which keep their old settings.
@@ -26,7 +23,7 @@ pub struct Set {
 
 /// A setting with its present and its wanted value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingChange {
     /// Its key in a profile.
     pub key: &'static str,
     /// The present value.
@@ -35,126 +32,72 @@ pub struct Change {
     pub wanted: String,
 }
 
-impl Change {
-    fn of(key: &'static str, is: String, wanted: String) -> Self {
-        Self { key, is, wanted }
+impl SettingChange {
+    fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
+        Self {
+            key: key.name,
+            is: (key.show)(is),
+            wanted: (key.show)(wanted),
+        }
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for SettingChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is {}, not {}", self.key, self.is, self.wanted)
     }
 }
 
 /// Joins changes into one reason.
-pub(super) fn in_words(changes: &[Change]) -> String {
-    let changes: Vec<String> = changes.iter().map(Change::to_string).collect();
+pub(super) fn in_words(changes: &[SettingChange]) -> String {
+    let changes: Vec<String> = changes.iter().map(SettingChange::to_string).collect();
     changes.join("; ")
 }
 
-/// The clients that keep their old settings; none for `max-clients`, which MPS does not know.
-pub(super) fn keep(changes: &[Change], served: &Served) -> Vec<ClientOf> {
-    if changes.iter().all(|change| change.key == KEYS[3]) {
-        return Vec::new();
+/// The clients that keep their old settings; none for settings that MPS does not know.
+pub(super) fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
+    let reaches_clients = |key: &SettingKey| {
+        let is_changed = changes.iter().any(|change| change.key == key.name);
+        is_changed && key.control().is_some()
+    };
+    if KEYS.iter().any(reaches_clients) {
+        ClientOf::all(served)
+    } else {
+        Vec::new()
     }
-    ClientOf::all(served)
 }
 
 /// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
 /// those that the daemon itself reports.
-pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<Change> {
-    let changes = [
-        percentage(served, wanted),
-        memory_limit(served, wanted),
-        priority(served, wanted),
-        max_clients(served, wanted),
-    ];
-    let by_hand = &served.record.by_hand;
-    changes
-        .into_iter()
-        .flatten()
-        .map(|mut change| {
-            if by_hand.iter().any(|key| key == change.key) {
-                change.is.push_str(" (set by hand)");
-            }
-            change
-        })
+pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
+    let live = KEYS.iter().filter(|key| key.is_live());
+    live.filter_map(|key| live_change(key, served, wanted))
         .collect()
 }
 
-fn percentage(served: &Served, wanted: &Settings) -> Option<Change> {
-    let has = served.record.settings.active_thread_percentage;
-    let wanted = wanted.active_thread_percentage;
-    let is = if has == wanted {
-        let answered = served.answered.as_ref()?.percentage;
-        in_the_daemon(Some(answered).filter(|&answered| wanted.differs_from(answered))?)
-    } else {
-        has.to_string()
-    };
-    Some(Change::of(KEYS[0], is, wanted.to_string()))
-}
-
-fn memory_limit(served: &Served, wanted: &Settings) -> Option<Change> {
-    let has = served.record.settings.pinned_memory_limit;
-    let wanted = wanted.pinned_memory_limit;
-    let is = if has == wanted {
-        let answered = served.answered.as_ref()?.pinned_memory_limit;
-        if !LimitAnswer::differs(answered, wanted) {
-            return None;
-        }
-        in_the_daemon(or_none(answered))
-    } else {
-        or_none(has)
-    };
-    Some(Change::of(KEYS[1], is, or_none(wanted)))
-}
-
-fn priority(served: &Served, wanted: &Settings) -> Option<Change> {
-    let has = served.record.settings.client_priority;
-    let wanted = wanted.client_priority;
-    let is = if has == wanted {
-        let answered = served.answered.as_ref()?.client_priority;
-        in_the_daemon(answered.filter(|&answered| answered != wanted)?)
-    } else {
-        has.to_string()
-    };
-    Some(Change::of(KEYS[2], is, wanted.to_string()))
-}
-
-fn max_clients(served: &Served, wanted: &Settings) -> Option<Change> {
-    let (has, wanted) = (served.record.settings.max_clients, wanted.max_clients);
-    (has != wanted).then(|| Change::of(KEYS[3], or_none(has), or_none(wanted)))
+fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
+    let mut change = SettingChange::of(key, &served.record.settings, wanted);
+    if change.is == change.wanted {
+        // Somebody else may have set another value in the daemon.
+        let reported = served.answered.as_ref()?;
+        change.is = format!("{} in the daemon", reported.difference(key, wanted)?);
+    }
+    if served
+        .record
+        .by_hand
+        .iter()
+        .any(|by_hand| by_hand == key.name)
+    {
+        change.is.push_str(" (set by hand)");
+    }
+    Some(change)
 }
 
 /// Returns a setting that differs from the wanted one and needs a restart, in words.
 pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
-    let has = &served.record.settings;
-    let differ = |key: &str, is: String, wanted: String| {
-        (is != wanted).then(|| format!("{key} is {is}, not {wanted}"))
-    };
-    let cpus = |settings: &Settings| {
-        let cpus = settings.cpus.as_ref();
-        cpus.map_or_else(|| "all".to_owned(), ToString::to_string)
-    };
-    let nofile = |settings: &Settings| {
-        let nofile = settings.nofile;
-        nofile.map_or_else(|| "the default".to_owned(), |files| files.to_string())
-    };
-    let mode = |settings: &Settings| {
-        let mode = settings.compute_mode;
-        mode.map_or_else(|| "as it was".to_owned(), |mode| mode.to_string())
-    };
-    differ("cpus", cpus(has), cpus(wanted))
-        .or_else(|| differ("nofile", nofile(has), nofile(wanted)))
-        .or_else(|| differ("compute-mode", mode(has), mode(wanted)))
-}
-
-/// Marks a value that somebody else has set in the daemon.
-fn in_the_daemon(value: impl fmt::Display) -> String {
-    format!("{value} in the daemon")
-}
-
-fn or_none(value: Option<impl fmt::Display>) -> String {
-    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
+    KEYS.iter()
+        .filter(|key| matches!(key.update, Update::Restart))
+        .map(|key| SettingChange::of(key, &served.record.settings, wanted))
+        .find(|change| change.is != change.wanted)
+        .map(|change| change.to_string())
 }

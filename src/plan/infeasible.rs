@@ -6,9 +6,9 @@ use crate::geometry::{
     Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, nearest,
 };
 use crate::node::Gpu;
-use crate::profile::{Part, Profile};
+use crate::profile::{DeviceEntry, Profile};
 
-pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &Part) -> Refusal {
+pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> Refusal {
     let known: Vec<String> = gpu
         .profiles
         .iter()
@@ -54,7 +54,7 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &Part) -> Refu
 pub(super) fn check_start(
     profile: &Profile,
     gpu: &Gpu,
-    part: &Part,
+    part: &DeviceEntry,
     offer: &GpuInstanceProfile,
     at: u32,
 ) -> Result<(), Refusal> {

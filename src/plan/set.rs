@@ -6,7 +6,7 @@ use super::driver::no_program_starts;
 use super::instance_use::is_unknowable;
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{DaemonState, Node, Served};
-use crate::profile::Assignment;
+use crate::profile::SettingAssignment;
 use crate::state::RunDir;
 
 /// Plans new settings for the running daemon of a device; an empty plan if it has them.
@@ -17,7 +17,7 @@ pub fn set(
     node: &Node,
     run_dir: &RunDir,
     name: &str,
-    assignments: &[Assignment],
+    assignments: &[SettingAssignment],
 ) -> Result<Plan, Refusal> {
     let served = settable(node, run_dir, name)?;
     let record = &served.record;

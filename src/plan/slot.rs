@@ -1,7 +1,7 @@
 //! The devices of a profile, before and after they have names.
 
 use super::Place;
-use super::change::{self, Change};
+use super::change::{self, SettingChange};
 use crate::geometry::Placement;
 use crate::host::Uid;
 use crate::node::{Gpu, Served};
@@ -66,7 +66,7 @@ impl DaemonSpec<'_> {
     }
 
     /// Returns the differences that can change while the daemon runs.
-    pub(super) fn changes(&self, served: &Served) -> Vec<Change> {
+    pub(super) fn changes(&self, served: &Served) -> Vec<SettingChange> {
         change::changes(served, self.settings)
     }
 }

@@ -10,7 +10,7 @@ use super::{Obstacle, Place, Plan, Refusal, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::node::{Gpu, Node};
-use crate::profile::{Block, Names, Part, Profile, Want, WholeGpu};
+use crate::profile::{Block, DeviceEntry, Names, Profile, Want, WholeGpu};
 use crate::state::{DeviceKey, RunDir};
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
@@ -132,7 +132,7 @@ impl<'a> Planner<'a> {
         &self,
         draft: &mut Draft<'a>,
         block: &'a Block,
-        parts: &'a [Part],
+        parts: &'a [DeviceEntry],
     ) -> Result<(), Refusal> {
         let gpu = draft.gpu;
         if gpu.mig.is_none() {

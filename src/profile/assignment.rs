@@ -1,105 +1,62 @@
 use std::str::FromStr;
 
 use super::nearest;
-use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings};
+use crate::settings::{KEYS, SettingKey, Settings};
 
-/// `KEY=VALUE`: a setting of a running daemon, said by hand.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Assignment {
-    /// `active-thread-percentage=33.3`
-    ActiveThreadPercentage(Percentage),
-    /// `pinned-memory-limit=1.5G`, or `none`
-    PinnedMemoryLimit(Option<MemoryLimit>),
-    /// `client-priority=below-normal`
-    ClientPriority(ClientPriority),
-    /// `max-clients=8`, or `none`
-    MaxClients(Option<u32>),
+/// `KEY=VALUE`: a setting of a running daemon, on the command line.
+#[derive(Clone, Debug)]
+pub struct SettingAssignment {
+    key: &'static SettingKey,
+    value: String,
 }
 
-/// The keys that take another daemon.
-const OTHERS: [&str; 5] = ["serve", "server", "cpus", "compute-mode", "nofile"];
-
-impl Assignment {
-    /// The keys that can be changed while a daemon runs.
-    pub const KEYS: [&str; 4] = [
-        "active-thread-percentage",
-        "pinned-memory-limit",
-        "client-priority",
-        "max-clients",
-    ];
-
-    /// Its key.
-    pub fn key(&self) -> &'static str {
-        Self::KEYS[match self {
-            Self::ActiveThreadPercentage(_) => 0,
-            Self::PinnedMemoryLimit(_) => 1,
-            Self::ClientPriority(_) => 2,
-            Self::MaxClients(_) => 3,
-        }]
+impl SettingAssignment {
+    /// Returns the keys that can be changed while a daemon runs.
+    pub fn keys() -> Vec<&'static str> {
+        let live = KEYS.iter().filter(|key| key.is_live());
+        live.map(|key| key.name).collect()
     }
 
-    /// Puts it into settings.
+    /// Puts the value into settings.
     pub fn change(&self, settings: &mut Settings) {
-        match self {
-            Self::ActiveThreadPercentage(percentage) => {
-                settings.active_thread_percentage = *percentage;
-            }
-            Self::PinnedMemoryLimit(limit) => settings.pinned_memory_limit = *limit,
-            Self::ClientPriority(priority) => settings.client_priority = *priority,
-            Self::MaxClients(most) => settings.max_clients = *most,
-        }
+        let checked = (self.key.parse)(settings, &self.value);
+        debug_assert_eq!(checked, Ok(()));
     }
 }
 
-impl FromStr for Assignment {
+impl FromStr for SettingAssignment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text
+        let (name, value) = text
             .split_once('=')
-            .filter(|(key, _)| !key.is_empty())
+            .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
-        match key {
-            "active-thread-percentage" => {
-                let number = value.strip_suffix('%').unwrap_or(value).parse().ok();
-                let percentage = number.and_then(Percentage::new);
-                percentage
-                    .map(Self::ActiveThreadPercentage)
-                    .ok_or_else(|| format!("{key} must be from 0.1 to 100"))
-            }
-            "pinned-memory-limit" if value == "none" => Ok(Self::PinnedMemoryLimit(None)),
-            "pinned-memory-limit" => {
-                let limit = value.parse().map(Some);
-                limit.map(Self::PinnedMemoryLimit)
-            }
-            "client-priority" => match value {
-                "normal" => Ok(Self::ClientPriority(ClientPriority::Normal)),
-                "below-normal" => Ok(Self::ClientPriority(ClientPriority::BelowNormal)),
-                _ => Err(format!("{key} is {}", ClientPriority::WORDS.join(" or "))),
-            },
-            "max-clients" if value == "none" => Ok(Self::MaxClients(None)),
-            "max-clients" => match value.parse() {
-                Ok(most @ 1..=1024) => Ok(Self::MaxClients(Some(most))),
-                _ => Err(format!("{key} must be from 1 to 1024")),
-            },
-            key if OTHERS.contains(&key) => Err(format!(
-                "{key} cannot be changed while the daemon runs: write it into the profile and run up, which \
-                 starts the daemon again"
-            )),
-            key => Err(match nearest(key, Self::KEYS) {
-                Some(near) => format!("there is no setting {key}: did you mean {near}?"),
-                None => format!(
-                    "there is no setting {key}: there are {}",
-                    Self::KEYS.join(", ")
-                ),
-            }),
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            let live = Self::keys();
+            return Err(match nearest(name, live.iter().copied()) {
+                Some(near) => format!("there is no setting {name}: did you mean {near}?"),
+                None => format!("there is no setting {name}: there are {}", live.join(", ")),
+            });
+        };
+        if !key.is_live() {
+            return Err(format!(
+                "{name} cannot be changed while the daemon runs: write it into the profile and run up, which starts \
+                 the daemon again"
+            ));
         }
+        (key.parse)(&mut Settings::default(), value).map_err(|wrong| wrong.of(name, value))?;
+        Ok(Self {
+            key,
+            value: value.to_owned(),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{ClientPriority, Percentage};
 
     #[test]
     fn what_cannot_be_set_says_why() {
@@ -116,11 +73,11 @@ mod tests {
             ),
             (
                 "pinned-memory-limit=2g",
-                "its unit is M (MiB) or G (GiB): 2G?",
+                "pinned-memory-limit = \"2g\": its unit is M (MiB) or G (GiB): 2G?",
             ),
             (
                 "client-priority=7",
-                "client-priority is normal or below-normal",
+                "client-priority = \"7\" is not one of \"normal\", \"below-normal\"",
             ),
             ("max-clients=0", "max-clients must be from 1 to 1024"),
             (
@@ -128,11 +85,15 @@ mod tests {
                 "there is no setting active-threads-percentage: did you mean active-thread-percentage?",
             ),
         ] {
-            assert_eq!(text.parse::<Assignment>(), Err(why.to_owned()), "{text}");
+            assert_eq!(
+                text.parse::<SettingAssignment>().unwrap_err(),
+                why,
+                "{text}"
+            );
         }
         assert!(
             "serve=all"
-                .parse::<Assignment>()
+                .parse::<SettingAssignment>()
                 .unwrap_err()
                 .contains("run up")
         );
@@ -147,8 +108,7 @@ mod tests {
             "client-priority=below-normal",
             "max-clients=8",
         ] {
-            let assignment: Assignment = text.parse().unwrap();
-            assert!(text.starts_with(assignment.key()));
+            let assignment: SettingAssignment = text.parse().unwrap();
             assignment.change(&mut settings);
         }
         let wanted = Settings {
@@ -159,7 +119,7 @@ mod tests {
             ..Settings::default()
         };
         assert_eq!(settings, wanted);
-        let none: Assignment = "pinned-memory-limit=none".parse().unwrap();
+        let none: SettingAssignment = "pinned-memory-limit=none".parse().unwrap();
         none.change(&mut settings);
         assert_eq!(settings.pinned_memory_limit, None);
     }

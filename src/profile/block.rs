@@ -36,7 +36,7 @@ pub enum Want {
     /// Not partitioned: one device, the whole GPU.
     Whole(WholeGpu),
     /// Partitioned with MIG into these devices and nothing else.
-    Parts(Vec<Part>),
+    Parts(Vec<DeviceEntry>),
 }
 
 /// A whole GPU as one device (`mig = false`).
@@ -50,7 +50,7 @@ pub struct WholeGpu {
 
 /// One entry of `devices`.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct DeviceEntry {
     /// The devices' name, if the profile gives one, and its place in the file.
     pub name: Option<(String, Span)>,
     /// The GPU instance profile.

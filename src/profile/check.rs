@@ -8,18 +8,37 @@ use crate::settings::Serve;
 pub(super) struct Check<'a> {
     pub(super) source: &'a Arc<Source>,
     pub(super) serves: RefCell<Vec<(Serve, Span)>>,
+    mistakes: RefCell<Vec<ProfileError>>,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    pub(super) fn new(source: &'a Arc<Source>) -> Self {
+        Self {
+            source,
+            serves: RefCell::default(),
+            mistakes: RefCell::default(),
+        }
+    }
+
+    /// Takes note of a mistake, so that the check can go on.
+    pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Option<T> {
+        let note = |error| self.mistakes.borrow_mut().push(error);
+        checked.map_err(note).ok()
+    }
+
+    /// Returns every `serve` with its place, or all mistakes.
+    pub(super) fn finish(self) -> Result<Vec<(Serve, Span)>, ProfileError> {
+        match ProfileError::all(self.mistakes.into_inner()) {
+            Some(error) => Err(error),
+            None => Ok(self.serves.into_inner()),
+        }
+    }
+
     pub(super) fn error(
         &self,
         span: std::ops::Range<usize>,
         message: impl Into<String>,
     ) -> ProfileError {
         self.source.error(span.into(), message)
-    }
-
-    pub(super) fn at(&self, span: Span, message: impl Into<String>) -> ProfileError {
-        self.source.error(span, message)
     }
 }

@@ -63,12 +63,12 @@ impl Source {
 
     /// An error at a place in this text.
     pub fn error(self: &Arc<Self>, span: Span, message: impl Into<String>) -> ProfileError {
-        ProfileError::At(Box::new(Mistake {
+        ProfileError::At(vec![Mistake {
             source: Arc::clone(self),
             span,
             message: message.into(),
             hint: None,
-        }))
+        }])
     }
 }
 
@@ -136,28 +136,55 @@ pub enum ProfileError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// Something in it is wrong.
-    #[error("{0}")]
-    At(Box<Mistake>),
+    /// Something in it is wrong, in file order.
+    #[error("{}", shown(.0))]
+    At(Vec<Mistake>),
 }
 
 impl ProfileError {
-    /// Returns the message without the position.
+    /// Returns the first message without its position.
     pub fn message(&self) -> String {
         match self {
-            Self::Unreadable { .. } => self.to_string(),
-            Self::At(mistake) => mistake.message.clone(),
+            Self::At(mistakes) if !mistakes.is_empty() => mistakes[0].message.clone(),
+            _ => self.to_string(),
         }
+    }
+
+    /// Joins errors, in file order and each once.
+    pub(super) fn all(errors: Vec<Self>) -> Option<Self> {
+        let mut mistakes = Vec::new();
+        for error in errors {
+            match error {
+                Self::At(more) => mistakes.extend(more),
+                unreadable @ Self::Unreadable { .. } => return Some(unreadable),
+            }
+        }
+        mistakes.sort_by_key(|mistake: &Mistake| mistake.span.start);
+        mistakes.dedup_by(|a, b| a.span == b.span && a.message == b.message);
+        (!mistakes.is_empty()).then_some(Self::At(mistakes))
     }
 
     /// Adds what to do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        if let Self::At(mistake) = &mut self {
-            mistake.hint = Some(hint.into());
+        if let Self::At(mistakes) = &mut self
+            && let Some(last) = mistakes.last_mut()
+        {
+            last.hint = Some(hint.into());
         }
         self
     }
+}
+
+/// The most mistakes that are shown.
+const MOST: usize = 20;
+
+fn shown(mistakes: &[Mistake]) -> String {
+    let mut shown: Vec<String> = mistakes.iter().take(MOST).map(Mistake::to_string).collect();
+    if mistakes.len() > MOST {
+        shown.push(format!("and {} more mistakes", mistakes.len() - MOST));
+    }
+    shown.join("\n")
 }
 
 /// A mistake at one place of a profile. It prints with the line it is on:

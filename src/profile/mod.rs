@@ -12,8 +12,8 @@ mod read;
 mod schema;
 mod selector;
 
-pub use assignment::Assignment;
-pub use block::{Block, Part, Profile, Want, WholeGpu};
+pub use assignment::SettingAssignment;
+pub use block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span, nearest};
 pub use name::{NameTemplate, Names, is_device_name};
 pub use selector::Selector;

@@ -1,14 +1,11 @@
 //! The `[mps]` tables: settings of daemons, each inherited from the table around it.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 use super::check::Check;
 use super::diagnostic::{ProfileError, Span, nearest, quoted};
-use super::schema::Mps;
-use crate::settings::{ClientPriority, ComputeMode, Percentage, Serve, Server, Settings};
+use super::schema::MpsTable;
+use crate::settings::{COMPUTE_MODE, Form, KEYS, SERVE, SettingKey, Settings, WrongValue};
 
 /// Settings that a table inherits from those around it.
 #[derive(Clone, Default)]
@@ -18,24 +15,13 @@ pub(super) struct Inherited {
     compute_mode: Option<Span>,
 }
 
-/// Removes an inherited limit.
-const NO_LIMIT: &str = "none";
-/// Removes an inherited set of CPUs.
-const ALL_CPUS: &str = "all";
-
-/// Well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
-const MOST_CLIENTS: i64 = 1024;
-/// Enough for a daemon with one server and a few clients.
-const LEAST_FILES: i64 = 256;
-/// The limit of Linux by default (`fs.nr_open`).
-const MOST_FILES: i64 = 1 << 30;
-
 impl Inherited {
     /// The settings of a MIG device.
     pub(super) fn in_mig(self, check: &Check<'_>) -> Result<Settings, ProfileError> {
         match self.compute_mode {
             Some(span) => Err(check
-                .at(
+                .source
+                .error(
                     span,
                     "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process",
                 )
@@ -47,126 +33,78 @@ impl Inherited {
 
 impl Check<'_> {
     /// Returns the settings of a table within others.
-    pub(super) fn settings(
-        &self,
-        around: &Inherited,
-        mps: Option<&Mps>,
-    ) -> Result<Inherited, ProfileError> {
+    pub(super) fn settings(&self, around: &Inherited, mps: Option<&MpsTable>) -> Inherited {
         let mut inherited = around.clone();
-        let Some(mps) = mps else {
-            return Ok(inherited);
-        };
-        let settings = &mut inherited.settings;
-        if let Some(serve) = &mps.serve {
-            settings.serve = Some(self.serve(serve)?);
-        }
-        if let Some(server) = &mps.server {
-            settings.server = match server.get_ref().as_str() {
-                "eager" => Server::Eager,
-                "lazy" => Server::Lazy,
-                _ => return Err(self.unknown_word(server, "server", &["eager", "lazy"])),
+        for (name, value) in mps.into_iter().flatten() {
+            let set = |key| self.set(key, value, &mut inherited.settings).map(|()| key);
+            let Some(key) = self.keep(self.key(name).and_then(set)) else {
+                continue;
             };
-        }
-        if let Some(percentage) = &mps.active_thread_percentage {
-            settings.active_thread_percentage =
-                Percentage::new(*percentage.get_ref()).ok_or_else(|| {
-                    let message = "active-thread-percentage must be from 0.1 to 100";
-                    self.error(percentage.span(), message)
-                })?;
-        }
-        if let Some(limit) = &mps.pinned_memory_limit {
-            settings.pinned_memory_limit = self.unless(limit, "pinned-memory-limit", NO_LIMIT)?;
-        }
-        if let Some(priority) = &mps.client_priority {
-            settings.client_priority = match priority.get_ref().as_str() {
-                "normal" => ClientPriority::Normal,
-                "below-normal" => ClientPriority::BelowNormal,
-                _ => {
-                    let known = &ClientPriority::WORDS;
-                    return Err(self.unknown_word(priority, "client-priority", known));
-                }
-            };
-        }
-        if let Some(cpus) = &mps.cpus {
-            settings.cpus = self.unless(cpus, "cpus", ALL_CPUS)?;
-        }
-        if let Some(mode) = &mps.compute_mode {
-            if mode.get_ref() != "exclusive-process" {
-                return Err(self.unknown_word(mode, "compute-mode", &ComputeMode::WORDS));
+            let span = value.span().into();
+            if key.name == COMPUTE_MODE {
+                inherited.compute_mode = Some(span);
             }
-            settings.compute_mode = Some(ComputeMode::ExclusiveProcess);
-            inherited.compute_mode = Some(mode.span().into());
-        }
-        if let Some(most) = &mps.max_clients {
-            let most = self.number(most, "max-clients", 1..=MOST_CLIENTS)?;
-            settings.max_clients = u32::try_from(most).ok();
-        }
-        if let Some(files) = &mps.nofile {
-            settings.nofile = Some(self.number(files, "nofile", LEAST_FILES..=MOST_FILES)?);
-        }
-        Ok(inherited)
-    }
-
-    fn serve(&self, written: &Spanned<String>) -> Result<Serve, ProfileError> {
-        let word = written.get_ref();
-        let serve: Serve = word.parse().map_err(|_| {
-            let error = self.unknown_word(written, "serve", &Serve::WORDS);
-            match word.split_once(':') {
-                Some((kind, name)) if !name.is_empty() => match nearest(kind, ["user", "group"]) {
-                    Some(near) => error.with_hint(format!("did you mean \"{near}:{name}\"?")),
-                    None => error,
-                },
-                _ => error,
+            if key.name == SERVE {
+                let serve = inherited.settings.serve.clone();
+                let mut serves = self.serves.borrow_mut();
+                serves.extend(serve.map(|serve| (serve, span)));
             }
-        })?;
-        let place = (serve.clone(), written.span().into());
-        self.serves.borrow_mut().push(place);
-        Ok(serve)
-    }
-
-    /// Reads a value, or the word that removes an inherited one.
-    fn unless<T: FromStr<Err: Display>>(
-        &self,
-        written: &Spanned<String>,
-        key: &str,
-        none: &str,
-    ) -> Result<Option<T>, ProfileError> {
-        let text = written.get_ref();
-        if text == none {
-            return Ok(None);
         }
-        let parsed = text.parse().map_err(|why: T::Err| {
-            self.error(written.span(), format!("{key} = \"{text}\": {why}"))
-        });
-        parsed.map(Some)
+        inherited
     }
 
-    fn number(
-        &self,
-        written: &Spanned<i64>,
-        key: &str,
-        allowed: std::ops::RangeInclusive<i64>,
-    ) -> Result<u64, ProfileError> {
-        let number = *written.get_ref();
-        let (least, most) = (allowed.start(), allowed.end());
-        u64::try_from(number)
-            .ok()
-            .filter(|_| allowed.contains(&number))
-            .ok_or_else(|| {
-                let message = format!("{key} must be from {least} to {most}");
-                self.error(written.span(), message)
+    fn key(&self, name: &Spanned<String>) -> Result<&'static SettingKey, ProfileError> {
+        let known = || KEYS.iter().map(|key| key.name);
+        let found = KEYS.iter().find(|key| key.name == name.get_ref());
+        found.ok_or_else(|| {
+            let error = self.error(name.span(), format!("unknown key \"{}\"", name.get_ref()));
+            error.with_hint(match nearest(name.get_ref(), known()) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => format!("here may stand {}", quoted(&known().collect::<Vec<_>>())),
             })
+        })
     }
 
-    fn unknown_word(&self, word: &Spanned<String>, key: &str, known: &[&str]) -> ProfileError {
-        let written = word.get_ref();
-        let error = self.error(
-            word.span(),
-            format!("{key} = \"{written}\" is not one of {}", quoted(known)),
-        );
-        match nearest(written, known.iter().copied()) {
-            Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
-            None => error,
-        }
+    fn set(
+        &self,
+        key: &SettingKey,
+        value: &Spanned<Value>,
+        settings: &mut Settings,
+    ) -> Result<(), ProfileError> {
+        let text = text(key, value.get_ref()).map_err(|wrong| self.error(value.span(), wrong))?;
+        (key.parse)(settings, &text).map_err(|wrong| {
+            let error = self.error(value.span(), wrong.of(key.name, &text));
+            match nearest_word(&wrong, &text) {
+                Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+                None => error,
+            }
+        })
     }
+}
+
+/// Returns the text of a value that has the form of its key.
+fn text(key: &SettingKey, value: &Value) -> Result<String, String> {
+    let form = match (key.form, value) {
+        (Form::Text, Value::String(text)) => return Ok(text.clone()),
+        (Form::Number | Form::WholeNumber, Value::Integer(number)) => return Ok(number.to_string()),
+        (Form::Number, Value::Float(number)) => return Ok(number.to_string()),
+        (Form::Text, _) => "a string",
+        (Form::Number, _) => "a number",
+        (Form::WholeNumber, _) => "a whole number",
+    };
+    Err(format!("{} must be {form}", key.name))
+}
+
+/// Returns the word that was probably meant. A name after a colon stays.
+fn nearest_word(wrong: &WrongValue, text: &str) -> Option<String> {
+    let WrongValue::Word(words) = wrong else {
+        return None;
+    };
+    let name = text.split_once(':').map(|(_, name)| name);
+    let named = |word: &&str| match (word.split_once(':'), name) {
+        (Some((kind, _)), Some(name)) if !name.is_empty() => format!("{kind}:{name}"),
+        _ => (*word).to_owned(),
+    };
+    let words: Vec<String> = words.iter().map(named).collect();
+    nearest(text, words.iter().map(String::as_str)).map(str::to_owned)
 }

@@ -1,17 +1,17 @@
 //! Reads a profile file, and checks it.
 
-use std::cell::RefCell;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use toml::Spanned;
 
-use super::block::{Block, Part, Profile, Want, WholeGpu};
+use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::check::Check;
 use super::diagnostic::{ProfileError, Source, Span};
 use super::mps::Inherited;
 use super::name::is_device_name;
-use super::schema::{Device, File, Gpu};
+use super::schema::{DeviceTable, GpuTable, ProfileFile};
 use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::read_text;
@@ -39,7 +39,8 @@ impl Profile {
 
 /// Reads and checks a profile's text.
 fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
-    let file: File = toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
+    let file: ProfileFile =
+        toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
     let devices = file
         .gpu
         .iter()
@@ -54,97 +55,138 @@ fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
             return Err(source.error(Span::default(), message));
         }
     }
-    let check = Check {
-        source,
-        serves: RefCell::default(),
-    };
-    let defaults = check.settings(&Inherited::default(), file.mps.as_ref())?;
+    let check = Check::new(source);
+    let defaults = check.settings(&Inherited::default(), file.mps.as_ref());
     if file.gpu.is_empty() {
         let message = "the profile selects no GPU: it has no [[gpu]] block";
         return Err(source.error(Span::default(), message));
     }
     let mut blocks: Vec<Block> = Vec::new();
     for gpu in file.gpu {
-        let block = check.block(&defaults, gpu.into_inner())?;
+        let Some(block) = check.block(&defaults, gpu.into_inner()) else {
+            continue;
+        };
         let earlier: Vec<&Selector> = blocks.iter().map(|block| &block.select).collect();
         if block.select.is_shadowed_by(&earlier) {
             let message =
                 "this block can never be reached: the blocks before it select every GPU it could";
-            return Err(source
-                .error(block.span, message)
-                .with_hint("the first block that selects a GPU has it"));
+            let error = source.error(block.span, message);
+            let error = error.with_hint("the first block that selects a GPU has it");
+            check.keep(Err::<(), _>(error));
         }
         blocks.push(block);
     }
     Ok(Profile {
         source: Arc::clone(source),
         name: file.name,
-        serves: check.serves.into_inner(),
+        serves: check.finish()?,
         blocks,
     })
 }
 
 impl Check<'_> {
-    fn block(&self, defaults: &Inherited, gpu: Gpu) -> Result<Block, ProfileError> {
+    fn block(&self, defaults: &Inherited, gpu: GpuTable) -> Option<Block> {
         let span: Span = gpu.select.span().into();
-        let select = self.selector(gpu.select)?;
-        let settings = self.settings(defaults, gpu.mps.as_ref())?;
-        let whole = gpu.mig.as_ref().is_some_and(|mig| !*mig.get_ref());
-        let want = match (whole, gpu.devices) {
-            (true, Some(_)) => {
-                return Err(self
-                    .source
-                    .error(span, "mig = false and devices exclude each other"));
-            }
-            (true, None) => Want::Whole(WholeGpu {
-                name: self.name(gpu.name)?,
-                settings: settings.settings,
-            }),
+        let settings = self.settings(defaults, gpu.mps.as_ref());
+        let is_whole = gpu.mig.is_some_and(|mig| !mig.into_inner());
+        let want = self.want(&settings, span, is_whole, gpu.name, gpu.devices);
+        let want = self.keep(want);
+        let select = self.keep(self.selector(gpu.select));
+        Some(Block {
+            select: select?,
+            span,
+            want: want?,
+        })
+    }
+
+    fn want(
+        &self,
+        settings: &Inherited,
+        span: Span,
+        is_whole: bool,
+        name: Option<Spanned<String>>,
+        devices: Option<Vec<DeviceTable>>,
+    ) -> Result<Want, ProfileError> {
+        let error = |message| self.source.error(span, message);
+        match (is_whole, devices) {
+            (true, Some(_)) => Err(error("mig = false and devices exclude each other")),
+            (true, None) => Ok(Want::Whole(WholeGpu {
+                name: self.name(name)?,
+                settings: settings.settings.clone(),
+            })),
             (false, Some(devices)) => {
-                if let Some(name) = gpu.name {
+                if let Some(name) = name {
                     let message = "a block with devices has no name of its own: name its devices";
                     return Err(self.error(name.span(), message));
                 }
                 if devices.is_empty() {
-                    return Err(self
-                        .source
-                        .error(span, "devices = [] asks for nothing")
+                    return Err(error("devices = [] asks for nothing")
                         .with_hint("leave the block out, or write mig = false for the whole GPU"));
                 }
-                let parts = devices
-                    .into_iter()
-                    .map(|device| self.part(&settings, device));
-                Want::Parts(parts.collect::<Result<_, _>>()?)
+                let entries = devices.into_iter();
+                let entries = entries.filter_map(|device| self.entry(settings, device));
+                Ok(Want::Parts(entries.collect()))
             }
-            (false, None) => {
-                return Err(self
-                    .source
-                    .error(span, "this block does not say what its GPUs shall be")
-                    .with_hint("add devices = [ … ], or mig = false for the whole GPU"));
-            }
-        };
-        Ok(Block { select, span, want })
+            (false, None) => Err(error("this block does not say what its GPUs become")
+                .with_hint("add devices = [ … ], or mig = false for the whole GPU")),
+        }
     }
 
-    fn part(&self, defaults: &Inherited, device: Device) -> Result<Part, ProfileError> {
+    fn entry(&self, defaults: &Inherited, device: DeviceTable) -> Option<DeviceEntry> {
         let span = device.profile.span();
-        let profile: ProfileName = device
-            .profile
-            .get_ref()
-            .parse()
-            .map_err(|error| self.error(span.clone(), format!("{error}")))?;
-        let count = device.count.as_ref().map_or(1, |count| *count.get_ref());
-        if let Some(written) = &device.count
-            && (count == 0 || (count > 1 && device.at.is_some()))
+        let count = self.keep(self.count(&device));
+        let profile: Result<ProfileName, _> = device.profile.get_ref().parse();
+        let profile =
+            self.keep(profile.map_err(|error| self.error(span.clone(), error.to_string())));
+        let compute = device.compute.unwrap_or_default();
+        let compute = profile
+            .as_ref()
+            .and_then(|profile| self.keep(self.compute(profile, &span, &compute)));
+        let name = self.keep(self.name(device.name));
+        let settings = self.settings(defaults, device.mps.as_ref());
+        let settings = self.keep(settings.in_mig(self));
+        let (count, compute, name) = (count?, compute?, name?);
+        let devices = count as usize * compute.len().max(1);
+        if let Some((name, span)) = &name
+            && devices > 1
+            && !name.contains("{n}")
         {
-            let message = match count {
-                0 => "count = 0 asks for nothing: leave the entry out",
-                _ => "at pins one device: it cannot be there for a count above 1",
-            };
-            return Err(self.error(written.span(), message));
+            let message = format!("{devices} devices would be named \"{name}\"");
+            let error = self.source.error(*span, message);
+            self.keep(Err::<(), _>(error.with_hint("put {n} into the name")));
         }
+        Some(DeviceEntry {
+            name,
+            profile: profile?,
+            span: span.into(),
+            at: device.at,
+            count,
+            compute,
+            settings: settings?,
+        })
+    }
+
+    fn count(&self, device: &DeviceTable) -> Result<u32, ProfileError> {
+        let count = device.count.as_ref().map_or(1, |count| *count.get_ref());
+        let message = match count {
+            0 => "count = 0 asks for nothing: leave the entry out",
+            2.. if device.at.is_some() => {
+                "at pins one device: it cannot be there for a count above 1"
+            }
+            _ => return Ok(count),
+        };
+        let span = device.count.as_ref().map(Spanned::span).unwrap_or_default();
+        Err(self.error(span, message))
+    }
+
+    fn compute(
+        &self,
+        profile: &ProfileName,
+        span: &Range<usize>,
+        names: &[Spanned<String>],
+    ) -> Result<Vec<ComputeName>, ProfileError> {
         let mut compute: Vec<ComputeName> = Vec::new();
-        for name in device.compute.unwrap_or_default() {
+        for name in names {
             let parsed: Result<ComputeName, String> = name.get_ref().parse();
             let parsed = parsed.map_err(|error| self.error(name.span(), error))?;
             if !parsed.fits(profile.slices()) {
@@ -159,31 +201,9 @@ impl Check<'_> {
                 "compute asks for {slices} slices of a GPU instance that has {}",
                 profile.slices()
             );
-            return Err(self.error(span, message));
+            return Err(self.error(span.clone(), message));
         }
-        let devices = count as usize * compute.len().max(1);
-        let name = self.name(device.name)?;
-        if let Some((name, span)) = &name
-            && devices > 1
-            && !name.contains("{n}")
-        {
-            return Err(self
-                .source
-                .error(
-                    *span,
-                    format!("{devices} devices would be named \"{name}\""),
-                )
-                .with_hint("put {n} into the name"));
-        }
-        Ok(Part {
-            name,
-            profile,
-            span: span.into(),
-            at: device.at,
-            count,
-            compute,
-            settings: self.settings(defaults, device.mps.as_ref())?.in_mig(self)?,
-        })
+        Ok(compute)
     }
 
     fn name(&self, name: Option<Spanned<String>>) -> Result<Option<(String, Span)>, ProfileError> {
@@ -192,8 +212,8 @@ impl Check<'_> {
         let name = name.into_inner();
         // "0" stands for whatever number comes in.
         if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
-            let message = "not a device name: letters, digits, \".\", \"_\" and \"-\", at most 64 of them, \
-                 and {gpu} or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
+            let message = "not a device name: up to 64 letters, digits, \".\", \"_\" and \"-\", and {gpu} \
+                 or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
             return Err(self.error(span, message));
         }
         Ok(Some((name, span.into())))
@@ -204,4 +224,46 @@ impl Check<'_> {
 fn in_words(source: &Arc<Source>, error: &toml::de::Error) -> ProfileError {
     let span = error.span().map(Span::from).unwrap_or_default();
     source.serde_error(span, error.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_shown_once_and_in_file_order() {
+        let text = r#"
+[mps]
+compute-mode = "exclusive-process"
+cpu = "0"
+
+[[gpu]]
+select = { product = "(" }
+mps = { server = "later", nofile = 1 }
+devices = [
+  { name = "a b", profile = "3h", mps = { cpus = "7-0" } },
+  { name = "a", profile = "1g", count = 2 },
+]
+
+[[gpu]]
+select = { all = true }
+"#;
+        let error = Profile::parse(Path::new("p.toml"), text.to_owned()).unwrap_err();
+        let lines = error.to_string();
+        let places: Vec<&str> = lines
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix("p.toml:")?
+                    .split_once(": ")
+                    .map(|(at, _)| at)
+            })
+            .collect();
+        assert_eq!(
+            places,
+            [
+                "3:16", "4:1", "7:22", "8:18", "8:36", "10:12", "10:29", "10:50", "11:12", "15:10"
+            ],
+            "{lines}"
+        );
+    }
 }

@@ -1,30 +1,32 @@
 //! The form of a profile file, as TOML.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
-use toml::Spanned;
+use toml::{Spanned, Value};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct File {
+pub(super) struct ProfileFile {
     pub(super) name: Option<String>,
-    pub(super) mps: Option<Mps>,
+    pub(super) mps: Option<MpsTable>,
     #[serde(default)]
-    pub(super) gpu: Vec<Spanned<Gpu>>,
+    pub(super) gpu: Vec<Spanned<GpuTable>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Gpu {
-    pub(super) select: Spanned<Select>,
+pub(super) struct GpuTable {
+    pub(super) select: Spanned<SelectTable>,
     pub(super) mig: Option<Spanned<bool>>,
     pub(super) name: Option<Spanned<String>>,
-    pub(super) mps: Option<Mps>,
-    pub(super) devices: Option<Vec<Device>>,
+    pub(super) mps: Option<MpsTable>,
+    pub(super) devices: Option<Vec<DeviceTable>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Select {
+pub(super) struct SelectTable {
     pub(super) index: Option<Vec<u32>>,
     pub(super) product: Option<Spanned<String>>,
     pub(super) uuid: Option<Spanned<String>>,
@@ -34,25 +36,14 @@ pub(super) struct Select {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Device {
+pub(super) struct DeviceTable {
     pub(super) name: Option<Spanned<String>>,
     pub(super) profile: Spanned<String>,
     pub(super) at: Option<u32>,
     pub(super) count: Option<Spanned<u32>>,
     pub(super) compute: Option<Vec<Spanned<String>>>,
-    pub(super) mps: Option<Mps>,
+    pub(super) mps: Option<MpsTable>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Mps {
-    pub(super) serve: Option<Spanned<String>>,
-    pub(super) server: Option<Spanned<String>>,
-    pub(super) active_thread_percentage: Option<Spanned<f64>>,
-    pub(super) pinned_memory_limit: Option<Spanned<String>>,
-    pub(super) client_priority: Option<Spanned<String>>,
-    pub(super) cpus: Option<Spanned<String>>,
-    pub(super) compute_mode: Option<Spanned<String>>,
-    pub(super) max_clients: Option<Spanned<i64>>,
-    pub(super) nofile: Option<Spanned<i64>>,
-}
+/// Settings by key, checked against [`KEYS`](crate::settings::KEYS).
+pub(super) type MpsTable = BTreeMap<Spanned<String>, Spanned<Value>>;

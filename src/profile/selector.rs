@@ -3,7 +3,7 @@ use toml::Spanned;
 
 use super::check::Check;
 use super::diagnostic::ProfileError;
-use super::schema::Select;
+use super::schema::SelectTable;
 
 /// Which GPUs a block selects.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ const LARGEST_REGEX: usize = 1 << 20;
 
 impl Check<'_> {
     /// Checks the selector of a block.
-    pub(super) fn selector(&self, select: Spanned<Select>) -> Result<Selector, ProfileError> {
+    pub(super) fn selector(&self, select: Spanned<SelectTable>) -> Result<Selector, ProfileError> {
         let span = select.span();
         let mut found = Vec::new();
         let select = select.into_inner();

@@ -4,7 +4,7 @@ use console::style;
 use jiff::civil::{Date, DateTime};
 
 use super::format::{escaped, wrapped};
-use crate::logs::{Entry, Sessions};
+use crate::logs::{LogEntry, Sessions};
 use crate::mps::{Kind, LogFile, LogLine};
 
 /// The most characters of a line that are shown: a client may write lines without end.
@@ -54,12 +54,12 @@ impl LogView {
     }
 
     /// Formats these lines and sessions.
-    pub(super) fn text(&mut self, entries: &[Entry]) -> String {
+    pub(super) fn text(&mut self, entries: &[LogEntry]) -> String {
         let mut text = String::new();
         for entry in entries {
             match entry {
-                Entry::Line(line) => self.line(line, &mut text),
-                Entry::Sessions(sessions) => self.sessions(sessions, &mut text),
+                LogEntry::Line(line) => self.line(line, &mut text),
+                LogEntry::Sessions(sessions) => self.sessions(sessions, &mut text),
             }
         }
         text

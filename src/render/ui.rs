@@ -14,7 +14,7 @@ use super::{
 };
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
-use crate::logs::Entry;
+use crate::logs::LogEntry;
 use crate::mps::LogLine;
 use crate::node::Node;
 use crate::plan::check::{BlockOnModel, OnNode};
@@ -87,7 +87,7 @@ impl Ui {
     }
 
     /// Prints lines of a daemon's logs.
-    pub fn logs(&self, view: &mut LogView, entries: &[Entry]) -> Result<()> {
+    pub fn logs(&self, view: &mut LogView, entries: &[LogEntry]) -> Result<()> {
         print(&view.text(entries))
     }
 

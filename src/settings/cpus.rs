@@ -1,11 +1,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use super::text::serde_as_text;
 
 /// A set of CPUs, as the kernel writes it: `0-7,16`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpus {
     /// In order, apart from each other.
     ranges: Vec<(usize, usize)>,
@@ -79,19 +78,7 @@ impl FromStr for Cpus {
     }
 }
 
-impl From<Cpus> for String {
-    fn from(cpus: Cpus) -> Self {
-        cpus.to_string()
-    }
-}
-
-impl TryFrom<String> for Cpus {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
+serde_as_text!(Cpus);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,10 @@
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cpus, MemoryLimit, Serve};
+use super::text::words;
+use super::{Cpus, MemoryLimit, Serve, WrongValue};
 
 /// The settings of a device's daemon. `None` stands for the default of the user who applies the profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -10,7 +12,7 @@ use super::{Cpus, MemoryLimit, Serve};
 pub struct Settings {
     /// Whose clients the device serves; by default `one-at-a-time` for root, `self` for others.
     pub serve: Option<Serve>,
-    /// When the MPS server starts.
+    /// The time at which the MPS server starts.
     pub server: Server,
     /// The share of the device's SMs that one client may use.
     pub active_thread_percentage: Percentage,
@@ -56,8 +58,7 @@ impl Default for Settings {
 }
 
 /// The priority of clients' work (MPS guide, client priority levels).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPriority {
     /// As much as anybody's.
     Normal,
@@ -65,11 +66,13 @@ pub enum ClientPriority {
     BelowNormal,
 }
 
-impl ClientPriority {
-    /// Every value, as it is written.
-    pub const WORDS: [&str; 2] = ["normal", "below-normal"];
+words!(ClientPriority {
+    Normal = "normal",
+    BelowNormal = "below-normal",
+});
 
-    /// The number that the control program has for it.
+impl ClientPriority {
+    /// Returns the number that the control program has for it.
     pub fn number(self) -> u8 {
         match self {
             Self::Normal => 0,
@@ -78,34 +81,19 @@ impl ClientPriority {
     }
 }
 
-impl fmt::Display for ClientPriority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::WORDS[usize::from(self.number())])
-    }
-}
-
 /// A compute mode that is set for a daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComputeMode {
     /// One process may compute on the GPU: the MPS server. A program outside MPS gets CUDA error 46.
     ExclusiveProcess,
 }
 
-impl ComputeMode {
-    /// Every value, as it is written.
-    pub const WORDS: [&str; 1] = ["exclusive-process"];
-}
+words!(ComputeMode {
+    ExclusiveProcess = "exclusive-process",
+});
 
-impl fmt::Display for ComputeMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::WORDS[0])
-    }
-}
-
-/// When a device's MPS server starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// The time at which a device's MPS server starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// With the daemon: the first client finds it ready.
     Eager,
@@ -113,14 +101,10 @@ pub enum Server {
     Lazy,
 }
 
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Eager => "eager",
-            Self::Lazy => "lazy",
-        })
-    }
-}
+words!(Server {
+    Eager = "eager",
+    Lazy = "lazy",
+});
 
 /// A percentage from 0.1 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -131,8 +115,8 @@ impl Percentage {
     /// 100 %: no limit.
     pub const FULL: Self = Self(100.0);
 
-    /// `None` unless the value lies in [0.1, 100]. The control program takes more than 0, and answers
-    /// with one decimal: what is less cannot be read back.
+    /// Returns `None` unless the value lies in [0.1, 100]. The control program takes more than 0, and answers with one
+    /// decimal: what is less cannot be read back.
     pub fn new(value: f64) -> Option<Self> {
         (0.1..=100.0).contains(&value).then_some(Self(value))
     }
@@ -153,5 +137,17 @@ impl fmt::Display for Percentage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = (self.0 * 10.0).round() / 10.0;
         write!(f, "{tenths}")
+    }
+}
+
+impl FromStr for Percentage {
+    type Err = WrongValue;
+
+    /// Reads `33.3` and `33.3%`.
+    fn from_str(text: &str) -> Result<Self, WrongValue> {
+        let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+        number
+            .and_then(Self::new)
+            .ok_or_else(|| WrongValue::Range("from 0.1 to 100".to_owned()))
     }
 }

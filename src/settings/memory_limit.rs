@@ -1,14 +1,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use super::text::serde_as_text;
 
 /// The device memory that each client may allocate, in whole MiB.
 ///
 /// The control program takes only whole numbers with M or G, and silently misreads anything else: `1.5G` as 1M,
 /// `512K` as 512M (measured on drivers 555 to 595). It only ever gets [`in_mebibytes`](Self::in_mebibytes).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemoryLimit {
     mebibytes: u64,
 }
@@ -78,6 +77,15 @@ impl LimitAnswer {
             (answer, limit) => {
                 answer.map(|answer| answer.mebibytes) != limit.map(|limit| limit.mebibytes)
             }
+        }
+    }
+
+    /// Returns the text that reads as this answer.
+    pub fn in_answer(self) -> String {
+        if self.is_rounded {
+            format!("{}G", self.mebibytes >> 10)
+        } else {
+            format!("{}M", self.mebibytes)
         }
     }
 
@@ -170,19 +178,7 @@ fn not_whole(text: &str) -> String {
     format!("{text} is not a whole number of MiB, which is what MPS takes")
 }
 
-impl From<MemoryLimit> for String {
-    fn from(limit: MemoryLimit) -> Self {
-        limit.to_string()
-    }
-}
-
-impl TryFrom<String> for MemoryLimit {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
+serde_as_text!(MemoryLimit);
 
 #[cfg(test)]
 mod tests {

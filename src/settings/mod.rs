@@ -1,11 +1,20 @@
-//! The MPS settings of a device, and the types of their values.
+//! The MPS settings of a device: one table with a row for each, and the types of their values.
 
 mod cpus;
 mod device;
+mod key;
+mod keys;
 mod memory_limit;
+mod reported;
 mod serve;
+mod text;
+mod wrong_value;
 
 pub use cpus::Cpus;
 pub use device::{ClientPriority, ComputeMode, NOFILE, Percentage, Server, Settings};
+pub use key::{Control, Form, SettingKey, Update};
+pub use keys::{COMPUTE_MODE, KEYS, SERVE};
 pub use memory_limit::{LimitAnswer, MemoryLimit};
-pub use serve::{NotServe, Serve};
+pub use reported::Reported;
+pub use serve::Serve;
+pub use wrong_value::WrongValue;

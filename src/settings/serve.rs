@@ -1,11 +1,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use super::WrongValue;
+use super::text::serde_as_text;
 
 /// The users that a device serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Serve {
     /// Any user, one user at a time: the MPS default. A second user's program waits in `cuInit`.
     OneAtATime,
@@ -21,7 +21,7 @@ pub enum Serve {
 
 impl Serve {
     /// Every value, as it is written.
-    pub const WORDS: [&str; 5] = ["one-at-a-time", "all", "group:NAME", "user:NAME", "self"];
+    pub const WORDS: &[&str] = &["one-at-a-time", "all", "group:NAME", "user:NAME", "self"];
 
     /// True if one server of root serves several users at once (`-multiuser-server`).
     pub fn is_shared(&self) -> bool {
@@ -41,20 +41,11 @@ impl fmt::Display for Serve {
     }
 }
 
-/// It is none of the words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotServe;
-
-impl fmt::Display for NotServe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not one of {}", Serve::WORDS.join(", "))
-    }
-}
-
 impl FromStr for Serve {
-    type Err = NotServe;
+    type Err = WrongValue;
 
-    fn from_str(text: &str) -> Result<Self, NotServe> {
+    fn from_str(text: &str) -> Result<Self, WrongValue> {
+        let wrong = WrongValue::Word(Self::WORDS);
         if let Some((kind, name)) = text.split_once(':') {
             let is_name = !name.is_empty()
                 && !name
@@ -63,28 +54,16 @@ impl FromStr for Serve {
             return match kind {
                 "user" if is_name => Ok(Self::User(name.to_owned())),
                 "group" if is_name => Ok(Self::Group(name.to_owned())),
-                _ => Err(NotServe),
+                _ => Err(wrong),
             };
         }
         match text {
             "one-at-a-time" => Ok(Self::OneAtATime),
             "all" => Ok(Self::All),
             "self" => Ok(Self::Own),
-            _ => Err(NotServe),
+            _ => Err(wrong),
         }
     }
 }
 
-impl From<Serve> for String {
-    fn from(serve: Serve) -> Self {
-        serve.to_string()
-    }
-}
-
-impl TryFrom<String> for Serve {
-    type Error = NotServe;
-
-    fn try_from(text: String) -> Result<Self, NotServe> {
-        text.parse()
-    }
-}
+serde_as_text!(Serve);

@@ -180,7 +180,7 @@ fn no_type_of_rusts_is_named() {
         ("select = 1\nmig = false", "invalid type"),
         (
             "select = { all = true }\nmps = { active-thread-percentage = [] }",
-            "invalid type: list, expected a number",
+            "active-thread-percentage must be a number",
         ),
     ] {
         let ran = sim.up(&format!("[[gpu]]\n{text}\n"), &[]).ended(2);

@@ -212,7 +212,7 @@ fn mistakes_in_settings() {
       |
     4 | mps = { pinned-memory-limit = "9999G" }
       |                               ^^^^^^^
-    error: profile.toml:4:31: invalid type: integer "512", expected a string
+    error: profile.toml:4:31: pinned-memory-limit must be a string
       |
     4 | mps = { pinned-memory-limit = 512 }
       |                               ^^^

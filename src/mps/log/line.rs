@@ -44,6 +44,13 @@ impl LogLine {
         })
     }
 
+    /// Returns a line of control.log, written at that second.
+    #[cfg(test)]
+    pub(crate) fn example(second: &str, text: &str) -> Self {
+        let line = format!("[2026-11-20 17:34:{second} Control   447] {text}");
+        Self::parse(LogFile::Control, &line)
+    }
+
     pub fn meaning(&self) -> Meaning {
         rules::meaning(self.tag.as_deref(), &self.text)
     }
@@ -62,14 +69,9 @@ fn without_level(tag: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn line(at: &str, text: &str) -> LogLine {
-        let line = format!("[2026-11-20 17:34:{at} Control   447] {text}");
-        LogLine::parse(LogFile::Control, &line)
-    }
-
     #[test]
     fn the_head_has_time_and_writer() {
-        let parsed = line("04.858", "NEW UI");
+        let parsed = LogLine::example("04.858", "NEW UI");
         assert_eq!(parsed.at.unwrap().to_string(), "2026-11-20T17:34:04.858");
         assert_eq!(
             (parsed.tag.as_deref(), parsed.pid, &*parsed.text),

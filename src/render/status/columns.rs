@@ -13,6 +13,7 @@ use crate::host::{Uid, user_name};
 use crate::node::Served;
 use crate::render::format::{age, gib};
 use crate::render::table::{Column, Table};
+use crate::settings::Reported;
 
 /// A column of the table of devices.
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +177,7 @@ fn clients(served: &Served, is_known: bool) -> String {
 
 fn threads(served: &Served) -> String {
     let set = served.record.settings.active_thread_percentage;
-    let answered = served.answered.as_ref().map(|answered| answered.percentage);
+    let answered = served.answered.as_ref().and_then(Reported::percentage);
     match answered {
         Some(answered) if set.differs_from(answered) => format!("{answered}%!={set}%"),
         _ => format!("{set}%"),

@@ -90,7 +90,7 @@ impl Device {
             active_thread_percentage: record
                 .map(|record| record.settings.active_thread_percentage.value()),
             answered_active_thread_percentage: served
-                .and_then(|served| Some(served.answered.as_ref()?.percentage)),
+                .and_then(|served| served.answered.as_ref()?.percentage()),
             problem: served.and_then(|served| served.problem.clone()),
             memory_used_bytes: memory.map(|memory| memory.used),
             memory_total_bytes: memory.map(|memory| memory.total),

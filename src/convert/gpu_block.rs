@@ -1,0 +1,165 @@
+//! One GPU of a node as a block of a profile.
+
+use toml::{Table, Value};
+
+use super::name::{shared_name, with_gpu};
+use super::packing::compute_slices;
+use super::settings::{by_default, table};
+use super::{DraftBlock, DraftDevices, DraftEntry, DraftSelect};
+use crate::node::{Device, Gpu, Node, Served};
+use crate::nvml::GpuInstanceReading;
+
+/// Returns the reason why a profile cannot express a GPU.
+pub(super) fn left_out(node: &Node, gpu: &Gpu) -> Option<String> {
+    if let Some(why) = &gpu.hidden {
+        return Some(format!("its instances cannot be seen: {why}"));
+    }
+    let is_served = |device: &Device| served(node, device).is_some();
+    if !gpu.in_mig_mode() {
+        let why = "it is whole and has no daemon";
+        return (!gpu.devices().iter().any(is_served)).then(|| why.to_owned());
+    }
+    if gpu.instances.is_empty() {
+        return Some("it is in MIG mode without instances, which a profile cannot say".to_owned());
+    }
+    let mut profiles = gpu.instances.iter().map(|instance| instance.profile);
+    let unknown = profiles.find(|profile| gpu.profile(*profile).is_none())?;
+    Some(format!(
+        "it has an instance of the profile {unknown} that it does not offer"
+    ))
+}
+
+/// Returns the record of a device's daemon.
+pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
+    let served = node.served_on(&device.key);
+    served.filter(|served| served.device_is_there)
+}
+
+/// Returns the name of a device.
+pub(super) fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
+    served(node, device).map_or(&device.default_name, |served| &served.record.name)
+}
+
+/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names. `mps` are the settings that its devices
+/// inherit.
+pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
+    let devices = gpu.devices();
+    let mut remarks = Vec::new();
+    if devices.iter().any(|device| served(node, device).is_none()) {
+        remarks.push("Some of these have no daemon now: up would start one for each.".to_owned());
+    }
+    let mut builder = Builder {
+        node,
+        gpu,
+        mps,
+        remarks,
+    };
+    let devices = match devices.as_slice() {
+        [whole] if whole.part.is_none() => DraftDevices::Whole {
+            name: builder.name(&[whole]).map(|(name, _)| name),
+            mps: builder.settings(&[whole]),
+        },
+        devices => {
+            let instances = gpu.instances.iter();
+            let mut entries: Vec<_> = instances
+                .filter_map(|instance| builder.entry(instance, devices))
+                .collect();
+            // A template counts from entry to entry; the others stay in the order of placements.
+            entries.sort_by_key(|(number, entry)| number.map(|_| (entry.name.clone(), *number)));
+            DraftDevices::Instances(entries.into_iter().map(|(_, entry)| entry).collect())
+        }
+    };
+    DraftBlock {
+        remarks: builder.remarks,
+        select: DraftSelect::Index(vec![gpu.index]),
+        devices,
+        is_remark: false,
+    }
+}
+
+struct Builder<'a> {
+    node: &'a Node,
+    gpu: &'a Gpu,
+    mps: &'a Table,
+    remarks: Vec<String>,
+}
+
+impl Builder<'_> {
+    /// The entry for a GPU instance, and the number with which its devices' names begin.
+    fn entry(
+        &mut self,
+        instance: &GpuInstanceReading,
+        devices: &[Device],
+    ) -> Option<(Option<u32>, DraftEntry)> {
+        let profile = self.gpu.profile(instance.profile)?;
+        let devices: Vec<&Device> = devices
+            .iter()
+            .filter(|device| {
+                let part = device.part.as_ref();
+                part.is_some_and(|part| part.gpu_instance == instance.id)
+            })
+            .collect();
+        let at = instance.placement.start;
+        if devices.is_empty() {
+            self.remarks.push(format!(
+                "The GPU instance at {at} has no compute instance: up would make one."
+            ));
+        }
+        let (name, number) = self.name(&devices).unzip();
+        let entry = DraftEntry {
+            name,
+            profile: profile.name.clone(),
+            at: Some(at),
+            count: 1,
+            compute: compute_slices(instance, profile.multiprocessors),
+            mps: self.settings(&devices),
+        };
+        Some((number.flatten(), entry))
+    }
+
+    /// The name of an entry for these devices; none where they have their names by default.
+    fn name(&mut self, devices: &[&Device]) -> Option<(String, Option<u32>)> {
+        let names: Vec<&str> = devices
+            .iter()
+            .map(|device| name(self.node, device))
+            .collect();
+        let mut default_names = devices.iter().map(|device| &device.default_name);
+        if names
+            .iter()
+            .all(|name| default_names.next().is_some_and(|default| default == name))
+        {
+            return None;
+        }
+        let shared = shared_name(&names);
+        if shared.is_none() {
+            let names = names.join(", ");
+            let remark = format!("A profile cannot give these names: {names}");
+            self.remarks.push(remark);
+        }
+        shared.map(|(name, number)| (with_gpu(&name, self.gpu.index), number))
+    }
+
+    /// The settings of these devices that are not inherited; none for one without a daemon.
+    fn settings(&mut self, devices: &[&Device]) -> Table {
+        let own = |device: &&Device| -> Table {
+            let served = served(self.node, device);
+            let all = served.map(|served| table(&served.record.settings));
+            let inherited = |key: &String| self.mps.get(key).cloned().or_else(|| by_default(key));
+            let differs = |(key, value): &(String, Value)| inherited(key).as_ref() != Some(value);
+            all.into_iter().flatten().filter(differs).collect()
+        };
+        let mut settings: Vec<Table> = devices.iter().map(own).collect();
+        settings.dedup();
+        if settings.len() > 1 {
+            let names: Vec<&str> = devices
+                .iter()
+                .map(|device| name(self.node, device))
+                .collect();
+            self.remarks.push(format!(
+                "The settings of {} differ, which a profile cannot say.",
+                names.join(", ")
+            ));
+        }
+        settings.into_iter().next().unwrap_or_default()
+    }
+}

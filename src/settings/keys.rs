@@ -1,0 +1,224 @@
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::key::{Control, Form, SettingKey, Update};
+use super::{ClientPriority, LimitAnswer, MemoryLimit, WrongValue};
+
+/// Every setting, in the order of the manual.
+pub const KEYS: &[SettingKey] = &[
+    SettingKey {
+        name: SERVE,
+        form: Form::Text,
+        parse: |settings, text| set(&mut settings.serve, text.parse().map(Some)),
+        show: |settings| or(settings.serve.as_ref(), "the default"),
+        update: Update::Plan,
+    },
+    SettingKey {
+        name: "server",
+        form: Form::Text,
+        parse: |settings, text| set(&mut settings.server, text.parse()),
+        show: |settings| settings.server.to_string(),
+        update: Update::Plan,
+    },
+    SettingKey {
+        name: ACTIVE_THREAD_PERCENTAGE,
+        form: Form::Number,
+        parse: |settings, text| set(&mut settings.active_thread_percentage, text.parse()),
+        show: |settings| settings.active_thread_percentage.to_string(),
+        update: Update::Control(Control {
+            word: "active_thread_percentage",
+            arguments: &[],
+            is_of_servers: true,
+            is_universal: true,
+            value: |settings| settings.active_thread_percentage.to_string(),
+            read: |line| Some(line.parse::<f64>().ok()?.to_string()),
+            differs: |settings, answer| {
+                let set = settings.active_thread_percentage;
+                answer.parse().map_or(true, |is| set.differs_from(is))
+            },
+        }),
+    },
+    SettingKey {
+        name: PINNED_MEMORY_LIMIT,
+        form: Form::Text,
+        parse: |settings, text| set(&mut settings.pinned_memory_limit, unless("none", text)),
+        show: |settings| or(settings.pinned_memory_limit, "none"),
+        update: Update::Control(Control {
+            word: "device_pinned_mem_limit",
+            // The number of the daemon's only device. Up to driver 555 a limit by UUID is ignored without a message.
+            arguments: &["0"],
+            is_of_servers: true,
+            is_universal: false,
+            // 0 removes a limit, also of a running server (measured on drivers 535 to 615).
+            value: |settings| {
+                let limit = settings.pinned_memory_limit;
+                limit.map_or_else(|| "0".to_owned(), MemoryLimit::in_mebibytes)
+            },
+            read: |line| match LimitAnswer::read(line) {
+                None if line.is_empty() => Some("none".to_owned()),
+                limit => Some(limit?.to_string()),
+            },
+            differs: |settings, answer| {
+                LimitAnswer::differs(LimitAnswer::read(answer), settings.pinned_memory_limit)
+            },
+        }),
+    },
+    SettingKey {
+        name: "client-priority",
+        form: Form::Text,
+        parse: |settings, text| set(&mut settings.client_priority, text.parse()),
+        show: |settings| settings.client_priority.to_string(),
+        update: Update::Control(Control {
+            word: "client_priority",
+            arguments: &[],
+            is_of_servers: false,
+            is_universal: false,
+            value: |settings| settings.client_priority.number().to_string(),
+            read: |line| {
+                let word = ClientPriority::WORDS.get(line.parse::<usize>().ok()?);
+                word.map(ToString::to_string)
+            },
+            differs: |settings, answer| settings.client_priority.number().to_string() != answer,
+        }),
+    },
+    SettingKey {
+        name: "cpus",
+        form: Form::Text,
+        parse: |settings, text| set(&mut settings.cpus, unless("all", text)),
+        show: |settings| or(settings.cpus.as_ref(), "all"),
+        update: Update::Restart,
+    },
+    SettingKey {
+        name: "nofile",
+        form: Form::WholeNumber,
+        parse: |settings, text| set(&mut settings.nofile, number(FILES, text).map(Some)),
+        show: |settings| or(settings.nofile, "the default"),
+        update: Update::Restart,
+    },
+    SettingKey {
+        name: COMPUTE_MODE,
+        form: Form::Text,
+        parse: |settings, text| set(&mut settings.compute_mode, text.parse().map(Some)),
+        show: |settings| or(settings.compute_mode, "as it was"),
+        update: Update::Restart,
+    },
+    SettingKey {
+        name: "max-clients",
+        form: Form::WholeNumber,
+        parse: |settings, text| {
+            let none = (text == "none").then_some(Ok(None));
+            let most = none.unwrap_or_else(|| number(CLIENTS, text).map(Some));
+            set(&mut settings.max_clients, most)
+        },
+        show: |settings| or(settings.max_clients, "none"),
+        update: Update::Record,
+    },
+];
+
+pub const SERVE: &str = "serve";
+pub const COMPUTE_MODE: &str = "compute-mode";
+pub(super) const ACTIVE_THREAD_PERCENTAGE: &str = "active-thread-percentage";
+pub(super) const PINNED_MEMORY_LIMIT: &str = "pinned-memory-limit";
+
+/// Up to well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
+const CLIENTS: RangeInclusive<u32> = 1..=1024;
+
+/// From enough for a daemon with one server and a few clients, to the limit of Linux by default (`fs.nr_open`).
+const FILES: RangeInclusive<u64> = 256..=1 << 30;
+
+fn set<T>(field: &mut T, value: Result<T, impl Into<WrongValue>>) -> Result<(), WrongValue> {
+    *field = value.map_err(Into::into)?;
+    Ok(())
+}
+
+/// Shows a value, or the word for none.
+fn or(value: Option<impl Display>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+/// Reads a value, or the word for none.
+fn unless<T: FromStr>(none: &str, text: &str) -> Result<Option<T>, T::Err> {
+    if text == none {
+        Ok(None)
+    } else {
+        text.parse().map(Some)
+    }
+}
+
+fn number<T>(range: RangeInclusive<T>, text: &str) -> Result<T, WrongValue>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| WrongValue::Range(format!("from {} to {}", range.start(), range.end())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    const MANUAL: &str = include_str!("../manual/profile.md");
+
+    /// The rows of the manual's table: the key in backticks, and its values.
+    fn rows() -> Vec<(&'static str, &'static str)> {
+        let (_, section) = MANUAL.split_once("\n## MPS settings\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let row = |line: &'static str| {
+            let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+            Some((name, rest.split_once(" | ")?.0))
+        };
+        section.lines().filter_map(row).collect()
+    }
+
+    #[test]
+    fn the_manual_has_a_row_for_each_key_with_values_that_it_takes() {
+        let names: Vec<&str> = rows().into_iter().map(|(name, _)| name).collect();
+        let keys: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        assert_eq!(names, keys);
+        for (key, (name, values)) in KEYS.iter().zip(rows()) {
+            let words = values.split('`').skip(1).step_by(2);
+            let numbers = values
+                .split([' ', ','])
+                .filter(|word| word.parse::<f64>().is_ok());
+            for value in words.chain(numbers) {
+                let parsed = (key.parse)(&mut Settings::default(), value.trim_matches('"'));
+                assert_eq!(parsed, Ok(()), "{name} = {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_manual_says_which_keys_change_while_the_daemon_runs() {
+        let live = KEYS.iter().filter(|key| key.is_live());
+        let live: Vec<String> = live.map(|key| format!("`{}`", key.name)).collect();
+        let (last, others) = live.split_last().unwrap();
+        let sentence = format!(
+            "`up` changes {} and {last} while the daemon runs.",
+            others.join(", ")
+        );
+        let manual: Vec<&str> = MANUAL.split_whitespace().collect();
+        assert!(manual.join(" ").contains(&sentence), "{sentence}");
+    }
+
+    #[test]
+    fn a_shown_value_reads_as_the_same_value() {
+        let mut settings = Settings::default();
+        for (key, value) in KEYS.iter().zip([
+            "group:vision",
+            "lazy",
+            "33.3",
+            "1536M",
+            "below-normal",
+            "0-7,16",
+            "4096",
+            "exclusive-process",
+            "8",
+        ]) {
+            assert_ne!((key.show)(&settings), value);
+            assert_eq!((key.parse)(&mut settings, value), Ok(()));
+            assert_eq!((key.show)(&settings), value);
+        }
+    }
+}

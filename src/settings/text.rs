@@ -1,0 +1,52 @@
+//! Values that records and profiles hold as text.
+
+/// Makes serde read and write a type as its text, by `FromStr` and `Display`.
+macro_rules! serde_as_text {
+    ($name:ident) => {
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// Gives an enum the words of its values.
+macro_rules! words {
+    ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $name {
+            /// Every value, as a profile writes it.
+            pub const WORDS: &[&str] = &[$($word),+];
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $word),+
+                })
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::settings::WrongValue;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err($crate::settings::WrongValue::Word(Self::WORDS)),
+                }
+            }
+        }
+
+        $crate::settings::text::serde_as_text!($name);
+    };
+}
+
+pub(super) use {serde_as_text, words};
