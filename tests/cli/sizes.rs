@@ -160,3 +160,47 @@ fn a_configuration_with_too_many_entries_is_refused_at_once() {
     let wanted = "has characters that cannot be seen";
     assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
 }
+
+#[test]
+fn a_count_beyond_reason_is_refused_at_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    for count in ["20", "100000000"] {
+        let profile = format!(
+            "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {{ profile = \"1g\", count = {count} }} ]\n"
+        );
+        let ran = sim.up(&profile, &[]).ended(5);
+        assert!(
+            ran.stderr
+                .contains(&format!("{count} of 1g.10gb are asked for and 7 can exist")),
+            "{}",
+            ran.stderr
+        );
+        assert!(
+            ran.stderr.contains("7 × 1g.10gb would fit"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn a_mistake_on_an_endless_line_is_shown_in_part() {
+    let sim = Sim::with("a100-80gb", 1);
+    let file = sim.node.dir().join("long.yaml");
+    let text = format!("version: v1\nmig-configs: {}\n", "[".repeat(100_000));
+    fs::write(&file, text).unwrap();
+    let ran = sim.run(&["import", file.to_str().unwrap()]).ended(2);
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+    let profile = format!(
+        "{}[[gpu]]\nselect = {{ all = treu }} # {}",
+        "\n",
+        "x".repeat(5000)
+    );
+    let ran = sim.up(&profile, &[]).ended(2);
+    assert!(
+        ran.stderr.contains("select = { all = treu }"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+}
