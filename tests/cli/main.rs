@@ -8,6 +8,7 @@ mod common;
 mod completions;
 mod compute_mode;
 mod consent;
+mod console;
 mod dead_server;
 mod disable_mig;
 mod down;
