@@ -1,6 +1,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -66,6 +67,23 @@ impl Sim {
     pub(crate) fn profile(&self, text: &str) -> PathBuf {
         let path = self.node.dir().join("profile.toml");
         fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A control program for `MIG_MPS_CONTROL`: a shell script in which `$real` is the simulated one.
+    pub(crate) fn control_script(&self, script: &str) -> PathBuf {
+        self.program_script("nvidia-cuda-mps-control", script)
+    }
+
+    /// The same in the place of another of NVIDIA's programs.
+    pub(crate) fn program_script(&self, name: &str, script: &str) -> PathBuf {
+        let directory = self.node.dir().join("replaced");
+        fs::create_dir_all(&directory).unwrap();
+        let real = self.node.dir().join("bin").join(name);
+        let path = directory.join(name);
+        let text = format!("#!/bin/sh\nreal={}\n{script}\n", real.display());
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
@@ -252,19 +270,9 @@ pub(crate) fn plain(text: &str) -> String {
     })
 }
 
-/// Whether this test may go on: it needs root. Without it, it says so, and fails where everything
-/// must run.
+/// True if a test can run that needs root.
 pub(crate) fn is_root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    assert!(
-        root || std::env::var_os("CI").is_none(),
-        "{test} needs root"
-    );
-    if !root {
-        // Written past the test runner, which swallows what passing tests print.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {test} needs root");
-    }
-    root
+    simnode::harness::is_root(test)
 }
 
 /// Who runs the tests.
@@ -338,6 +346,13 @@ pub(crate) const SMALL: &str = r#"
 [[gpu]]
 select = { all = true }
 devices = [ { profile = "2g" }, { profile = "1g" } ]
+"#;
+
+/// One device on each GPU.
+pub(crate) const ONE_EACH: &str = r#"
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "3g" } ]
 "#;
 
 /// Runs `mig-mps` where there is nothing: no node, no environment; `text` is its standard input.

@@ -1,6 +1,8 @@
+use std::fs;
+
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim, in_state, is_alive};
+use crate::common::{ONE_EACH, SMALL, Sim, in_state, is_alive};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -186,7 +188,7 @@ fn a_program_outside_mps_keeps_its_instance() {
 fn logs_stay_unless_they_are_purged() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let logs = || std::fs::read_dir(sim.node.log_dir()).unwrap().count();
+    let logs = || fs::read_dir(sim.node.log_dir()).unwrap().count();
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
     let shown = sim.run(&["down", "0.0", "--purge", "--dry-run"]).ended(0);
@@ -207,8 +209,12 @@ fn logs_stay_unless_they_are_purged() {
         1,
         "only the logs of what was taken down are removed"
     );
-    // Those of a device that was down already too.
+    // Those of a device that was down already, and of earlier daemons, too.
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
     sim.run(&["down", "0.2", "--purge"]).ended(0);
+    assert_eq!(logs(), 1);
+    sim.run(&["down", "--purge"]).ended(0);
     assert_eq!(logs(), 0);
 }
 
@@ -226,4 +232,60 @@ fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
     sim.run(&["down", "0.2", "--force"]).ended(0);
     assert_eq!(sim.happened("terminate_client"), 0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+}
+
+#[test]
+fn a_gpu_instance_without_devices_is_not_chosen_by_a_device_name() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "1.0"]).ended(0);
+    let id = sim.list()["gpus"][1]["gpu_instances"][0]["id"]
+        .as_u64()
+        .unwrap();
+    let id = u32::try_from(id).unwrap();
+    let destroy = sim
+        .node
+        .node()
+        .update(|state| state.destroy_compute_instance(1, id, 0));
+    destroy.unwrap().unwrap();
+    sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
+    let list = sim.list();
+    assert_eq!(
+        list["gpus"][0]["gpu_instances"].as_array().unwrap().len(),
+        0
+    );
+    assert_eq!(
+        list["gpus"][1]["gpu_instances"].as_array().unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn what_destroy_mig_leaves_is_said() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let path = sim.node.run_dir().join("node.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut node: serde_json::Value = serde_json::from_str(&text).unwrap();
+    node["boot-id"] = "another".into();
+    fs::write(&path, node.to_string()).unwrap();
+    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert!(
+        ran.stderr.contains("These GPU instances stay"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("GPU 0 2g.20gb at 0:2"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_time_may_have_a_unit() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.run(&["down", "--drain", "30s"]).ended(0);
+    sim.run(&["down", "--drain", "1m"]).ended(0);
+    sim.run(&["down", "--drain", "soon"]).ended(2);
 }

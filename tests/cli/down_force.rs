@@ -3,12 +3,12 @@
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Sim, in_state, stop};
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, stop};
 use crate::hung::starve;
 use crate::settings::whole;
 
@@ -185,4 +185,24 @@ fn started_half_way() {
         assert_ne!(sim.run_dir(), ["lock"]);
         goes(&sim);
     }
+}
+
+#[test]
+fn a_daemon_that_cannot_be_named_is_not_forgotten() {
+    if !is_root("a_daemon_that_cannot_be_named_is_not_forgotten") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    let mut command = Command::new("unshare");
+    let program = sim.command(&[]).get_program().to_owned();
+    command
+        .args(["-p", "-f", "--mount-proc"])
+        .arg(program)
+        .args(["down", "0.2", "--force"]);
+    let ran = Ran::of(command.env_clear().envs(sim.node.env()));
+    assert_eq!(ran.status, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(is_alive(&daemon));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }

@@ -1,8 +1,10 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{Ran, SMALL, Sim, shell};
+use crate::common::{Ran, SMALL, Sim, in_state, shell};
 
 #[test]
 fn no_nvml_library() {
@@ -75,9 +77,9 @@ fn a_run_directory_too_long_for_a_socket() {
 #[test]
 fn a_run_directory_that_others_can_write_to_is_not_used() {
     let sim = Sim::with("a100-80gb", 1);
-    std::fs::create_dir(sim.node.run_dir()).unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(sim.node.run_dir(), open).unwrap();
+    fs::create_dir(sim.node.run_dir()).unwrap();
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(sim.node.run_dir(), open).unwrap();
     let ran = sim.up(SMALL, &[]).ended(1);
     assert_snapshot!(ran.tidy(), @"
     error: cannot use the run directory: /tmp/…/run: others can write to it
@@ -119,4 +121,63 @@ fn an_ignored_sigchld_is_taken_back() {
         );
     }
     ignoring(&["down"]).ended(0);
+}
+
+#[test]
+fn without_proc_nothing_is_said_and_nothing_done() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    for args in [&["status"][..], &["down"]] {
+        let ran = Ran::of(sim.command(args).env("MIG_MPS_ROOT", "/nonexistent")).ended(1);
+        assert!(ran.stderr.contains("cannot read /proc"), "{}", ran.stderr);
+    }
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn directories_that_were_there_keep_their_permissions() {
+    let sim = Sim::with("a100-80gb", 1);
+    fs::create_dir(sim.node.log_dir()).unwrap();
+    fs::set_permissions(sim.node.log_dir(), fs::Permissions::from_mode(0o750)).unwrap();
+    sim.up(SMALL, &[]).ended(0);
+    let mode = fs::metadata(sim.node.log_dir())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o750);
+}
+
+#[test]
+fn relative_directories_are_made_absolute() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    let parent = sim.node.run_dir().parent().unwrap();
+    up.current_dir(parent)
+        .env("MIG_MPS_RUN_DIR", "run")
+        .env("MIG_MPS_LOG_DIR", "log");
+    Ran::of(&mut up).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 2);
+}
+
+#[test]
+fn what_cannot_work_is_found_before_anything_is_touched() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let up = ["up", profile.to_str().unwrap()];
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_CONTROL", "/etc/passwd")).ended(1);
+    assert!(
+        ran.stderr.contains("where there is no program"),
+        "{}",
+        ran.stderr
+    );
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", "/proc/log")).ended(1);
+    assert!(
+        ran.stderr
+            .contains("cannot use the log directory: /proc/log: "),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
 }

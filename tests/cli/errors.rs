@@ -201,3 +201,28 @@ fn no_type_of_rusts_is_named() {
         "{hidden}"
     );
 }
+
+#[test]
+fn a_selector_selects_what_it_names_and_nothing_else() {
+    let sim = Sim::with("a100-80gb", 2);
+    for (select, wants, said) in [
+        ("index = [0, 9]", "mig = false", "there is no GPU 9"),
+        ("index = []", "mig = false", "index = [] selects nothing"),
+        ("product = \"\"", "mig = false", "all = true"),
+        (
+            "uuid = \"GPU-\"",
+            "mig = false",
+            "the UUIDs of several GPUs begin like this",
+        ),
+        (
+            "all = true",
+            "devices = []",
+            "devices = [] asks for nothing",
+        ),
+    ] {
+        let profile = format!("[[gpu]]\nselect = {{ {select} }}\n{wants}\n");
+        let ran = sim.up(&profile, &[]).ended(2);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+    assert!(!sim.node.run_dir().exists());
+}

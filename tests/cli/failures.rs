@@ -1,25 +1,9 @@
 //! Steps that fail half-way, and changes that meet.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use crate::common::{Ran, SMALL, Sim, in_state};
-
-/// Puts a script in the place of one of NVIDIA's programs; `$real` in it is the simulated one.
-pub(crate) fn replace_program(sim: &Sim, name: &str, script: &str) -> PathBuf {
-    let directory = sim.node.dir().join("replaced");
-    fs::create_dir_all(&directory).unwrap();
-    let real = sim.node.dir().join("bin").join(name);
-    let path = directory.join(name);
-    fs::write(
-        &path,
-        format!("#!/bin/sh\nreal={}\n{script}\n", real.display()),
-    )
-    .unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
-}
 
 /// Fails when a certain number of daemons have been started.
 fn fails_after(sim: &Sim, starts: u32) -> PathBuf {
@@ -32,7 +16,7 @@ esac
 exec "$real" "$@""#,
         count = count.display()
     );
-    replace_program(sim, "nvidia-cuda-mps-control", &script)
+    sim.control_script(&script)
 }
 
 #[test]
@@ -101,7 +85,7 @@ fn what_ran_before_a_failed_up_runs_after_it() {
 #[test]
 fn a_server_that_does_not_start_is_reported_with_the_logs() {
     let sim = Sim::with("h200", 1);
-    let server = replace_program(&sim, "nvidia-cuda-mps-server", "exit 1");
+    let server = sim.program_script("nvidia-cuda-mps-server", "exit 1");
     let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
     let path = format!(
         "{}:{}:/usr/bin:/bin",

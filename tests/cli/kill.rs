@@ -12,7 +12,6 @@ use simnode::harness::App;
 use crate::common::{
     NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell, stop, tidy, user,
 };
-use crate::failures::replace_program;
 use crate::settings::whole;
 
 /// Everything it said, without what differs from run to run; the pids are named.
@@ -517,7 +516,7 @@ fn clients_in_containers_are_explained() {
     let pid = client.pid();
     // A control program of a daemon that does not see its client's pid: it calls it 0.
     let script = format!("\"$real\" \"$@\" | /bin/sed -E 's/^{pid}$/0/'");
-    let control = replace_program(&sim, "nvidia-cuda-mps-control", &script);
+    let control = sim.control_script(&script);
     let path = format!("{}:/usr/bin:/bin", sim.node.dir().join("bin").display());
     let mut kill = sim.command(&["kill", "0.2", "17", "--yes"]);
     kill.env("MIG_MPS_CONTROL", &control).env("PATH", path);

@@ -11,12 +11,12 @@ use mig_mps::profile::Profile;
 
 use crate::common::without_gpu;
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The README and every chapter of the manual.
-fn documents() -> Vec<(PathBuf, String)> {
+pub(crate) fn documents() -> Vec<(PathBuf, String)> {
     let chapters = TOPICS
         .iter()
         .map(|topic| root().join(format!("src/manual/{}.md", topic.name)));

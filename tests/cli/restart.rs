@@ -12,7 +12,6 @@ use simnode::node::ComputeMode;
 use crate::common::{
     NOBODY, Ran, SMALL, Sim, hearing, in_state, is_alive, is_root, plain, shell, tidy, user,
 };
-use crate::failures::replace_program;
 use crate::settings::{ask, whole};
 
 /// A profile that says something of everything.
@@ -361,7 +360,7 @@ esac
 echo "$commands" | "$real" "$@" | sed 's/^ACTIVE$/FAULT/'"#,
         stuck = stuck.display()
     );
-    let control = replace_program(&sim, "nvidia-cuda-mps-control", &script);
+    let control = sim.control_script(&script);
     let before = sim.device("0.2");
     let mut restart = sim.command(&["restart", "0.2", "--yes"]);
     let path = format!("{}:/usr/bin:/bin", sim.node.dir().join("bin").display());

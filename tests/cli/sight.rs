@@ -334,15 +334,10 @@ fn clients_whose_pid_is_not_visible_are_counted() {
     sim.up(SMALL, &[]).ended(0);
     let (first, second) = (sim.client("0.2"), sim.client("0.2"));
     // A control program of a daemon in a pid namespace of its own: it calls both 0.
-    let control = beside(&sim, "control");
-    let script = format!(
-        "#!/bin/sh\n{} | /bin/sed -E 's/^({}|{})$/0/'\n",
-        sim.node.dir().join("bin/nvidia-cuda-mps-control").display(),
-        first.pid(),
-        second.pid()
-    );
-    fs::write(&control, script).unwrap();
-    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
+    let (first_pid, second_pid) = (first.pid(), second.pid());
+    let control = sim.control_script(&format!(
+        "$real | /bin/sed -E 's/^({first_pid}|{second_pid})$/0/'"
+    ));
     let run = |args: &[&str]| Ran::of(sim.command(args).env("MIG_MPS_CONTROL", &control)).ended(0);
     let text = run(&["status", "0.2"]).stdout;
     assert!(

@@ -1,7 +1,6 @@
 //! Why a daemon or its server does not start, in words.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use insta::assert_snapshot;
 use simnode::node::ControlVersion;
@@ -15,17 +14,9 @@ fn said(sim: &Sim, script: Option<(&str, &str)>) -> String {
     let mut up = sim.command(&["up", profile.to_str().unwrap()]);
     let bin = sim.node.dir().join("bin");
     if let Some((program, script)) = script {
-        let replaced = sim.node.dir().join("replaced");
-        fs::create_dir_all(&replaced).unwrap();
-        let path = replaced.join(program);
-        let real = bin.join(program);
-        fs::write(
-            &path,
-            format!("#!/bin/sh\nreal={}\n{script}\n", real.display()),
-        )
-        .unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let path = format!("{}:{}:/usr/bin:/bin", replaced.display(), bin.display());
+        let replaced = sim.program_script(program, script);
+        let replaced = replaced.parent().unwrap().display();
+        let path = format!("{replaced}:{}:/usr/bin:/bin", bin.display());
         up.env("PATH", path);
     }
     let ran = Ran::of(&mut up).ended(1);

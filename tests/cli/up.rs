@@ -2,7 +2,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, user};
+use crate::common::{ONE_EACH, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, user};
 
 #[test]
 fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
@@ -598,4 +598,37 @@ fn a_plan_says_which_reset_or_reboot_is_due() {
             .unwrap()
             .contains("a reboot")
     );
+}
+
+#[test]
+fn a_name_means_one_device() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+    let profile = r#"
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "3g", name = "1.0" } ]
+"#;
+    let ran = sim.up(profile, &[]).ended(2);
+    assert!(
+        ran.stderr
+            .contains("would name a device of GPU 0 and a device of another GPU"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn whoever_holds_a_gpu_for_a_moment_fails_nothing() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let path = sim.profile(SMALL);
+    let up = sim.spawn(&["up", path.to_str().unwrap()]);
+    while sim.happened("nvmlDeviceSetMigMode") < 2 {
+        std::thread::yield_now();
+    }
+    drop(holder);
+    assert!(up.wait_with_output().unwrap().status.success());
+    assert_eq!(in_state(&sim.status(), "ready").len(), 2);
 }

@@ -169,8 +169,7 @@ fn used(walk: &Walk, request: &Request, verdict: &mut Verdict) {
     });
     transcript.begin("all that was said in the suite");
     transcript.add(&run::transcript(&reports));
-    let failed = run::failed(&reports).map(|row| format!("the row {row} does not hold"));
-    verdict.failures.extend(failed);
+    verdict.failures.extend(run::failed(&reports));
     transcript.begin("from one geometry to the next in place, and back");
     verdict.failures.extend(walk.change(&rounds).err());
     if interrupt::is_wanted() {

@@ -1,0 +1,168 @@
+//! Processes and answers that claim to be what they are not.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::{HERS, pipe};
+use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
+use crate::settings::whole;
+
+/// What answers in a user's directory may say anything, at any length, or nothing.
+#[test]
+fn an_answer_without_end_is_cut_off() {
+    if !is_root("an_answer_without_end_is_cut_off") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let endless = sim.control_script("exec yes 'all is well'");
+    let _client = sim.client("0");
+    let status = Ran::of(
+        sim.command(&["status", "--json"])
+            .env("MIG_MPS_CONTROL", &endless),
+    )
+    .json();
+    let problem = status["problems"].to_string();
+    assert!(problem.contains("wrote more than 1024 KiB"), "{problem}");
+}
+
+/// A process may call itself an MPS server of ours: without a context it keeps nothing, and is in nobody's way.
+#[test]
+fn a_process_that_calls_itself_a_server_is_no_stray() {
+    if !is_root("a_process_that_calls_itself_a_server_is_no_stray") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let program = sim.node.dir().join("nvidia-cuda-mps-server");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.env(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        fs::canonicalize(pipe(&sim)).unwrap(),
+    );
+    let mut forged = forged.arg("60").uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let pid = forged.id().to_string();
+    symlink(
+        format!("/proc/{pid}"),
+        sim.node.dir().join("root/proc").join(&pid),
+    )
+    .unwrap();
+    let status = sim.status();
+    assert_eq!(status["problems"], Value::Array(Vec::new()));
+    let ran = sim.up(&whole(""), &[]).ended(0);
+    assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    // It is shown, with its owner and what it claims.
+    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
+    let foreign = &status["foreign"][0];
+    assert_eq!(foreign["pid"], forged.id(), "{status:#}");
+    assert_eq!(foreign["user"], "nobody");
+    assert_eq!(foreign["pipe_directory"], claimed.to_str().unwrap());
+    assert!(forged.try_wait().unwrap().is_none(), "it goes on");
+    forged.kill().unwrap();
+    forged.wait().unwrap();
+}
+
+/// So does one that calls itself the daemon of a device that is recorded: it is shown beside the true one.
+#[test]
+fn a_process_that_calls_itself_our_daemon_is_shown() {
+    if !is_root("a_process_that_calls_itself_our_daemon_is_shown") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
+    let program = sim.node.dir().join("nvidia-cuda-mps-control");
+    fs::copy("/bin/bash", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.args(["-c", "sleep 60; exit", "-d"]);
+    forged.env("CUDA_MPS_PIPE_DIRECTORY", &claimed);
+    let mut forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let pid = forged.id().to_string();
+    symlink(
+        format!("/proc/{pid}"),
+        sim.node.dir().join("root/proc").join(&pid),
+    )
+    .unwrap();
+    let status = sim.status();
+    let foreign = status["foreign"].as_array().unwrap();
+    assert_eq!(foreign.len(), 1, "{status:#}");
+    assert_eq!(foreign[0]["pid"], forged.id());
+    assert_eq!(foreign[0]["user"], "nobody");
+    assert_eq!(foreign[0]["pipe_directory"], claimed.to_str().unwrap());
+    assert_eq!(in_state(&status, "ready"), ["0"]);
+    let said = sim.run(&["status"]).ended(0).stdout;
+    assert!(said.contains("FOREIGN") && said.contains(&pid), "{said}");
+    forged.kill().unwrap();
+    forged.wait().unwrap();
+}
+
+/// A process is sent a signal only if it is the server's user's.
+#[test]
+fn kill_signals_nobody_elses_process() {
+    if !is_root("kill_signals_nobody_elses_process") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    // A root service that has the GPU open, and a control program that calls it her client.
+    let service = sim.node.holder(&[0]);
+    let server = sim.device("0")["servers"][0]["pid"].clone();
+    let liar = sim.control_script(&format!(
+        "cat >/dev/null; echo 0; echo {server}; echo ACTIVE; echo {}; echo 100.0",
+        service.pid()
+    ));
+    let pid = service.pid().to_string();
+    let mut kill = sim.command(&["kill", "0", &pid, "--signal=KILL", "--yes"]);
+    let ran = Ran::of(kill.env("MIG_MPS_CONTROL", &liar));
+    assert_eq!(ran.status, 4, "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("runuser -u nobody -- mig-mps kill 0"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        is_alive(&Value::from(service.pid())),
+        "a root service was killed"
+    );
+}
+
+/// A user's processes may call themselves what they like, at any length: little of that is read.
+#[test]
+fn long_command_lines_hold_nobody_up() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let program = sim.node.dir().join("nvidia-cuda-mps-control");
+    fs::copy("/bin/sh", &program).unwrap();
+    let long = vec!["\u{1b}".repeat(100_000); 15];
+    let mut posing: Vec<_> = (0..20)
+        .map(|_| {
+            let mut process = Command::new(&program);
+            process.args(["-c", "echo; read x", "-d"]).args(&long);
+            let process = process.stdin(std::process::Stdio::piped());
+            let process = process.stdout(std::process::Stdio::piped());
+            let mut process = process.spawn().unwrap();
+            let mut line = String::new();
+            let stdout = process.stdout.take().unwrap();
+            std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+            let pid = process.id().to_string();
+            let shown = sim.node.dir().join("root/proc").join(&pid);
+            symlink(format!("/proc/{pid}"), shown).unwrap();
+            process
+        })
+        .collect();
+    let begun = std::time::Instant::now();
+    let status = sim.run(&["status", "--json"]).ended(0);
+    let elapsed = begun.elapsed();
+    for process in &mut posing {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert_eq!(status.stdout.matches("\"pipe_directory\"").count(), 21);
+    assert!(status.stdout.len() < 1 << 20, "{}", status.stdout.len());
+    assert!(elapsed.as_secs() < 10, "{elapsed:?}");
+}

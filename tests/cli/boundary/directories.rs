@@ -1,0 +1,228 @@
+//! Run and pipe directories: whose they are, who may enter, what is left in them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::{HERS, pipe};
+use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
+use crate::settings::whole;
+
+/// Root's commands do not look into a user's run directory, whatever its owner has put there.
+#[test]
+fn root_reads_no_users_records() {
+    if !is_root("root_reads_no_users_records") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
+    let theirs = sim.node.run_dir().with_file_name("nobody").join("mig-mps");
+    for args in [
+        &["status"][..],
+        &["down"],
+        &["up", profile.to_str().unwrap()],
+        &["logs", "0"],
+    ] {
+        let ran = Ran::of(sim.command(args).env("MIG_MPS_RUN_DIR", &theirs));
+        assert!(
+            ran.stderr.contains("it belongs to nobody")
+                || ran.stdout.contains("it belongs to nobody"),
+            "{args:?}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+    }
+    // By its process it is seen, with its owner and what it claims.
+    let status = sim.status();
+    let foreign = &status["foreign"][0];
+    assert_eq!(foreign["user"], "nobody", "{status:#}");
+    assert!(
+        foreign["pipe_directory"]
+            .as_str()
+            .unwrap()
+            .starts_with(theirs.to_str().unwrap())
+    );
+    assert!(status["devices"][0]["daemon_pid"].is_null(), "{status:#}");
+    let runtime = theirs.parent().unwrap().display();
+    for args in [
+        &["restart", "0"][..],
+        &["set", "0", "max-clients=3"],
+        &["kill", "0", "1"],
+    ] {
+        let ran = sim.run(args).ended(4);
+        let hint = format!(
+            "hint: runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0",
+            args[0]
+        );
+        assert!(ran.stderr.contains(&hint), "{}", ran.stderr);
+    }
+    for args in [&["down"][..], &["logs", "0"]] {
+        let ran = sim.run(args);
+        assert!(
+            ran.stderr.contains("runuser -u nobody"),
+            "{args:?}: {}",
+            ran.stderr
+        );
+    }
+    Ran::of(&mut sim.by_nobody(&["down"])).ended(0);
+}
+
+/// A start cannot be raced: until the daemon holds its lock nobody else can enter its directory.
+#[test]
+fn a_daemon_starts_where_nobody_else_can_enter() {
+    let sim = Sim::with("h200", 1);
+    let report = sim.node.dir().join("modes");
+    let control = sim.control_script(&format!(
+        "[ \"$1\" != -d ] || stat -c %a \"$CUDA_MPS_PIPE_DIRECTORY\" >>{}\nexec $real \"$@\"",
+        report.display(),
+    ));
+    let profile = sim.profile(&whole(""));
+    for args in [
+        &["up", profile.to_str().unwrap()][..],
+        &["restart", "0", "--yes"],
+    ] {
+        Ran::of(sim.command(args).env("MIG_MPS_CONTROL", &control)).ended(0);
+    }
+    assert_eq!(fs::read_to_string(report).unwrap(), "700\n700\n");
+}
+
+/// The run directory is reached by directories that root controls, and by no link of a user's.
+#[test]
+fn a_lock_file_or_directory_of_a_users_is_not_followed() {
+    if !is_root("a_lock_file_or_directory_of_a_users_is_not_followed") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    let up = ["up", profile.to_str().unwrap(), "--yes"];
+    let victim = sim.node.dir().join("victim");
+    fs::write(&victim, "root's").unwrap();
+    fs::create_dir(sim.node.run_dir()).unwrap();
+    symlink(&victim, sim.node.run_dir().join("lock")).unwrap();
+    let ran = sim.run(&up).ended(1);
+    assert!(
+        ran.stderr.contains("it is a link: not followed"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
+
+    let hers = sim.node.run_dir().with_file_name("h");
+    fs::create_dir(&hers).unwrap();
+    std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", hers.join("run"))).ended(1);
+    assert!(
+        ran.stderr.contains("it belongs to nobody"),
+        "{}",
+        ran.stderr
+    );
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", hers.join("log"))).ended(1);
+    assert!(
+        ran.stderr.contains("it belongs to nobody"),
+        "{}",
+        ran.stderr
+    );
+    // A link of hers on the way.
+    let link = sim.node.run_dir().with_file_name("l");
+    symlink(sim.node.dir(), &link).unwrap();
+    rustix::fs::chownat(
+        rustix::fs::CWD,
+        &link,
+        Some(rustix::fs::Uid::from_raw(NOBODY)),
+        None,
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
+    let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
+    assert!(
+        ran.stderr.contains("it is a link that belongs to nobody"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(sim.happened("daemon start"), 0);
+}
+
+/// What she has put into her pipe directory is kept until it is purged, however deep it is nested.
+#[test]
+fn what_she_left_is_removed_by_a_purge() {
+    if !is_root("what_she_left_is_removed_by_a_purge") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let profile = format!("[mps]\n{HERS}\n[[gpu]]\nselect = {{ all = true }}\nmig = false\n");
+    let kept = sim.node.dir().join("kept");
+    fs::create_dir(&kept).unwrap();
+    fs::write(kept.join("file"), "root's").unwrap();
+    let left = sim.node.run_dir().join("left");
+    let leave = || {
+        sim.up(&profile, &[]).ended(0);
+        for name in ["0", "1"] {
+            let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+            symlink(&kept, pipe.join("link")).unwrap();
+            fs::write(pipe.join("file"), "hers").unwrap();
+            fs::create_dir_all(pipe.join("d/".repeat(300))).unwrap();
+            fs::create_dir_all(pipe.join("d/".repeat(200)).join("e/".repeat(50))).unwrap();
+        }
+        sim.run(&["down"]).ended(0);
+        assert_eq!(fs::read_dir(&left).unwrap().count(), 2);
+    };
+    leave();
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    // Of one device alone.
+    sim.up(&profile, &[]).ended(0);
+    for name in ["0", "1"] {
+        let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+        fs::write(pipe.join("file"), "hers").unwrap();
+    }
+    let uuid = sim.device("1")["uuid"].as_str().unwrap().to_owned();
+    sim.run(&["down", "0", "--purge"]).ended(0);
+    assert!(!left.exists());
+    sim.run(&["down"]).ended(0);
+    assert!(left.join(format!("{uuid}.1")).join("file").exists());
+    sim.run(&["down", "--purge"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock"]);
+    assert_eq!(fs::read_to_string(kept.join("file")).unwrap(), "root's");
+}
+
+/// A served user may give her directories any mode: the next start gives them theirs.
+#[test]
+fn a_mode_of_hers_stops_no_start() {
+    if !is_root("a_mode_of_hers_stops_no_start") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    for mode in [0o000, 0o500, 0o777] {
+        sim.up(&whole(HERS), &[]).ended(0);
+        let log = sim
+            .node
+            .log_dir()
+            .join(sim.device("0")["uuid"].as_str().unwrap());
+        for hers in [pipe(&sim), log] {
+            fs::set_permissions(&hers, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0"], "{mode:o}");
+        assert_eq!(fs::metadata(pipe(&sim)).unwrap().mode() & 0o777, 0o700);
+        sim.run(&["down"]).ended(0);
+    }
+}
+
+/// Her directories stay hers, and root's are root's.
+#[test]
+fn directories_have_the_modes_that_serve_says() {
+    if !is_root("directories_have_the_modes_that_serve_says") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    for (serve, owner, mode) in [
+        ("", 0, 0o755),
+        ("serve = \"all\"", 0, 0o755),
+        ("serve = \"group:daemon\"", 0, 0o750),
+        (HERS, NOBODY, 0o700),
+    ] {
+        sim.up(&whole(serve), &["--yes"]).ended(0);
+        let meta = fs::metadata(pipe(&sim)).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o777), (owner, mode), "{serve}");
+    }
+}

@@ -1,0 +1,102 @@
+//! What a daemon or a session of a user's could inherit from root.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::HERS;
+use crate::common::{NOBODY, Ran, Sim, is_root};
+use crate::settings::whole;
+
+/// A field of `/proc/PID/stat` after the name.
+fn stat(pid: &Value, field: usize) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let tail = stat.rsplit(')').next().unwrap();
+    tail.split_whitespace().nth(field).unwrap().to_owned()
+}
+
+/// A shell script run as root on a terminal of its own.
+fn on_a_terminal(sim: &Sim, script: &str) -> Ran {
+    let mut command = Command::new("script");
+    command.args(["-qec", script, "/dev/null"]);
+    Ran::of(command.env_clear().envs(sim.node.env()))
+}
+
+/// A control program that says what it holds before it becomes the real one.
+fn spying_control(sim: &Sim) -> PathBuf {
+    let report = sim.node.dir().join("report");
+    File::create(&report).unwrap();
+    fs::set_permissions(&report, fs::Permissions::from_mode(0o666)).unwrap();
+    sim.control_script(&format!(
+        "{{ echo \"uid $(id -u) session $(cut -d' ' -f6 /proc/$$/stat | sed \"s/^$$\\$/own/\") \
+         terminal $(cut -d' ' -f7 /proc/$$/stat) secrets $(ls -l /proc/$$/fd | grep -c -e secret -e pts) umask $(umask) cwd $(pwd) \
+         ignored $(grep SigIgn /proc/$$/status | cut -f2) keys $(grep mig-mps-key /proc/keys | grep -vc \" $(id -u) \")\"; }} >>{}\nexec $real \"$@\"",
+        report.display(),
+    ))
+}
+
+/// Becomes a program whose session keyring has a key, where the kernel keeps keys.
+const WITH_A_KEY: &str = r#"
+import ctypes, os, sys
+if os.path.exists("/proc/keys"):
+    libc = ctypes.CDLL(None, use_errno=True)
+    KEYCTL, ADD_KEY = {"x86_64": (250, 248), "aarch64": (219, 217)}[os.uname().machine]
+    if libc.syscall(KEYCTL, 1, None) < 0 or libc.syscall(ADD_KEY, b"user", b"mig-mps-key", b"secret", 6, -3) < 0:
+        sys.exit(os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Neither a root's daemon nor a user's, nor a session, has root's terminal, open files, signals or directory.
+#[test]
+fn children_hold_nothing_of_roots() {
+    if !is_root("children_hold_nothing_of_roots") {
+        return;
+    }
+    for serve in ["", HERS] {
+        let sim = Sim::with("h200", 1);
+        let spy = spying_control(&sim);
+        let secret = sim.node.dir().join("secret");
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let profile = sim.profile(&whole(serve));
+        let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+        let script = format!(
+            "exec 7<{}; umask 077; trap '' USR1 CHLD; cd /tmp; MIG_MPS_CONTROL={} \
+             python3 -c '{WITH_A_KEY}' {program} up {} --yes",
+            secret.display(),
+            spy.display(),
+            profile.display(),
+        );
+        let ran = on_a_terminal(&sim, &script);
+        assert_eq!(ran.status, 0, "{}", ran.stdout);
+        let report = fs::read_to_string(sim.node.dir().join("report")).unwrap();
+        assert!(
+            report.lines().count() >= 2,
+            "a daemon and a session: {report}"
+        );
+        let uid = if serve.is_empty() { 0 } else { NOBODY };
+        for line in report.lines() {
+            let expected = format!(
+                "uid {uid} session own terminal 0 secrets 0 umask 0022 cwd / ignored 0000000000000000 keys 0"
+            );
+            assert_eq!(line, expected, "{serve}");
+        }
+        // The processes that stay.
+        let device = sim.device("0");
+        for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+            let files: Vec<PathBuf> = open
+                .filter_map(|fd| fs::read_link(fd.path()).ok())
+                .collect();
+            assert!(!files.contains(&secret), "{serve}: {files:?}");
+            assert!(
+                !files.iter().any(|file| file.starts_with("/dev/pts")),
+                "{files:?}"
+            );
+            assert_eq!(stat(pid, 4), "0", "a terminal");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Locks and lock files that a user holds or replaces.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use super::{HERS, pipe};
+use crate::common::{NOBODY, Sim, in_state, is_alive, is_root, shell};
+use crate::settings::whole;
+
+/// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
+#[test]
+fn a_lock_that_somebody_holds_means_nothing() {
+    if !is_root("a_lock_that_somebody_holds_means_nothing") {
+        return;
+    }
+    for serve in [HERS, "serve = \"all\""] {
+        let sim = Sim::with("h200", 1);
+        sim.up(&whole(serve), &[]).ended(0);
+        let lock = pipe(&sim).join("control_lock");
+        let mut holder = Command::new("python3");
+        holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
+        let before = sim.device("0");
+        if serve == HERS {
+            // In her own directory she may put another file there, and hold that.
+            fs::remove_file(&lock).unwrap();
+            File::create(&lock).unwrap();
+            fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
+        } else {
+            assert_eq!(
+                fs::metadata(&lock).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
+        }
+        let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let stdout = holder.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        assert_eq!(line.trim(), if serve == HERS { "held" } else { "no" });
+        // The daemon lives, and is known by its process.
+        assert_eq!(in_state(&sim.status(), "dead"), [""; 0]);
+        let pid = before["daemon_pid"].clone();
+        shell(format!("kill -9 {pid}")).ended(0);
+        while is_alive(&pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
+        sim.run(&["restart", "0"]).ended(0);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+        let daemon = sim.device("0")["daemon_pid"].clone();
+        sim.run(&["down"]).ended(0);
+        assert!(!is_alive(&daemon));
+        assert_eq!(sim.run_dir(), ["lock"]);
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+    }
+}
+
+/// Takes the lock of a file, says whether that worked, and waits.
+const HOLD: &str = "
+import fcntl, os, sys, time
+try:
+    f = open(sys.argv[1], 'r+')
+    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print('held', flush=True)
+except OSError:
+    print('no', flush=True)
+time.sleep(60)
+";
+
+/// `down` is not told by a file that the daemon has ended.
+#[test]
+fn a_replaced_lock_file_hides_no_living_daemon() {
+    if !is_root("a_replaced_lock_file_hides_no_living_daemon") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let device = sim.device("0");
+    fs::remove_file(pipe(&sim).join("control_lock")).unwrap();
+    File::create(pipe(&sim).join("control_lock")).unwrap();
+    sim.run(&["down", "--force"]).ended(0);
+    assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
+}

@@ -1,0 +1,99 @@
+//! What was shown and agreed to is what is done.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::common::{ONE_EACH, SMALL, Sim};
+
+#[test]
+fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let lock = fs::File::create(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let path = sim.profile(ONE_EACH);
+    let mut command = sim.command(&["up", path.to_str().unwrap(), "--yes"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    let mut shown = BufReader::new(up.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("+ start") {
+        line.clear();
+        assert_ne!(shown.read_line(&mut line).unwrap(), 0);
+    }
+    // Somebody makes an instance while it waits for the lock.
+    sim.foreign_instance(0, 6);
+    drop(lock);
+    std::io::copy(&mut shown, &mut std::io::sink()).unwrap();
+    let ended = up.wait_with_output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(4), "{stderr}");
+    assert!(!stderr.contains("--yes"), "{stderr}");
+    assert!(
+        stderr.contains(
+            "it would now destroy GPU 0 1g.10gb at 6:1, which the plan shown before did not"
+        ),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn force_says_whom_it_ends() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("1.2");
+    let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
+    let named = format!("1 client is ended:\n  1.2: pid {} (", app.pid());
+    assert!(ran.stdout.contains(&named), "{}", ran.stdout);
+    // Both are treated alike, whoever has a client.
+    assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
+}
+
+#[test]
+fn json_has_the_plan_that_was_carried_out() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let app = sim.client("0.2");
+    let path = sim.profile(ONE_EACH);
+    let args = [
+        "up",
+        path.to_str().unwrap(),
+        "--json",
+        "--yes",
+        "--drain",
+        "60",
+    ];
+    let mut command = sim.command(&args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    let mut said = BufReader::new(up.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for at most") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    app.finish();
+    std::io::copy(&mut said, &mut std::io::sink()).unwrap();
+    let ended = up.wait_with_output().unwrap();
+    let outcome: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(outcome["changed"], true);
+    let disturbed = &outcome["plan"]["gpus"][0]["disturbs"];
+    assert_eq!(disturbed, &serde_json::json!([]), "nobody was disturbed");
+}
+
+#[test]
+fn switching_mig_off_is_asked_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    let ran = sim.up(whole, &[]).ended(4);
+    assert!(
+        ran.stderr.contains("switch MIG mode off on GPU 0"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(whole, &["--yes"]).ended(0);
+}

@@ -1,0 +1,43 @@
+//! A daemon that is not as the profile says, though its record is.
+
+use crate::common::{SMALL, Sim, shell, stop};
+
+#[test]
+fn a_setting_changed_by_hand_is_drift() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let pipe = sim.device("0.2")["pipe_directory"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let control = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let set = format!(
+        "echo set_default_active_thread_percentage 10 | CUDA_MPS_PIPE_DIRECTORY={pipe} {}",
+        control.display()
+    );
+    shell(set).ended(0);
+    let ran = sim.up(SMALL, &["--yes"]).ended(0);
+    assert!(
+        ran.stdout
+            .contains("active-thread-percentage is 10 in the daemon, not 100"),
+        "{}",
+        ran.stdout
+    );
+    assert!(
+        sim.up(SMALL, &[])
+            .ended(0)
+            .stderr
+            .starts_with("Nothing to do")
+    );
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_not_as_the_profile_says() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    stop(&daemon);
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
+    shell(format!("kill -CONT {daemon}")).ended(0);
+}

@@ -1,0 +1,105 @@
+//! Records, journals and other things in the run directory that cannot be read or are not ours.
+
+use std::fs;
+
+use crate::common::{SMALL, Sim, shell};
+
+#[test]
+fn a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
+    let ran = sim.run(&["down"]).ended(4);
+    assert!(
+        ran.stderr
+            .contains("whether a daemon lives there is unknown"),
+        "{}",
+        ran.stderr
+    );
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down"]).ended(0);
+}
+
+#[test]
+fn whatever_lies_in_a_users_directory_holds_nobody_up() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let evil = sim.node.run_dir().join("x");
+    fs::create_dir(&evil).unwrap();
+    shell(format!("mkfifo {}", evil.join("device.json").display())).ended(0);
+    let link = sim.node.run_dir().join("y");
+    fs::create_dir(&link).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", link.join("device.json")).unwrap();
+    let ran = sim.run(&["status"]).ended(0);
+    assert_eq!(
+        ran.stdout.matches("not seen: ").count(),
+        2,
+        "{}",
+        ran.stdout
+    );
+    sim.run(&["list"]).ended(0);
+}
+
+#[test]
+fn a_record_cannot_write_to_the_terminal() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let path = sim.node.run_dir().join(uuid).join("device.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"0.2\"", "\"evil\\u001b[31m\"")).unwrap();
+    let ran = sim.run(&["status"]).ended(0);
+    assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
+    assert!(
+        ran.stdout.contains("its record is of another device"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn a_corrupt_ledger_is_named() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let path = sim.node.run_dir().join("node.json");
+    fs::write(&path, "{\n").unwrap();
+    let ran = sim.run(&["down"]).ended(1);
+    assert!(
+        ran.stderr.contains(path.to_str().unwrap()),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("remove it"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_not_the_end() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
+    for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
+        let ran = ran.ended(1);
+        let advice = "remove it, and see that the monitoring services it lists run";
+        assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_change_that_was_killed_is_told_of_by_those_that_only_look() {
+    let sim = Sim::with("a100-80gb", 1);
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    sim.node.fault(create).kills().unwrap();
+    let _ = sim.up(SMALL, &[]);
+    let path = sim.profile(SMALL);
+    for args in [&["status"][..], &["plan", path.to_str().unwrap()]] {
+        let ran = sim.run(args).ended(0);
+        let told = ran.stderr.contains("A change was interrupted: ")
+            || ran.stdout.contains("\ninterrupted: ");
+        assert!(told, "{args:?}: {}", ran.stderr);
+    }
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let ran = sim.run(&["status"]).ended(0);
+    let said = ran.stdout + &ran.stderr;
+    assert!(!said.contains("interrupted"), "{said}");
+}
