@@ -26,23 +26,83 @@
 //! - [`error`]: exit statuses and hints
 //! - [`commands`], [`cli`]: the subcommands
 
-pub mod apply;
-pub mod catalog;
+pub(crate) mod apply;
+pub(crate) mod catalog;
 pub mod cli;
-pub mod commands;
-pub mod config;
-pub mod convert;
-pub mod error;
+pub(crate) mod commands;
+pub(crate) mod config;
+pub(crate) mod convert;
+pub(crate) mod error;
+pub(crate) mod geometry;
+pub(crate) mod host;
+pub(crate) mod logs;
+pub(crate) mod manual;
+pub(crate) mod mps;
+pub(crate) mod node;
+pub(crate) mod nvml;
+pub(crate) mod plan;
+pub(crate) mod profile;
+pub(crate) mod render;
+pub(crate) mod settings;
+pub(crate) mod state;
 
-pub mod geometry;
-pub mod host;
-pub mod logs;
-pub mod manual;
-pub mod mps;
-pub mod node;
-pub mod nvml;
-pub mod plan;
-pub mod profile;
-pub mod render;
-pub mod settings;
-pub mod state;
+/// The items that tests of this package use. Everything else is private, so the compiler reports what nothing uses.
+#[doc(hidden)]
+pub mod internals {
+    pub mod apply {
+        pub use crate::apply::{
+            Allowed, ApplyContext, ApplyError, Cause, Failure, OnFailure, Progress, pick_up, run,
+        };
+    }
+    pub mod catalog {
+        pub use crate::catalog::{Model, incomplete, models, named};
+    }
+    pub mod config {
+        pub use crate::config::VARIABLES;
+    }
+    pub mod convert {
+        pub use crate::convert::{MigDevice, export, import, mig_parted, pack, to_mig_parted};
+    }
+    pub mod error {
+        pub use crate::error::ExitStatus;
+    }
+    pub mod geometry {
+        pub use crate::geometry::{
+            ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeName,
+            ComputeProfileId, Disruption, Existing, GpuInstanceId, GpuInstanceProfile, Infeasible,
+            Placement, ProfileEnum, ProfileId, Request, arrange,
+        };
+    }
+    pub mod host {
+        pub use crate::host::{
+            Directories, Environment, Holders, Host, MpsPrograms, NvidiaSmi, Pid, ResetError,
+            StartTime, Uid, Unit, Units, UnitsError, run,
+        };
+    }
+    pub mod manual {
+        pub use crate::manual::TOPICS;
+    }
+    pub mod node {
+        pub use crate::node::{
+            Client, Clients, DaemonState, Detail, Device, Gpu, Node, Served, observe,
+        };
+    }
+    pub mod nvml {
+        pub use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode, Nvml};
+    }
+    pub mod plan {
+        pub use crate::plan::{Action, Place, Plan, Refusal, Start, up};
+        pub mod check {
+            pub use crate::plan::check::{GpuArgument, against};
+        }
+    }
+    pub mod profile {
+        pub use crate::profile::{Profile, Want};
+    }
+    pub mod settings {
+        pub use crate::settings::{Serve, Server, Settings};
+    }
+    pub mod state {
+        pub use crate::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
+    }
+}

@@ -29,9 +29,9 @@ mod shared;
 mod start;
 mod stop;
 
-pub use cause::{Cause, Due};
+pub use cause::Cause;
 pub use context::{Allowed, ApplyContext, OnFailure, Progress};
-pub use error::{ApplyError, Failure, RolledBack};
+pub use error::{ApplyError, Failure};
 pub use journal::{pick_up, read as read_journal};
 pub use kill::{Ended, kill};
 pub use logs::{has_large_logs, put_logs_aside};

@@ -10,8 +10,6 @@ pub struct Incomplete {
     pub key: String,
     /// NVML's names for it.
     pub product_names: Vec<String>,
-    /// Memory of the whole GPU in MiB, where it is known.
-    pub memory_total_mib: Option<u64>,
     /// The facts that nobody has published.
     pub missing: Vec<String>,
     /// The names of its profiles, as far as they are known.

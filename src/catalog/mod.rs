@@ -14,5 +14,5 @@ pub use evidence::Evidence;
 pub use incomplete::Incomplete;
 pub use model::Model;
 pub use models::{incomplete, models, named};
-pub use pci::{PciId, PciIdError};
+pub use pci::PciId;
 pub use products::products_of;

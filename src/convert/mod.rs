@@ -13,7 +13,7 @@ mod settings;
 mod to_mig_parted;
 
 pub use draft::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
-pub use export::{Exported, export};
-pub use import::{Imported, import};
-pub use packing::{MigDevice, MigDeviceError, PackedInstance, pack};
+pub use export::export;
+pub use import::import;
+pub use packing::{MigDevice, pack};
 pub use to_mig_parted::to_mig_parted;

@@ -22,7 +22,7 @@ pub use instance::{
 };
 pub use nearest::nearest;
 pub use placement::Placement;
-pub use profile_name::{ComputeName, ProfileName, ProfileNameError};
+pub use profile_name::{ComputeName, ProfileName};
 pub use request::Request;
 pub use slice_map::{Segment, SliceMap};
-pub use solver::{Arrangement, Existing, Infeasible, arrange, units};
+pub use solver::{Existing, Infeasible, arrange};

@@ -52,7 +52,7 @@ pub use machine::Host;
 pub use memory_limits::{TooLittleMemory, raise_memory, raise_stack};
 pub use mps_programs::MpsPrograms;
 pub use nvidia_smi::{NvidiaSmi, ResetError};
-pub use open_files::{FEWEST_FILES, TooFewFiles, open_files, raise_open_files};
+pub use open_files::{TooFewFiles, open_files, raise_open_files};
 pub use path_error::in_path;
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};

@@ -7,5 +7,5 @@ mod sessions;
 
 pub use follow::{FollowEvent, Follower};
 pub use merge::merge;
-pub use rotate::{LOG_LIMIT, Rotation, needs_rotation, rotate};
-pub use sessions::{Commands, LogEntry, SessionGrouper, Sessions};
+pub use rotate::{needs_rotation, rotate};
+pub use sessions::{LogEntry, SessionGrouper, Sessions};

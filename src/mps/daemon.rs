@@ -1,5 +1,5 @@
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -36,11 +36,6 @@ impl Daemon {
             log,
             marks,
         }
-    }
-
-    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
-    pub fn pipe_dir(&self) -> &Path {
-        &self.pipe
     }
 
     /// Opens the parent of the pipe directory, which only we can change.

@@ -41,7 +41,7 @@ pub use launch::Launched;
 pub use launch_options::LaunchOptions;
 pub use lock::LockHolder;
 pub(crate) use log::{KEPT, split};
-pub use log::{Kind, LogDir, LogFile, LogLine, LogTail, Meaning};
+pub use log::{Kind, LogDir, LogFile, LogLine, LogTail};
 pub use mps_program::{MpsProgram, is_daemon, servers_of};
 pub use pending::pending;
 pub use pipe_dir::{LEFT, MAX_PIPE_DIR};

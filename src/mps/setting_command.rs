@@ -117,7 +117,7 @@ pub(super) fn compare<'l>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{ClientPriority, Percentage};
+    use crate::settings::ClientPriority;
 
     fn lines(text: &str) -> Vec<String> {
         text.split_whitespace().map(str::to_owned).collect()
@@ -125,7 +125,7 @@ mod tests {
 
     fn all() -> Settings {
         Settings {
-            active_thread_percentage: Percentage::new(33.3).unwrap(),
+            active_thread_percentage: "33.3".parse().unwrap(),
             pinned_memory_limit: "1.5G".parse().ok(),
             client_priority: ClientPriority::BelowNormal,
             ..Settings::default()

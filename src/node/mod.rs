@@ -25,9 +25,8 @@ mod variable;
 
 pub use crate::mps::MpsProgram;
 pub use client::{Client, Clients, ServerProcess};
-pub use device::{Device, DevicePart};
+pub use device::Device;
 pub use gpu::Gpu;
-pub use log_growth::LogGrowth;
 pub use logs::{DeviceLogs, Logs};
 pub use no_such_device::NoSuchDevice;
 pub use observe::{Detail, ObserveError, Observer, observe};

@@ -32,7 +32,7 @@ mod up;
 
 pub use action::{Action, EndStray, Place, Start, StartServer, Step, Stop};
 pub use beside::Beside;
-pub use change::{Set, SettingChange};
+pub use change::Set;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
 pub use kill::{Kill, Victim, kill};

@@ -56,7 +56,7 @@ impl FromStr for SettingAssignment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{ClientPriority, Percentage};
+    use crate::settings::ClientPriority;
 
     #[test]
     fn what_cannot_be_set_says_why() {
@@ -112,7 +112,7 @@ mod tests {
             assignment.change(&mut settings);
         }
         let wanted = Settings {
-            active_thread_percentage: Percentage::new(33.3).unwrap(),
+            active_thread_percentage: "33.3".parse().unwrap(),
             pinned_memory_limit: "1536M".parse().ok(),
             client_priority: ClientPriority::BelowNormal,
             max_clients: Some(8),

@@ -4,8 +4,8 @@ use std::env;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Child, Command, Stdio};
 
-use mig_mps::apply::Allowed;
-use mig_mps::host::Environment;
+use mig_mps::internals::apply::Allowed;
+use mig_mps::internals::host::Environment;
 
 use crate::common::hearing;
 use crate::scene::{Hand, Layout, Scene};

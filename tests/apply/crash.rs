@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use mig_mps::apply::pick_up;
-use mig_mps::state::RunDir;
+use mig_mps::internals::apply::pick_up;
+use mig_mps::internals::state::RunDir;
 use simnode::node::Node;
 
 use crate::child;

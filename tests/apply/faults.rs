@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mig_mps::apply::ApplyError;
-use mig_mps::settings::Server;
+use mig_mps::internals::apply::ApplyError;
+use mig_mps::internals::settings::Server;
 use simnode::node::{Effect, Fault, Node, When};
 
 use crate::scene::{Layout, Scene};
@@ -118,7 +118,7 @@ impl Trial {
         set(scene.sim.node.node());
         let result = scene
             .hand
-            .run(&node, &plan, mig_mps::apply::Allowed::default());
+            .run(&node, &plan, mig_mps::internals::apply::Allowed::default());
         scene.sim.node.node().clear_faults().unwrap();
         if met() == faults {
             result.unwrap();

@@ -1,6 +1,6 @@
 //! MIG mode: done, busy, a reset due, a reboot due.
 
-use mig_mps::apply::{Allowed, ApplyError, Cause, Failure};
+use mig_mps::internals::apply::{Allowed, ApplyError, Cause, Failure};
 use simnode::node::Platform;
 
 use crate::common::{SMALL, Sim};

@@ -1,6 +1,6 @@
 //! What is brought back after a failure, in detail.
 
-use mig_mps::apply::Allowed;
+use mig_mps::internals::apply::Allowed;
 use simnode::node::Placement;
 
 use crate::common::{Sim, in_state};

@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use mig_mps::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure, Progress};
-use mig_mps::host::{Directories, Environment, MpsPrograms};
-use mig_mps::node::{DaemonState, Detail, Node, observe};
-use mig_mps::plan::{self, Action, Plan};
-use mig_mps::profile::Profile;
-use mig_mps::settings::Server;
-use mig_mps::state::RunDir;
+use mig_mps::internals::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure, Progress};
+use mig_mps::internals::host::{Directories, Environment, MpsPrograms};
+use mig_mps::internals::node::{DaemonState, Detail, Node, observe};
+use mig_mps::internals::plan::{self, Action, Plan};
+use mig_mps::internals::profile::Profile;
+use mig_mps::internals::settings::Server;
+use mig_mps::internals::state::RunDir;
 
 use crate::common::Sim;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use mig_mps::catalog;
-use mig_mps::plan::check::{GpuArgument, against};
-use mig_mps::profile::Profile;
+use mig_mps::internals::catalog;
+use mig_mps::internals::plan::check::{GpuArgument, against};
+use mig_mps::internals::profile::Profile;
 use serde_json::json;
 
 use crate::common::{Ran, without_gpu};

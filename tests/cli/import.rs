@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mig_mps::profile::Profile;
+use mig_mps::internals::profile::Profile;
 
 use crate::common::{Ran, Sim, in_state, without_gpu};
 

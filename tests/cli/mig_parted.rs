@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mig_mps::catalog::{self, Model};
-use mig_mps::convert::{MigDevice, import, mig_parted, pack};
-use mig_mps::geometry::ComputeName;
-use mig_mps::plan::check::{GpuArgument, against};
-use mig_mps::profile::Profile;
+use mig_mps::internals::catalog::{self, Model};
+use mig_mps::internals::convert::{MigDevice, import, mig_parted, pack};
+use mig_mps::internals::geometry::ComputeName;
+use mig_mps::internals::plan::check::{GpuArgument, against};
+use mig_mps::internals::profile::Profile;
 use proptest::prelude::*;
 
 use crate::import::config;

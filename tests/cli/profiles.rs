@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mig_mps::catalog;
-use mig_mps::profile::{Profile, Want};
+use mig_mps::internals::catalog;
+use mig_mps::internals::profile::{Profile, Want};
 
 use crate::common::without_gpu;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mig_mps::config::VARIABLES;
-use mig_mps::error::ExitStatus;
-use mig_mps::manual::TOPICS;
-use mig_mps::profile::Profile;
+use mig_mps::internals::config::VARIABLES;
+use mig_mps::internals::error::ExitStatus;
+use mig_mps::internals::manual::TOPICS;
+use mig_mps::internals::profile::Profile;
 
 use crate::common::without_gpu;
 

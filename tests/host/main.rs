@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mig_mps::host::{Holders, Host, NvidiaSmi, ResetError, Unit, Units, UnitsError};
-use mig_mps::nvml::Nvml;
+use mig_mps::internals::host::{Holders, Host, NvidiaSmi, ResetError, Unit, Units, UnitsError};
+use mig_mps::internals::nvml::Nvml;
 use simnode::harness::TestNode;
 
 /// A node with what mig-mps would make of its environment.
@@ -179,7 +179,7 @@ fn a_program_that_hangs_is_ended_with_what_it_started() {
     );
     let mut shell = std::process::Command::new("/bin/sh");
     shell.args(["-c", &script]);
-    let late = mig_mps::host::run(&mut shell, "", Duration::from_millis(500));
+    let late = mig_mps::internals::host::run(&mut shell, "", Duration::from_millis(500));
     assert!(late.is_err(), "{late:?}");
     while !simnode::node::processes::of_node(machine.node.dir()).is_empty() {
         std::thread::yield_now();

@@ -1,10 +1,10 @@
 //! GPU models for the planner: what their driver would report, made from the catalog.
 
-use mig_mps::geometry::{
+use mig_mps::internals::geometry::{
     ComputeInstanceProfile, ComputeProfileId, GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
 };
-use mig_mps::node::{Gpu, Node};
-use mig_mps::nvml::MigMode;
+use mig_mps::internals::node::{Gpu, Node};
+use mig_mps::internals::nvml::MigMode;
 use simnode::catalog::{Model, Placements, Profile};
 
 /// The keys of every complete model, each once.

@@ -1,6 +1,6 @@
 //! Every request on every model, against brute force.
 
-use mig_mps::plan::Refusal;
+use mig_mps::internals::plan::Refusal;
 
 use super::{brute, model, scene};
 use scene::Scene;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use mig_mps::geometry::{Disruption, Existing, Infeasible, Placement, ProfileId, Request, arrange};
-use mig_mps::plan::{Plan, Refusal};
-use mig_mps::profile::Profile;
+use mig_mps::internals::geometry::{
+    Disruption, Existing, Infeasible, Placement, ProfileId, Request, arrange,
+};
+use mig_mps::internals::plan::{Plan, Refusal};
+use mig_mps::internals::profile::Profile;
 use simnode::catalog::Model;
 
 use super::brute::{self, Body, Counts};

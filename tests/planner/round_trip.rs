@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use mig_mps::convert::{export, import, mig_parted, to_mig_parted};
-use mig_mps::host::Uid;
-use mig_mps::node::Served;
-use mig_mps::nvml::GpuInstanceReading;
-use mig_mps::plan::Plan;
+use mig_mps::internals::convert::{export, import, mig_parted, to_mig_parted};
+use mig_mps::internals::host::Uid;
+use mig_mps::internals::node::Served;
+use mig_mps::internals::nvml::GpuInstanceReading;
+use mig_mps::internals::plan::Plan;
 use proptest::prelude::*;
 use simnode::catalog::Model;
 

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use mig_mps::geometry::{
+use mig_mps::internals::geometry::{
     ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
 };
-use mig_mps::host::{Pid, StartTime, Uid};
-use mig_mps::node::{Client, Clients, DaemonState, Device, Node, Served};
-use mig_mps::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
-use mig_mps::plan::{self, Action, Place, Plan, Refusal, Start};
-use mig_mps::profile::Profile;
-use mig_mps::settings::Settings;
-use mig_mps::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
+use mig_mps::internals::host::{Pid, StartTime, Uid};
+use mig_mps::internals::node::{Client, Clients, DaemonState, Device, Node, Served};
+use mig_mps::internals::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
+use mig_mps::internals::plan::{self, Action, Place, Plan, Refusal, Start};
+use mig_mps::internals::profile::Profile;
+use mig_mps::internals::settings::Settings;
+use mig_mps::internals::state::{DaemonId, DeviceKey, DeviceRecord, RunDir};
 use simnode::catalog::Model;
 
 use super::brute::Body;
@@ -84,7 +84,7 @@ impl Scene {
             device,
             &device.default_name,
             Settings {
-                serve: Some(mig_mps::settings::Serve::OneAtATime),
+                serve: Some(mig_mps::internals::settings::Serve::OneAtATime),
                 ..Settings::default()
             },
         );

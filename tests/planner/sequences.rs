@@ -70,7 +70,7 @@ fn entries(model: &simnode::catalog::Model, feasible: &[&Vec<u32>], wish: &Wish)
     entries
 }
 
-fn profile(entries: &[String]) -> mig_mps::profile::Profile {
+fn profile(entries: &[String]) -> mig_mps::internals::profile::Profile {
     scene::parse(&format!(
         "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {} ]\n",
         entries.join(", ")

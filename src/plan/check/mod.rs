@@ -6,7 +6,7 @@ mod virtual_node;
 
 pub use fleet::{BlockOnModel, against_all};
 pub use shape::{Shape, ShapeDevice};
-pub use virtual_node::{GpuArgument, GpuArgumentError, OnNode, against};
+pub use virtual_node::{GpuArgument, OnNode, against};
 
 use std::path::Path;
 
