@@ -41,6 +41,10 @@ pub struct Ui {
 /// The width if output does not go to a terminal: a program or a log gets every column.
 const UNLIMITED: usize = usize::MAX;
 
+#[allow(
+    clippy::unused_self,
+    reason = "a command prints through its Ui, whether or not an output depends on its options"
+)]
 impl Ui {
     /// Returns the UI for the terminal, or for a pipe or file in its place.
     pub fn new() -> Self {
