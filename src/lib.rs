@@ -26,6 +26,11 @@
 //! - [`error`]: exit statuses and hints
 //! - [`commands`], [`cli`]: the subcommands
 
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the rooms are private: the map is for those who work on them"
+)]
+
 pub(crate) mod apply;
 pub(crate) mod catalog;
 pub mod cli;

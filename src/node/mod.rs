@@ -1,6 +1,6 @@
 //! Snapshots of the node: its GPUs and devices, the daemons that serve them, and what is wrong with them.
 //!
-//! [`observe`] takes a [`Node`]. It changes nothing and takes no lock.
+//! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
 mod client;
 mod daemon_health;
