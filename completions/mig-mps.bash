@@ -65,7 +65,7 @@ _mig__mps() {
 
     case "${cmd}" in
         mig__mps)
-            opts="-h -V --help --version list plan up status logs set kill restart down check import export completions help"
+            opts="-h -V --help --version list status logs plan up set restart kill down check import export completions help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -213,7 +213,7 @@ _mig__mps() {
             return 0
             ;;
         mig__subcmd__mps__subcmd__kill)
-            opts="-y -h --signal --yes --help"
+            opts="-y -h --signal --dry-run --yes --drain --force --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -221,6 +221,10 @@ _mig__mps() {
             case "${prev}" in
                 --signal)
                     COMPREPLY=($(compgen -W "TERM KILL" -- "${cur}"))
+                    return 0
+                    ;;
+                --drain)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

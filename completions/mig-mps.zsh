@@ -36,30 +36,6 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
-(plan)
-_arguments "${_arguments_options[@]}" : \
-'--json[Print JSON]' \
-'--exit-code[Exit with 3 when there is something to do]' \
-'-h[Print help (see more with '\''--help'\'')]' \
-'--help[Print help (see more with '\''--help'\'')]' \
-':profile -- Profile to plan for (TOML):_files' \
-&& ret=0
-;;
-(up)
-_arguments "${_arguments_options[@]}" : \
-'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
-'--dry-run[Show the plan and change nothing]' \
-'-y[Do not ask before something that runs is disrupted]' \
-'--yes[Do not ask before something that runs is disrupted]' \
-'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
-'--json[Print the plan and the outcome as JSON]' \
-'--reset[Reset a GPU whose MIG mode cannot be switched without a reset]' \
-'--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
-'-h[Print help (see more with '\''--help'\'')]' \
-'--help[Print help (see more with '\''--help'\'')]' \
-':profile -- Profile to apply (TOML):_files' \
-&& ret=0
-;;
 (status)
 _arguments "${_arguments_options[@]}" : \
 '(--json --exit-code)--watch=[Refresh every S seconds \[default\: 2\] until q is pressed]::S:_default' \
@@ -100,6 +76,30 @@ _arguments "${_arguments_options[@]}" : \
 ':device -- Device\: its name, its UUID, or a unique prefix of one; its daemon may have ended:_default' \
 && ret=0
 ;;
+(plan)
+_arguments "${_arguments_options[@]}" : \
+'--json[Print JSON]' \
+'--exit-code[Exit with 3 when there is something to do]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':profile -- Profile to plan for (TOML):_files' \
+&& ret=0
+;;
+(up)
+_arguments "${_arguments_options[@]}" : \
+'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
+'--dry-run[Show the plan and change nothing]' \
+'-y[Do not ask before something that runs is disrupted]' \
+'--yes[Do not ask before something that runs is disrupted]' \
+'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
+'--json[Print the plan and the outcome as JSON]' \
+'--reset[Reset a GPU whose MIG mode cannot be switched without a reset]' \
+'--stop-holders[Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced) while its MIG mode is switched, and start them again]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':profile -- Profile to apply (TOML):_files' \
+&& ret=0
+;;
 (set)
 _arguments "${_arguments_options[@]}" : \
 '--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
@@ -114,18 +114,6 @@ _arguments "${_arguments_options[@]}" : \
 '*::settings -- Settings\: active-thread-percentage, pinned-memory-limit, client-priority or max-clients:_default' \
 && ret=0
 ;;
-(kill)
-_arguments "${_arguments_options[@]}" : \
-'--signal=[Then send each process a signal \[default\: TERM\], and wait until it exits]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
-KILL\:"It ends at once"))' \
-'-y[Do not ask before]' \
-'--yes[Do not ask before]' \
-'-h[Print help (see more with '\''--help'\'')]' \
-'--help[Print help (see more with '\''--help'\'')]' \
-':device -- Device\: its name, its UUID, or a unique prefix of one:_default' \
-'*::pids -- Process ids of clients, as `status` shows them:_default' \
-&& ret=0
-;;
 (restart)
 _arguments "${_arguments_options[@]}" : \
 '--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
@@ -137,6 +125,22 @@ _arguments "${_arguments_options[@]}" : \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 '*::devices -- Devices\: a name, a UUID, or a unique prefix of one:_default' \
+&& ret=0
+;;
+(kill)
+_arguments "${_arguments_options[@]}" : \
+'--signal=[Then send each process a signal \[default\: TERM\], and wait until it exits]::SIGNAL:((TERM\:"A process may clean up, or take no notice"
+KILL\:"It ends at once"))' \
+'--drain=[Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted]:SECONDS:_default' \
+'--dry-run[Show the plan and change nothing]' \
+'-y[Do not ask before something that runs is disrupted]' \
+'--yes[Do not ask before something that runs is disrupted]' \
+'--force[End clients in the way; with --drain, refuse new ones and end the rest after SECONDS]' \
+'--json[Print the plan and the outcome as JSON]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':device -- Device\: its name, its UUID, or a unique prefix of one:_default' \
+'*::pids -- Process ids of clients, as `status` shows them:_default' \
 && ret=0
 ;;
 (down)
@@ -210,13 +214,13 @@ esac
 _mig-mps_commands() {
     local commands; commands=(
 'list:Show GPUs and their MIG devices' \
-'plan:Show what \`up\` would do, and what it would disrupt' \
-'up:Apply a profile to this node' \
 'status:Show MPS servers and their clients' \
 'logs:Show the logs of a device'\''s daemon and server' \
+'plan:Show what \`up\` would do, and what it would disrupt' \
+'up:Apply a profile to this node' \
 'set:Change settings of a running daemon' \
-'kill:End a client'\''s work on a device' \
 'restart:Restart daemons with their current settings' \
+'kill:End a client'\''s work on a device' \
 'down:Stop the daemons that \`up\` started' \
 'check:Check whether a profile fits, without a GPU' \
 'import:Convert a configuration of mig-parted to a profile' \

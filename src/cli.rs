@@ -3,17 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{
-    check, completions, down, export, help, import, kill, launch, list, logs, man, plan, restart,
-    set, status, up,
-};
+use crate::commands::{self, Context, launch};
 use crate::config::VARIABLES;
-use crate::error::{CommandError, ExitStatus};
-use crate::host::Environment;
-use crate::host::{Host, LAUNCH, Phase, raise_open_files, raise_stack};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::manual::TOPICS;
 use crate::render::{self, Ui};
 
@@ -30,72 +27,54 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The subcommands, a file each.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Show GPUs and their MIG devices
-    List(list::ListArgs),
-    /// Show what `up` would do, and what it would disrupt
-    ///
-    /// Changes nothing. Shows the layout of each GPU now and then, every action with its reason, the
-    /// clients that would lose their device, and what is in the way.
-    Plan(plan::PlanArgs),
-    /// Apply a profile to this node
-    ///
-    /// Shows the plan, asks before anything running is disrupted, and reads the hardware back afterwards.
-    /// Applying the same profile again does nothing.
-    Up(up::UpArgs),
-    /// Show MPS servers and their clients
-    ///
-    /// Also shows programs outside MPS with the likely cause, MPS daemons that mig-mps did not start, and
-    /// problems with their remedy. Changes nothing and takes no lock.
-    Status(status::StatusArgs),
-    /// Show the logs of a device's daemon and server
-    ///
-    /// Shows control.log and server.log by time. Faults (!!), refusals (!) and lines that are harmless
-    /// although they do not read so (~) are marked and explained. Changes nothing and takes no lock.
-    Logs(logs::LogsArgs),
-    /// Change settings of a running daemon
-    ///
-    /// Programs that start afterwards get the new settings; clients keep what they started with. The
-    /// change is recorded: `plan` shows how it differs from the profile, and `up` reverts it.
-    Set(set::SetArgs),
-    /// End a client's work on a device
-    ///
-    /// The server drops the client's GPU work, and its CUDA calls fail with error 810. The process goes on
-    /// and gets a signal only with --signal. Other clients are not affected.
-    Kill(kill::KillArgs),
-    /// Restart daemons with their current settings
-    ///
-    /// For a daemon that died, hangs or lost its pipe directory, and for a fault that does not clear.
-    /// Settings made with `set` stay. Refuses while there are clients, unless --drain or --force is given.
-    /// If a start fails, the old daemon is started again.
-    Restart(restart::RestartArgs),
-    /// Stop the daemons that `up` started
-    ///
-    /// Refuses while they have clients, unless --drain or --force is given.
-    Down(down::DownArgs),
-    /// Check whether a profile fits, without a GPU
-    ///
-    /// Plans it as `up` would, for GPUs of the catalog: for the tests of a repository of profiles. Needs
-    /// no driver, no root and no run directory.
-    Check(check::CheckArgs),
-    /// Convert a configuration of mig-parted to a profile
-    ///
-    /// Makes the same GPU and compute instances on the same GPUs. What a profile cannot express is refused,
-    /// with its line.
-    Import(import::ImportArgs),
-    /// Print this node as a profile
-    ///
-    /// Prints the geometry, the names and the MPS settings; `up` with that profile does nothing here.
-    Export(export::ExportArgs),
-    /// Print a shell's completion script
-    Completions(completions::CompletionsArgs),
-    /// Show the manual, or the help of a command
-    Help(help::HelpArgs),
-    /// Write manual pages, for packages
-    #[command(hide = true)]
-    Man(man::ManArgs),
+/// Makes the subcommands from a row each: the file in `commands`, its name, its arguments.
+macro_rules! subcommands {
+    ($($task:literal: { $($module:ident $name:ident $args:ident)* })* hidden: { $($hidden:ident $hidden_name:ident $hidden_args:ident)* }) => {
+        /// The subcommands. The documentation of their arguments is their help.
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($($name(commands::$module::$args),)*)*
+            $(#[command(hide = true)] $hidden_name(commands::$hidden::$hidden_args),)*
+        }
+
+        /// The subcommands by task, without the hidden ones.
+        const TASKS: &[(&str, &[&str])] = &[$(($task, &[$(stringify!($module)),*])),*];
+
+        impl Command {
+            fn run(&self, context: &Context<'_>) -> Result<ExitStatus> {
+                match self {
+                    $($(Self::$name(args) => commands::$module::run(args, context),)*)*
+                    $(Self::$hidden_name(args) => commands::$hidden::run(args, context),)*
+                }
+            }
+        }
+    };
+}
+
+subcommands! {
+    "See GPUs, devices and clients": {
+        list List ListArgs
+        status Status StatusArgs
+        logs Logs LogsArgs
+    }
+    "Change the node": {
+        plan Plan PlanArgs
+        up Up UpArgs
+        set Set SetArgs
+        restart Restart RestartArgs
+        kill Kill KillArgs
+        down Down DownArgs
+    }
+    "Write profiles": {
+        check Check CheckArgs
+        import Import ImportArgs
+        export Export ExportArgs
+    }
+    "Learn more": {
+        help Help HelpArgs
+        completions Completions CompletionsArgs
+    }
+    hidden: { man Man ManArgs }
 }
 
 /// The command line with everything that is made from other tables.
@@ -126,7 +105,12 @@ pub fn command() -> clap::Command {
             *command = std::mem::take(command).after_help(topics);
         }
     }
-    program
+    let commands = TASKS.iter().flat_map(|(_, commands)| *commands).copied();
+    let subjects = commands.chain(TOPICS.iter().map(|topic| topic.name));
+    let subjects = PossibleValuesParser::new(subjects);
+    program.mut_subcommand("help", |help| {
+        help.mut_arg("subject", |subject| subject.value_parser(subjects))
+    })
 }
 
 /// The topics of the manual that a command's help refers to.
@@ -187,24 +171,13 @@ fn run() -> ExitCode {
             "Ctrl-C will end this at once, whatever it is doing: {error}"
         ));
     }
-    let result = match &cli.command {
-        Command::List(args) => list::run(args, &environment, &ui),
-        Command::Plan(args) => plan::run(args, &environment, &ui),
-        Command::Up(args) => up::run(args, &environment, &ui),
-        Command::Status(args) => status::run(args, &environment, &ui),
-        Command::Logs(args) => logs::run(args, &environment, &ui),
-        Command::Set(args) => set::run(args, &environment, &ui),
-        Command::Kill(args) => kill::run(args, &environment, &ui),
-        Command::Restart(args) => restart::run(args, &environment, &ui),
-        Command::Down(args) => down::run(args, &environment, &ui),
-        Command::Check(args) => check::run(args, &ui),
-        Command::Import(args) => import::run(args, &ui),
-        Command::Export(args) => export::run(args, &environment, &ui),
-        Command::Completions(args) => completions::run(args, &command(), &ui),
-        Command::Help(args) => help::run(args, command(), &ui),
-        Command::Man(args) => man::run(args, command()),
+    let context = Context {
+        environment: &environment,
+        ui: &ui,
+        program: &command,
+        tasks: TASKS,
     };
-    match result {
+    match cli.command.run(&context) {
         Ok(status) => ExitCode::from(status as u8),
         Err(error) => failed(&error),
     }

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::Signal as Number;
 
 use super::cause::Cause;
+use super::context::{ApplyContext, Progress};
 use super::error::{ApplyError, Failure};
-use crate::host::{Environment, MpsPrograms};
 use crate::host::{Interrupt, ProcessHandle};
-use crate::mps::Daemon;
-use crate::plan::{Kill, Victim};
+use crate::mps::{Daemon, MpsError, Patience};
+use crate::plan::{Kill, Signal, Victim};
 
 /// The time limit for a process to exit after a signal.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(10);
@@ -17,63 +17,106 @@ const SIGNAL_LIMIT: Duration = Duration::from_secs(10);
 /// The time in which a process that fails on CUDA's error exits after it has left the server's list.
 const A_MOMENT: Duration = Duration::from_millis(200);
 
+/// The pause between two questions to a server about a client whose process cannot be seen.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// The outcome for a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+#[derive(Clone, Copy)]
+enum Ended {
     /// The server terminated it; its process still runs.
     Work,
     /// The server terminated it, and its process exited by itself.
     WorkAndProcess,
-    /// The server terminated it, and its process exited after a signal.
-    AfterSignal,
+    /// The server terminated it, and its process exited after this signal.
+    AfterSignal(Signal),
     /// It left before it was terminated.
     Before,
     /// The server terminated it; the user interrupted the wait for its process to notice.
     Unnoticed,
     /// The server terminated it; the user interrupted the run before the signal was sent.
     Unsent,
-    /// The server terminated it and the signal was sent; the user interrupted the wait for its exit.
-    Unended,
+    /// The server terminated it and this signal was sent; the user interrupted the wait for its exit.
+    Unended(Signal),
 }
 
 impl Ended {
     /// True if the user interrupted it.
     const fn is_interrupted(self) -> bool {
-        matches!(self, Self::Unnoticed | Self::Unsent | Self::Unended)
+        matches!(self, Self::Unnoticed | Self::Unsent | Self::Unended(_))
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Work => {
+                "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal"
+                    .to_owned()
+            }
+            Self::WorkAndProcess => "its work is ended, and its process has ended of itself".to_owned(),
+            Self::AfterSignal(signal) => {
+                format!("its work is ended, and so is its process, which was sent {}", signal.name())
+            }
+            Self::Unnoticed => {
+                "its work is ended; whether its process notices was not waited for, and it was sent no signal".to_owned()
+            }
+            Self::Unsent => "its work is ended; its process was sent no signal, and still runs".to_owned(),
+            Self::Unended(signal) => format!(
+                "its work is ended; its process was sent {}, and still ran when this was interrupted",
+                signal.name()
+            ),
+            Self::Before => "it is no client any more: nothing was done to it".to_owned(),
+        }
     }
 }
 
-/// Terminates clients one after another, and reports each once it has left its server's list. With a signal and its
-/// name, sends that to the client's process too. A failure does not keep the others from being terminated.
+/// Terminates clients one after another, and reports each once it has left its server's list. A failure does not keep
+/// the others from being terminated.
 ///
 /// # Errors
 /// Names the clients that failed, and those that an interrupt left.
-pub fn kill(
+pub(super) fn kill(
     kill: &Kill,
-    environment: &Environment,
-    programs: &MpsPrograms,
-    signal: Option<(Signal, &'static str)>,
-    say: &dyn Fn(&Victim, Ended),
+    context: &ApplyContext<'_>,
+    progress: &dyn Progress,
 ) -> Result<(), ApplyError> {
-    let _change = environment.interrupt.begin();
+    let environment = context.environment;
+    let interrupt = &environment.interrupt;
+    let _change = interrupt.begin();
     let logs = environment.logs_of(kill.run_dir.path()).unwrap_or_default();
     let daemon = Daemon::new(
-        programs.clone(),
+        context.programs.clone(),
         kill.program,
         kill.run_dir.pipe_dir(&kill.uuid),
         logs.join(&kill.uuid),
     );
+    let begun = Instant::now();
     let mut error = ApplyError::default();
     for victim in &kill.victims {
-        if environment.interrupt.is_asked() {
-            error
-                .left
-                .push(format!("end the work of {}", victim.client));
-            continue;
-        }
-        match end(victim, &daemon, environment, signal, kill.has_fault) {
+        // Opened now: after its exit another process may get its pid.
+        let held = victim
+            .started
+            .and_then(|started| environment.host.open_process(victim.pid, started));
+        let client = Ending {
+            kill,
+            victim,
+            held,
+            daemon: &daemon,
+            interrupt,
+        };
+        let ended = match client.exits_by_itself(begun) {
+            Ok(true) => Ok(Ended::Before),
+            _ if interrupt.is_asked() => {
+                error
+                    .left
+                    .push(format!("end the work of {}", victim.client));
+                continue;
+            }
+            _ => client.end(),
+        };
+        match ended {
             Ok(ended) => {
-                say(victim, ended);
+                // The plan says who it is.
+                let device = &victim.client.device;
+                progress.note(&format!("{device}: pid {}: {}", victim.pid, ended.text()));
                 error.interrupted |= ended.is_interrupted();
             }
             Err(cause) => {
@@ -89,68 +132,98 @@ pub fn kill(
     Ok(())
 }
 
-fn end(
-    victim: &Victim,
-    daemon: &Daemon,
-    environment: &Environment,
-    signal: Option<(Signal, &'static str)>,
-    has_fault: bool,
-) -> Result<Ended, Cause> {
-    let pid = victim.pid;
-    let interrupt = &environment.interrupt;
-    // Opened now: after its exit another process may get its pid.
-    let held = victim
-        .started
-        .and_then(|started| environment.host.open_process(pid, started));
-    // A fault has terminated it already, and a server that waits for its clients to leave does not answer.
-    if !has_fault && let Err(error) = daemon.terminate_client(victim.server, pid) {
-        return match daemon.has_client(victim.server, pid) {
-            Ok(false) => Ok(Ended::Before),
-            _ => Err(error.into()),
-        };
-    }
-    let mut is_sent = false;
-    if let (Some((signal, name)), Some(held)) = (signal, &held) {
-        if interrupt.is_asked() && !held.ends_within(A_MOMENT) {
-            return Ok(Ended::Unsent);
-        }
-        match held.signal(signal) {
-            Err(_) if held.has_ended() => {}
-            Err(error) => {
-                return Err(Cause::NotSent {
-                    signal: name,
-                    error,
-                });
-            }
-            Ok(()) if ends(held, interrupt) => is_sent = true,
-            Ok(()) if interrupt.is_asked() => return Ok(Ended::Unended),
-            Ok(()) => {
-                return Err(Cause::StillThere {
-                    signal: name,
-                    after: SIGNAL_LIMIT,
-                });
-            }
-        }
-    }
-    let is_off = daemon.await_client_exit(victim.server, pid, interrupt)?;
-    if !is_off && !interrupt.is_asked() {
-        return Err(Cause::StillClient);
-    }
-    Ok(match held {
-        Some(_) if is_sent => Ended::AfterSignal,
-        _ if !is_off => Ended::Unnoticed,
-        // The process is not visible.
-        None if victim.started.is_none() => Ended::Work,
-        Some(held) if !held.ends_within(A_MOMENT) => Ended::Work,
-        _ => Ended::WorkAndProcess,
-    })
+/// A client that is being terminated.
+struct Ending<'a> {
+    kill: &'a Kill,
+    victim: &'a Victim,
+    /// Its process, if that can be seen.
+    held: Option<ProcessHandle>,
+    daemon: &'a Daemon,
+    interrupt: &'a Interrupt,
 }
 
-/// Waits for a process to exit after a signal; returns false on timeout or interrupt.
-fn ends(held: &ProcessHandle, interrupt: &Interrupt) -> bool {
+impl Ending<'_> {
+    /// Waits for the client to exit by itself, as long as the plan allows it; returns false on timeout or interrupt.
+    fn exits_by_itself(&self, begun: Instant) -> Result<bool, MpsError> {
+        let seconds = match self.kill.patience {
+            Patience::Idle | Patience::Force(0) => return Ok(false),
+            Patience::Force(seconds) => seconds,
+        };
+        let left = Duration::from_secs(seconds.into()).saturating_sub(begun.elapsed());
+        if let Some(held) = &self.held {
+            return Ok(ends(held, left, self.interrupt));
+        }
+        let begun = Instant::now();
+        while self.is_client()? {
+            if self.interrupt.is_asked() || begun.elapsed() >= left {
+                return Ok(false);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(true)
+    }
+
+    fn is_client(&self) -> Result<bool, MpsError> {
+        self.daemon.has_client(self.victim.server, self.victim.pid)
+    }
+
+    fn end(&self) -> Result<Ended, Cause> {
+        let (server, pid) = (self.victim.server, self.victim.pid);
+        // A fault has terminated it already, and a server that waits for its clients to leave does not answer.
+        if !self.kill.has_fault
+            && let Err(error) = self.daemon.terminate_client(server, pid)
+        {
+            return match self.is_client() {
+                Ok(false) => Ok(Ended::Before),
+                _ => Err(error.into()),
+            };
+        }
+        let mut sent = None;
+        if let (Some(signal), Some(held)) = (self.kill.signal, &self.held) {
+            if self.interrupt.is_asked() && !held.ends_within(A_MOMENT) {
+                return Ok(Ended::Unsent);
+            }
+            match held.signal(number(signal)) {
+                Err(_) if held.has_ended() => {}
+                Err(error) => {
+                    let signal = signal.name();
+                    return Err(Cause::NotSent { signal, error });
+                }
+                Ok(()) if ends(held, SIGNAL_LIMIT, self.interrupt) => sent = Some(signal),
+                Ok(()) if self.interrupt.is_asked() => return Ok(Ended::Unended(signal)),
+                Ok(()) => {
+                    let (signal, after) = (signal.name(), SIGNAL_LIMIT);
+                    return Err(Cause::StillThere { signal, after });
+                }
+            }
+        }
+        let is_off = self.daemon.await_client_exit(server, pid, self.interrupt)?;
+        if !is_off && !self.interrupt.is_asked() {
+            return Err(Cause::StillClient);
+        }
+        Ok(match (sent, &self.held) {
+            (Some(signal), _) => Ended::AfterSignal(signal),
+            _ if !is_off => Ended::Unnoticed,
+            // The process is not visible.
+            (None, None) if self.victim.started.is_none() => Ended::Work,
+            (None, Some(held)) if !held.ends_within(A_MOMENT) => Ended::Work,
+            _ => Ended::WorkAndProcess,
+        })
+    }
+}
+
+fn number(signal: Signal) -> Number {
+    match signal {
+        Signal::Term => Number::TERM,
+        Signal::Kill => Number::KILL,
+    }
+}
+
+/// Waits for a process to exit; returns false on timeout or interrupt.
+fn ends(held: &ProcessHandle, limit: Duration, interrupt: &Interrupt) -> bool {
     let begun = Instant::now();
     // In slices: a signal that another thread gets does not end the wait.
-    while !interrupt.is_asked() && begun.elapsed() < SIGNAL_LIMIT {
+    while !interrupt.is_asked() && begun.elapsed() < limit {
         if held.ends_within(A_MOMENT) {
             return true;
         }

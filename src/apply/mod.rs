@@ -33,7 +33,6 @@ pub use cause::Cause;
 pub use context::{Allowed, ApplyContext, OnFailure, Progress};
 pub use error::{ApplyError, Failure};
 pub use journal::{pick_up, read as read_journal};
-pub use kill::{Ended, kill};
 pub use logs::{has_large_logs, put_logs_aside};
 pub use node_record::record_profile;
 pub use run::run;

@@ -5,6 +5,7 @@ use super::context::{ApplyContext, OnFailure, Progress};
 use super::error::{ApplyError, Failure};
 use super::gpu::GpuRun;
 use super::journal::OpenJournal;
+use super::kill::kill;
 use super::lock::lock;
 use super::names::NamesInUse;
 use super::node_record::{NodeRecord, record_profile};
@@ -26,8 +27,10 @@ pub fn run(
     progress: &dyn Progress,
     on_failure: OnFailure,
 ) -> Result<(), ApplyError> {
-    let interrupt = &context.environment.interrupt;
-    let change = interrupt.begin();
+    if let Some(clients) = &plan.kill {
+        return kill(clients, context, progress);
+    }
+    let change = context.environment.interrupt.begin();
     let run_dir = RunDir::at(&context.directories.run);
     let node_record =
         NodeRecord::open(&run_dir, &context.node.boot_id).map_err(ApplyError::at_start)?;

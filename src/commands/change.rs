@@ -4,60 +4,28 @@
 use std::cell::RefCell;
 use std::fmt::Write as _;
 
-use clap::Args;
-
-use super::drain::{AT_ONCE, Drain};
-use super::duration::seconds;
-use super::{locked, pick_up_interrupted, refuse_newer};
+use super::consent::{ConsentArgs, HINT};
+use super::drain::Drain;
+use super::{Context, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Directories, Environment};
-use crate::host::{Lock, raise_memory};
+use crate::host::{Directories, Lock, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
 use crate::render::{Consent, Ui};
 use crate::state::RunDir;
 
-/// The hint about clients in the way.
-pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
-
-/// The flags of every command that changes the node.
-#[derive(Args, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
-pub(super) struct ConsentArgs {
-    /// Show the plan and change nothing
-    #[arg(long)]
-    pub(super) dry_run: bool,
-    /// Do not ask before something that runs is disrupted
-    #[arg(long, short)]
-    pub(super) yes: bool,
-    /// Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub(super) drain: Option<u32>,
-    /// End clients in the way; with --drain, refuse new ones and end the rest after SECONDS
-    #[arg(long)]
-    pub(super) force: bool,
-    /// Print the plan and the outcome as JSON
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-impl ConsentArgs {
-    /// The time that clients get before they are ended; `None` without `--force`.
-    pub(super) fn force(&self) -> Option<u32> {
-        self.force.then(|| self.drain.unwrap_or(AT_ONCE))
-    }
-}
+type Planner<'a> = dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal> + 'a;
 
 /// A command's change of the node.
 pub(super) struct Change<'a> {
-    pub(super) environment: &'a Environment,
-    pub(super) ui: &'a Ui,
+    pub(super) context: &'a Context<'a>,
+    pub(super) directories: &'a Directories,
     pub(super) consent: &'a ConsentArgs,
     pub(super) allowed: Allowed,
     pub(super) on_failure: OnFailure,
     pub(super) detail: Detail,
-    pub(super) planner: &'a dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal>,
+    pub(super) planner: &'a Planner<'a>,
     /// Notes shown with a plan.
     pub(super) remark: &'a dyn Fn(&Node, &Plan),
     /// False if the plan does only what the command's own name asks for.
@@ -76,7 +44,7 @@ pub(super) enum Outcome {
 
 pub(super) struct Changed {
     /// Nobody else changes anything until this is dropped.
-    pub(super) _lock: Lock,
+    pub(super) _lock: Option<Lock>,
     /// The actions that were carried out; none if somebody else had done them meanwhile.
     pub(super) plan: Plan,
     pub(super) after: Node,
@@ -100,21 +68,43 @@ impl Outcome {
     }
 }
 
-impl Change<'_> {
+impl<'a> Change<'a> {
+    /// A change that asks before it disrupts anything, and undoes what it did when a step fails.
+    pub(super) fn new(
+        context: &'a Context<'a>,
+        directories: &'a Directories,
+        consent: &'a ConsentArgs,
+        planner: &'a Planner<'a>,
+    ) -> Self {
+        Self {
+            context,
+            directories,
+            consent,
+            allowed: Allowed::default(),
+            on_failure: OnFailure::RollBack,
+            detail: Detail::Clients,
+            planner,
+            remark: &|_, _| {},
+            needs_consent: &|_| true,
+            verify: false,
+        }
+    }
+
     pub(super) fn run(&self) -> Result<Outcome> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
-        let directories = self.environment.directories()?;
+        let Context {
+            environment, ui, ..
+        } = *self.context;
         let run = Run {
             change: self,
-            state: RunDir::at(&directories.run),
-            directories,
-            observer: RefCell::new(Observer::new(self.environment)),
+            state: RunDir::at(&self.directories.run),
+            observer: RefCell::new(Observer::new(environment)),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
         };
         refuse_newer(&run.state)?;
-        if !self.consent.dry_run {
-            pick_up_interrupted(self.environment, &run.directories, self.ui)?;
+        if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
+            pick_up_interrupted(environment, self.directories, ui)?;
         }
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
@@ -132,7 +122,6 @@ impl Change<'_> {
 
 struct Run<'a> {
     change: &'a Change<'a>,
-    directories: Directories,
     state: RunDir,
     /// One for all snapshots: a daemon that hangs is waited for once.
     observer: RefCell<Observer<'a>>,
@@ -158,7 +147,9 @@ impl Run<'_> {
             Ok(plan.map(|plan| (node, plan)))
         };
         match plan()? {
-            Err(refusal) if self.drain.allows(&refusal) => self.drain.wait(plan, self.change.ui),
+            Err(refusal) if self.drain.allows(&refusal) => {
+                self.drain.wait(plan, self.change.context.ui)
+            }
             plan => Ok(plan?),
         }
     }
@@ -168,23 +159,23 @@ impl Run<'_> {
         if self.change.consent.json {
             return Ok(());
         }
-        Ok(self.change.ui.plan(plan)?)
+        Ok(self.change.context.ui.plan(plan)?)
     }
 
     fn show_only(&self, node: &Node, plan: &Plan) -> Result<()> {
         (self.change.remark)(node, plan);
         if self.change.consent.json {
-            return Ok(self.change.ui.plan_json(plan)?);
+            return Ok(self.change.context.ui.plan_json(plan)?);
         }
-        self.change.ui.plan(plan)?;
-        Ok(self.change.ui.consequences(plan)?)
+        self.change.context.ui.plan(plan)?;
+        Ok(self.change.context.ui.consequences(plan)?)
     }
 
     /// Gets consent for the plan that was shown, or for the one it becomes. Returns the node's lock, the node as it is
     /// under that lock, and the plan for it. Nobody is asked under the lock, which would keep everybody else from
     /// changing anything, nor after a wait for clients about something that was known before it.
-    fn reach(&self, shown: Plan) -> Result<(Lock, Node, Plan)> {
-        let ui = self.change.ui;
+    fn reach(&self, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
+        let ui = self.change.context.ui;
         let mut plan = shown;
         let mut agreed: Option<Plan> = None;
         loop {
@@ -199,7 +190,7 @@ impl Run<'_> {
                 agreed = Some(plan.clone());
             }
             plan = self.drained(plan)?;
-            let lock = locked(self.change.environment, &self.directories)?;
+            let lock = self.lock(&plan)?;
             let (node, now) = self.plan()?;
             let now = match now {
                 Ok(now) => match now.permit(HINT) {
@@ -218,7 +209,7 @@ impl Run<'_> {
                 return Ok((lock, node, now));
             }
             if now.is_empty() {
-                ui.note("Somebody else has done it meanwhile.");
+                ui.note("Nothing is left to do: the node has changed meanwhile.");
                 return Ok((lock, node, now));
             }
             ui.note("The node has changed meanwhile. The plan is now:");
@@ -228,6 +219,15 @@ impl Run<'_> {
             }
             plan = now;
         }
+    }
+
+    /// Takes the node's lock. A user whose own server another user's daemon has started may end its clients, and cannot
+    /// take that daemon's lock: nothing that the lock guards is changed.
+    fn lock(&self, plan: &Plan) -> Result<Option<Lock>> {
+        if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
+            return Ok(None);
+        }
+        locked(self.change.context.environment, self.change.directories).map(Some)
     }
 
     /// The consent that a plan still wants, after another one was agreed to.
@@ -248,13 +248,13 @@ impl Run<'_> {
             let (node, plan) = self.plan()?;
             Ok(plan.and_then(|plan| plan.permit(HINT).map(|()| (node, plan))))
         };
-        let (node, plan) = self.drain.wait(permitted, self.change.ui)?;
+        let (node, plan) = self.drain.wait(permitted, self.change.context.ui)?;
         self.show(&node, &plan)?;
         Ok(plan)
     }
 
     /// Applies the plan and reads the node back.
-    fn carry_out(&self, lock: Lock, node: Node, plan: Plan) -> Result<Changed> {
+    fn carry_out(&self, lock: Option<Lock>, node: Node, plan: Plan) -> Result<Changed> {
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
         // Twice only where a driver lists profiles after MIG has been switched on.
@@ -305,13 +305,13 @@ impl Run<'_> {
             return Ok(None);
         }
         let context = ApplyContext {
-            environment: self.change.environment,
-            directories: &self.directories,
-            programs: &self.change.environment.mps_programs()?,
+            environment: self.change.context.environment,
+            directories: self.change.directories,
+            programs: &self.change.context.environment.mps_programs()?,
             node,
             allowed: self.change.allowed,
         };
-        let progress = self.change.ui.progress(plan);
+        let progress = self.change.context.ui.progress(plan);
         match apply::run(plan, &context, &progress, self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::warn;
+use super::{Context, warn};
 use crate::catalog;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::profile::Profile;
-use crate::render::Ui;
 
+/// Check whether a profile fits, without a GPU
+///
+/// Plans it as `up` would, for GPUs of the catalog: for the tests of a repository of profiles. Needs
+/// no driver, no root and no run directory.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// Profile to check (TOML)
@@ -31,7 +34,8 @@ pub struct CheckArgs {
 }
 
 /// Checks whether a profile fits, without a GPU.
-pub fn run(args: &CheckArgs, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context { ui, .. } = *context;
     let Some(path) = &args.profile else {
         ui.models(catalog::models(), catalog::incomplete(), args.json)?;
         return Ok(ExitStatus::Done);

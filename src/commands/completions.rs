@@ -3,9 +3,10 @@
 use clap::{Args, Command};
 use clap_complete::Shell;
 
+use super::Context;
 use crate::error::{ExitStatus, Result};
-use crate::render::Ui;
 
+/// Print a shell's completion script
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// Which shell's
@@ -13,7 +14,8 @@ pub struct CompletionsArgs {
 }
 
 /// Prints a shell's completion script.
-pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &CompletionsArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let program = (context.program)();
     // Hidden subcommands would be completed too.
     let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
     let mut program = Command::new("mig-mps")
@@ -24,6 +26,6 @@ pub fn run(args: &CompletionsArgs, program: &Command, ui: &Ui) -> Result<ExitSta
         .subcommands(shown);
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "mig-mps", &mut script);
-    ui.text(&String::from_utf8_lossy(&script))?;
+    context.ui.text(&String::from_utf8_lossy(&script))?;
     Ok(ExitStatus::Done)
 }

@@ -2,15 +2,19 @@
 
 use clap::Args;
 
-use super::change::{Change, ConsentArgs, Outcome};
+use super::Context;
+use super::change::{Change, Outcome};
+use super::consent::ConsentArgs;
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
-use crate::host::Environment;
-use crate::node::{Detail, Node};
+use crate::node::Node;
 use crate::plan::{self, Action, Down, Plan, Refusal};
 use crate::render::Ui;
 use crate::state::RunDir;
 
+/// Stop the daemons that `up` started
+///
+/// Refuses while they have clients, unless --drain or --force is given.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
@@ -58,20 +62,18 @@ impl DownArgs {
 }
 
 /// Stops daemons and removes what was made for them.
-pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
     let outcome = Change {
-        environment,
-        ui,
-        consent: &args.consent,
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
         },
         on_failure: OnFailure::GoOn,
-        detail: Detail::Clients,
-        planner: &|node, run_dir| plan::down(node, run_dir, &args.request(node)?),
         remark: &|_, plan| {
             if may_need_reset(plan) {
                 ui.note(RESET);
@@ -79,7 +81,9 @@ pub fn run(args: &DownArgs, environment: &Environment, ui: &Ui) -> Result<ExitSt
         },
         // Stopping daemons, with --force also those with clients, is what was asked for.
         needs_consent: &|plan| !plan.destroys().is_empty() || args.disable_mig,
-        verify: false,
+        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
+            plan::down(node, run_dir, &args.request(node)?)
+        })
     }
     .run()?;
     let (node, plan) = match outcome {

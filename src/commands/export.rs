@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::Context;
 use crate::convert::{export, to_mig_parted};
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::Environment;
 use crate::node::{Detail, observe};
-use crate::render::Ui;
 use crate::state::RunDir;
 
+/// Print this node as a profile
+///
+/// Prints the geometry, the names and the MPS settings; `up` with that profile does nothing here.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// Output format
@@ -27,7 +29,10 @@ enum Format {
 }
 
 /// Prints the node as a profile.
-pub fn run(args: &ExportArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     let node = observe(environment, Detail::Offers)?;
     match args.format {
         Format::MigParted => {

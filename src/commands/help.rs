@@ -2,44 +2,27 @@
 
 use std::fmt::Write as _;
 
-use clap::builder::PossibleValuesParser;
 use clap::{Args, Command};
 
+use super::Context;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::manual::TOPICS;
-use crate::render::Ui;
 
+/// Show the manual, or the help of a command
 #[derive(Args, Debug)]
 pub struct HelpArgs {
     /// Command, or topic of the manual
-    #[arg(value_name = "COMMAND|TOPIC", value_parser = subjects())]
+    #[arg(value_name = "COMMAND|TOPIC")]
     subject: Option<String>,
 }
 
-/// The commands by task.
-const TASKS: [(&str, &[&str]); 4] = [
-    ("See GPUs, devices and clients", &["list", "status", "logs"]),
-    (
-        "Change the node",
-        &["plan", "up", "set", "restart", "kill", "down"],
-    ),
-    ("Write profiles", &["check", "import", "export"]),
-    ("Learn more", &["help", "completions"]),
-];
-
-fn subjects() -> PossibleValuesParser {
-    let commands = TASKS
-        .iter()
-        .flat_map(|(_, commands)| commands.iter().copied());
-    PossibleValuesParser::new(commands.chain(TOPICS.iter().map(|topic| topic.name)))
-}
-
 /// Shows the help of a command, a chapter of the manual, or a list of both.
-pub fn run(args: &HelpArgs, program: Command, ui: &Ui) -> Result<ExitStatus> {
-    let mut program = program;
+pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let mut program = (context.program)();
+    let ui = context.ui;
     program.build();
     match &args.subject {
-        None => ui.text(&overview(&program))?,
+        None => ui.text(&overview(&program, context.tasks))?,
         Some(subject) => match program.find_subcommand_mut(subject) {
             Some(command) => {
                 let help = command.render_long_help();
@@ -62,13 +45,13 @@ fn chapter(name: &str) -> Result<&'static str> {
     Ok(topic.ok_or_else(unknown)?.text)
 }
 
-fn overview(program: &Command) -> String {
+fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let width = TOPICS.iter().map(|topic| topic.name.len()).max();
     let width = width.unwrap_or(0);
     let mut text = format!("{}\n", program.get_about().cloned().unwrap_or_default());
-    for (task, commands) in TASKS {
+    for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
-        for name in commands {
+        for name in *commands {
             let about = program.find_subcommand(name).and_then(Command::get_about);
             let about = about.cloned().unwrap_or_default();
             let _ = writeln!(text, "  {name:width$}  {about}");

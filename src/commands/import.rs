@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use thiserror::Error;
 
+use super::Context;
 use crate::convert::{import, mig_parted};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::read_text;
 use crate::profile::Profile;
-use crate::render::Ui;
 
+/// Convert a configuration of mig-parted to a profile
+///
+/// Makes the same GPU and compute instances on the same GPUs. What a profile cannot express is refused,
+/// with its line.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
     /// Configuration file of mig-parted (YAML), or - for standard input
@@ -51,7 +55,8 @@ impl From<ImportError> for CommandError {
 }
 
 /// Converts a configuration of mig-parted to a profile.
-pub fn run(args: &ImportArgs, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &ImportArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context { ui, .. } = *context;
     let text = read(&args.file).map_err(|error| ImportError::Unreadable {
         path: shown(&args.file).to_owned(),
         error,

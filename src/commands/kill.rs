@@ -1,18 +1,26 @@
 //! `mig-mps kill`
 
-use clap::{Args, ValueEnum};
-use rustix::process::Signal as Number;
+use std::cell::OnceCell;
 
-use super::locked;
-use crate::apply::{self, Ended};
+use clap::Args;
+
+use super::Context;
+use super::change::{Change, Outcome};
+use super::consent::ConsentArgs;
 use crate::error::{ExitStatus, Result};
-use crate::host::Environment;
-use crate::host::{Pid, raise_memory};
-use crate::node::{Detail, Node, observe};
-use crate::plan::{self, Kill, Victim};
-use crate::render::{Consent, Ui};
+use crate::host::{Pid, Uid};
+use crate::mps::Patience;
+use crate::node::Node;
+use crate::plan::{self, KillRequest, Plan, Refusal, Signal};
+use crate::render::Ui;
 use crate::state::RunDir;
 
+/// End a client's work on a device
+///
+/// The server drops the client's GPU work, and its CUDA calls fail with error 810. The process goes on
+/// and gets a signal only with --signal. Other clients are not affected.
+///
+/// With --drain the clients first get that time to exit by themselves; those that stay are ended only with --force.
 #[derive(Args, Debug)]
 pub struct KillArgs {
     /// Device: its name, its UUID, or a unique prefix of one
@@ -33,135 +41,76 @@ pub struct KillArgs {
         ignore_case = true
     )]
     signal: Option<Signal>,
-    /// Do not ask before
-    #[arg(long, short)]
-    yes: bool,
-}
-
-/// A signal that ends processes.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "UPPER")]
-enum Signal {
-    /// A process may clean up, or take no notice
-    #[value(alias = "SIGTERM")]
-    Term,
-    /// It ends at once
-    #[value(alias = "SIGKILL")]
-    Kill,
-}
-
-impl Signal {
-    fn named(self) -> (Number, &'static str) {
-        match self {
-            Self::Term => (Number::TERM, "SIGTERM"),
-            Self::Kill => (Number::KILL, "SIGKILL"),
-        }
-    }
+    #[command(flatten)]
+    consent: ConsentArgs,
 }
 
 /// Ends the work of clients on a device.
-pub fn run(args: &KillArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
-    raise_memory()?;
-    let programs = environment.mps_programs()?;
-    let pids: Vec<Pid> = args.pids.iter().copied().map(Pid).collect();
-    let node = observe(environment, Detail::Clients)?;
-    let shown = planned(&node, args, &pids, environment)?;
-    let signal = args.signal.map(Signal::named);
-    if signal.is_some() {
-        shown.permits_signals()?;
-    } else {
-        shown.permits_none()?;
+pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
+    environment.mps_programs()?;
+    let shown = OnceCell::new();
+    let directories = environment.directories_or_system();
+    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
+        let plan = args.plan(node, run_dir, environment.caller, shown.get())?;
+        shown.get_or_init(|| plan.clone());
+        Ok(plan)
+    })
+    .run()?;
+    if let (Outcome::Changed(changed), Some(shown)) = (&outcome, shown.get()) {
+        remark_on_who_has_left(shown, &changed.plan, ui);
     }
-    ui.kill(&shown, signal.map(|(_, name)| name))?;
-    let consent = if args.yes {
-        Consent::Given
-    } else {
-        Consent::Ask
-    };
-    ui.agree(&question(&shown, signal.map(|(_, name)| name)), consent)?;
-    // A user whose own server another user's daemon has started may end its clients, and cannot take that daemon's
-    // lock. Nothing that the lock guards is changed.
-    let directories = environment.directories().ok();
-    let directories = directories.filter(|directories| {
-        shown.run_dir == RunDir::at(&directories.run)
-            && shown.run_dir.owner() == Some(environment.caller)
-    });
-    let _lock = directories
-        .map(|directories| locked(environment, &directories))
-        .transpose()?;
-    let node = observe(environment, Detail::Clients)?;
-    let left = shown.left(&node);
-    let gone = shown.victims.iter();
-    for victim in gone.filter(|victim| !left.contains(&victim.pid)) {
-        said(ui, victim, Ended::Before, signal);
+    if args.consent.json {
+        outcome.report(&[], &args.consent, ui)?;
     }
-    if left.is_empty() {
-        return Ok(ExitStatus::Done);
-    }
-    let kill = planned(&node, args, &left, environment)?;
-    if signal.is_some() {
-        kill.permits_signals()?;
-    } else {
-        kill.permits_none()?;
-    }
-    apply::kill(&kill, environment, &programs, signal, &|victim, ended| {
-        said(ui, victim, ended, signal);
-    })?;
     Ok(ExitStatus::Done)
 }
 
-fn planned(node: &Node, args: &KillArgs, pids: &[Pid], environment: &Environment) -> Result<Kill> {
-    let name = &node.resolve(std::slice::from_ref(&args.device))?[0];
-    let mut served = node.served.iter();
-    let served = served.find(|served| served.record.name == *name);
-    let owner = served.and_then(|served| served.run_dir.owner());
-    let directories = environment.directories().ok();
-    let directories = RunDir::at(
-        &directories
-            .map(|directories| directories.run)
-            .unwrap_or_default(),
-    );
-    let who = (environment.caller, owner);
-    Ok(plan::kill(node, &directories, name, pids, who)?)
-}
-
-fn question(kill: &Kill, signal: Option<&str>) -> String {
-    let (clients, their) = match kill.victims.len() {
-        1 => ("1 client".to_owned(), "its process"),
-        number => (format!("{number} clients"), "their processes"),
-    };
-    let work = format!("end the work of {clients} on {}", kill.name);
-    match signal {
-        Some(signal) => format!("{work} and send {their} {signal}"),
-        None => work,
+impl KillArgs {
+    fn plan(
+        &self,
+        node: &Node,
+        run_dir: &RunDir,
+        caller: Uid,
+        shown: Option<&Plan>,
+    ) -> Result<Plan, Refusal> {
+        let device = &node.resolve(std::slice::from_ref(&self.device))?[0];
+        let mut served = node.served.iter();
+        let served = served.find(|served| served.record.name == *device);
+        let pids: Vec<Pid> = self.pids.iter().copied().map(Pid).collect();
+        let drain = self.consent.drain;
+        let request = KillRequest {
+            device,
+            pids: &pids,
+            signal: self.signal,
+            patience: match drain {
+                Some(_) if !self.consent.force => Patience::Idle,
+                _ => Patience::Force(drain.unwrap_or(0)),
+            },
+            caller,
+            owner: served.and_then(|served| served.run_dir.owner()),
+            shown,
+        };
+        plan::kill(node, run_dir, &request)
     }
 }
 
-fn said(ui: &Ui, victim: &Victim, ended: Ended, signal: Option<(Number, &'static str)>) {
-    let what = match ended {
-        Ended::Work => "its work is ended: its CUDA calls fail with error 810 from now on, and its process was \
-                        sent no signal"
-            .to_owned(),
-        Ended::WorkAndProcess => {
-            "its work is ended, and its process has ended of itself".to_owned()
+/// A client that has left between the plan and its turn is no mistake.
+fn remark_on_who_has_left(shown: &Plan, carried_out: &Plan, ui: &Ui) {
+    let ended: Vec<_> = carried_out
+        .kill
+        .iter()
+        .flat_map(|kill| &kill.victims)
+        .collect();
+    for victim in shown.kill.iter().flat_map(|kill| &kill.victims) {
+        if !ended.iter().any(|other| other.pid == victim.pid) {
+            let device = &victim.client.device;
+            ui.note(&format!(
+                "{device}: pid {}: it is no client any more: nothing was done to it",
+                victim.pid
+            ));
         }
-        Ended::AfterSignal => match signal {
-            Some((_, name)) => {
-                format!("its work is ended, and so is its process, which was sent {name}")
-            }
-            None => "its work is ended, and so is its process".to_owned(),
-        },
-        Ended::Unnoticed => "its work is ended; whether its process notices was not waited for, and it was sent no signal".to_owned(),
-        Ended::Unsent => "its work is ended; its process was sent no signal, and still runs".to_owned(),
-        Ended::Unended => match signal {
-            Some((_, name)) => format!("its work is ended; its process was sent {name}, and still ran when this was interrupted"),
-            None => "its work is ended; its process still ran when this was interrupted".to_owned(),
-        },
-        Ended::Before => "it is no client any more: nothing was done to it".to_owned(),
-    };
-    // Who it is stands above.
-    ui.note(&format!(
-        "{}: pid {}: {what}",
-        victim.client.device, victim.pid
-    ));
+    }
 }

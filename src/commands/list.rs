@@ -2,11 +2,11 @@
 
 use clap::Args;
 
+use super::Context;
 use crate::error::{ExitStatus, Result};
-use crate::host::Environment;
 use crate::node::{Detail, observe};
-use crate::render::Ui;
 
+/// Show GPUs and their MIG devices
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Also show what each GPU offers: profiles, placements, how many more fit
@@ -18,7 +18,10 @@ pub struct ListArgs {
 }
 
 /// Shows GPUs and their MIG devices.
-pub fn run(args: &ListArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &ListArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     let node = observe(environment, Detail::Offers)?;
     if args.json {
         ui.list_json(&node)?;

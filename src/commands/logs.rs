@@ -4,6 +4,7 @@ use std::io;
 
 use clap::Args;
 
+use super::Context;
 use super::lines::Lines;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
@@ -12,6 +13,10 @@ use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{LogView, Ui};
 
+/// Show the logs of a device's daemon and server
+///
+/// Shows control.log and server.log by time. Faults (!!), refusals (!) and lines that are harmless
+/// although they do not read so (~) are marked and explained. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {
@@ -47,7 +52,10 @@ const ENOUGH: usize = 40;
 const CHUNK: usize = 4096;
 
 /// Shows the logs of a device's daemon.
-pub fn run(args: &LogsArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     let device = find(&args.device, environment, ui)?;
     let title = device.title();
     let Some(path) = &device.path else {

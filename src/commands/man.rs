@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use clap::{Args, Command};
+use clap::Args;
 use clap_mangen::Man;
 
+use super::Context;
 use crate::error::{Context as _, ExitStatus, Result};
 
+/// Write manual pages, for packages
 #[derive(Args, Debug)]
 pub struct ManArgs {
     /// Directory for the pages; created if it does not exist
@@ -16,10 +18,10 @@ pub struct ManArgs {
 }
 
 /// Writes a manual page for the program, and one for each subcommand that help shows.
-pub fn run(args: &ManArgs, program: Command) -> Result<ExitStatus> {
+pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let failed = || format!("cannot write manual pages to {}", args.dir.display());
     fs::create_dir_all(&args.dir).context(failed())?;
-    let mut program = program.disable_help_subcommand(true);
+    let mut program = (context.program)().disable_help_subcommand(true);
     // Gives the subcommands their full names.
     program.build();
     let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());

@@ -4,6 +4,7 @@ mod accounts;
 mod change;
 pub mod check;
 pub mod completions;
+mod consent;
 pub mod down;
 mod drain;
 mod duration;
@@ -36,6 +37,16 @@ use crate::profile::Profile;
 use crate::render::Ui;
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
+
+/// The surroundings of a command.
+pub struct Context<'a> {
+    pub environment: &'a Environment,
+    pub ui: &'a Ui,
+    /// The command line, for help.
+    pub program: &'a dyn Fn() -> clap::Command,
+    /// The subcommands that help lists, by task.
+    pub tasks: &'a [(&'a str, &'a [&'a str])],
+}
 
 /// The time to wait for another change.
 const LOCK_LIMIT: Duration = Duration::from_secs(10);

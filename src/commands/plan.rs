@@ -4,15 +4,17 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{accounts, detail_for, tell_of_interrupted, warn};
+use super::{Context, accounts, detail_for, tell_of_interrupted, warn};
 use crate::error::{ExitStatus, Result};
-use crate::host::Environment;
 use crate::node::observe;
 use crate::plan;
 use crate::profile::Profile;
-use crate::render::Ui;
 use crate::state::RunDir;
 
+/// Show what `up` would do, and what it would disrupt
+///
+/// Changes nothing. Shows the layout of each GPU now and then, every action with its reason, the
+/// clients that would lose their device, and what is in the way.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
     /// Profile to plan for (TOML)
@@ -27,7 +29,10 @@ pub struct PlanArgs {
 }
 
 /// Shows what `up` would do, and what it would disrupt.
-pub fn run(args: &PlanArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let directories = RunDir::at(&environment.directories()?.run);

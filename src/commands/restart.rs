@@ -2,14 +2,17 @@
 
 use clap::Args;
 
-use super::change::{Change, ConsentArgs};
-use crate::apply::{Allowed, OnFailure};
+use super::Context;
+use super::change::Change;
+use super::consent::ConsentArgs;
 use crate::error::{ExitStatus, Result};
-use crate::host::Environment;
-use crate::node::Detail;
 use crate::plan;
-use crate::render::Ui;
 
+/// Restart daemons with their current settings
+///
+/// For a daemon that died, hangs or lost its pipe directory, and for a fault that does not clear.
+/// Settings made with `set` stay. Refuses while there are clients, unless --drain or --force is given.
+/// If a start fails, the old daemon is started again.
 #[derive(Args, Debug)]
 pub struct RestartArgs {
     /// Devices: a name, a UUID, or a unique prefix of one
@@ -20,20 +23,15 @@ pub struct RestartArgs {
 }
 
 /// Restarts daemons with their recorded settings.
-pub fn run(args: &RestartArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     environment.mps_programs()?;
-    let outcome = Change {
-        environment,
-        ui,
-        consent: &args.consent,
-        allowed: Allowed::default(),
-        on_failure: OnFailure::RollBack,
-        detail: Detail::Clients,
-        planner: &|node, run_dir| plan::restart(node, run_dir, &node.resolve(&args.devices)?),
-        remark: &|_, _| {},
-        needs_consent: &|_| true,
-        verify: false,
-    }
+    let directories = environment.directories()?;
+    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
+        plan::restart(node, run_dir, &node.resolve(&args.devices)?)
+    })
     .run()?;
     outcome.report(&args.devices, &args.consent, ui)?;
     Ok(ExitStatus::Done)

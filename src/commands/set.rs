@@ -2,16 +2,18 @@
 
 use clap::Args;
 
-use super::change::{Change, ConsentArgs, Outcome};
-use super::warn;
-use crate::apply::{Allowed, OnFailure};
+use super::change::{Change, Outcome};
+use super::consent::ConsentArgs;
+use super::{Context, warn};
 use crate::error::{ExitStatus, Result};
-use crate::host::Environment;
 use crate::node::Detail;
 use crate::plan;
 use crate::profile::SettingAssignment;
-use crate::render::Ui;
 
+/// Change settings of a running daemon
+///
+/// Programs that start afterwards get the new settings; clients keep what they started with. The
+/// change is recorded: `plan` shows how it differs from the profile, and `up` reverts it.
 #[derive(Args, Debug)]
 pub struct SetArgs {
     /// Device: its name, its UUID, or a unique prefix of one
@@ -29,22 +31,19 @@ fn keys() -> String {
 }
 
 /// Changes settings of a running daemon.
-pub fn run(args: &SetArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     environment.mps_programs()?;
     let devices = std::slice::from_ref(&args.device);
+    let directories = environment.directories()?;
     let outcome = Change {
-        environment,
-        ui,
-        consent: &args.consent,
-        allowed: Allowed::default(),
-        on_failure: OnFailure::RollBack,
         detail: Detail::Settings,
-        planner: &|node, run_dir| {
-            plan::set(node, run_dir, &node.resolve(devices)?[0], &args.settings)
-        },
         remark: &|node, plan| warn(Some(node), plan.memory_limits(), ui),
-        needs_consent: &|_| true,
-        verify: false,
+        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
+            plan::set(node, run_dir, &node.resolve(devices)?[0], &args.settings)
+        })
     }
     .run()?;
     if matches!(outcome, Outcome::Unchanged(_)) {

@@ -5,12 +5,17 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::Context;
 use super::duration::duration;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
-use crate::render::{Key, Screen, StatusColumn, Ui};
+use crate::render::{Key, Screen, StatusColumn};
 
+/// Show MPS servers and their clients
+///
+/// Also shows programs outside MPS with the likely cause, MPS daemons that mig-mps did not start, and
+/// problems with their remedy. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     /// Only these devices: a name, a UUID, or a unique prefix of one
@@ -55,7 +60,10 @@ pub struct StatusArgs {
 }
 
 /// Shows MPS servers and their clients.
-pub fn run(args: &StatusArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     if args.json_schema {
         ui.status_schema()?;
         return Ok(ExitStatus::Done);

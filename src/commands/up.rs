@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::change::{Change, ConsentArgs, Outcome};
-use super::{accounts, detail_for, large_logs, warn};
-use crate::apply::{self, Allowed, OnFailure};
+use super::change::{Change, Outcome};
+use super::consent::ConsentArgs;
+use super::{Context, accounts, detail_for, large_logs, warn};
+use crate::apply::{self, Allowed};
 use crate::error::{Context as _, ExitStatus, Result};
-use crate::host::{Directories, Environment};
+use crate::host::Directories;
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
 use crate::plan::{self, Action, Plan};
@@ -17,6 +18,10 @@ use crate::render::Ui;
 use crate::settings::Serve;
 use crate::state::RunDir;
 
+/// Apply a profile to this node
+///
+/// Shows the plan, asks before anything running is disrupted, and reads the hardware back afterwards.
+/// Applying the same profile again does nothing.
 #[derive(Args, Debug)]
 pub struct UpArgs {
     /// Profile to apply (TOML)
@@ -34,7 +39,10 @@ pub struct UpArgs {
 }
 
 /// Applies the profile to the node.
-pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStatus> {
+pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Context {
+        environment, ui, ..
+    } = *context;
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let directories = environment.directories()?;
@@ -42,19 +50,16 @@ pub fn run(args: &UpArgs, environment: &Environment, ui: &Ui) -> Result<ExitStat
     check_pipe_dirs(&directories)?;
     accounts::check_ways(&profile, &directories)?;
     let outcome = Change {
-        environment,
-        ui,
-        consent: &args.consent,
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
         },
-        on_failure: OnFailure::RollBack,
         detail: detail_for(&profile),
-        planner: &|node, run_dir| plan::up(node, &profile, run_dir, environment.caller),
         remark: &|node, plan| warn(Some(node), plan.memory_limits(), ui),
-        needs_consent: &|_| true,
         verify: true,
+        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
+            plan::up(node, &profile, run_dir, environment.caller)
+        })
     }
     .run()?;
     let report = |node: &Node, plan: &Plan, changed: bool| {

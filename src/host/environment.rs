@@ -102,6 +102,14 @@ impl Environment {
         Ok(Directories { run, log })
     }
 
+    /// Returns the same, or the system's for a user whose environment names none. Only root can write there.
+    pub fn directories_or_system(&self) -> Directories {
+        self.directories().unwrap_or_else(|_| Directories {
+            run: PathBuf::from(SYSTEM_RUN_DIR),
+            log: PathBuf::from(SYSTEM_LOG_DIR),
+        })
+    }
+
     fn own_logs(&self) -> Result<PathBuf, EnvironmentError> {
         match (&self.log, self.is_root()) {
             (Some(log), _) => Ok(log.clone()),

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use super::action::{Action, Start, Step, Stop};
 use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle, Refusal};
+use super::victim::Kill;
 use crate::geometry::{Placement, SliceMap};
 use crate::mps::{Means, Patience};
 use crate::node::{Gpu, Node};
@@ -16,6 +17,8 @@ pub struct Plan {
     pub gpus: Vec<GpuPlan>,
     /// Files to remove after everything else.
     pub purge: Option<Purge>,
+    /// Clients to terminate; nothing else is done then.
+    pub kill: Option<Kill>,
 }
 
 /// The steps for one GPU, in order.
@@ -62,7 +65,7 @@ impl ModeChange {
 impl Plan {
     /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.gpus.is_empty() && self.purge.is_none()
+        self.gpus.is_empty() && self.purge.is_none() && self.kill.is_none()
     }
 
     /// Every step.
@@ -104,7 +107,12 @@ impl Plan {
     /// The clients that are terminated, not waited for.
     pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
         let by_force = |stop: &&Stop| stop.patience != Patience::Idle;
-        self.stops().filter(by_force).flat_map(|stop| &stop.clients)
+        let stopped = self.stops().filter(by_force).flat_map(|stop| &stop.clients);
+        let killed = self
+            .kill
+            .iter()
+            .filter(|kill| kill.patience != Patience::Idle);
+        stopped.chain(killed.flat_map(Kill::clients))
     }
 
     /// The clients that keep their old settings.
@@ -128,8 +136,15 @@ impl Plan {
         if let Some(obstacle) = self.stops().filter(gently).find_map(|s| s.unasked.as_ref()) {
             return Err(obstacle.clone().into());
         }
-        let clients = self.stops().filter(gently).flat_map(|stop| &stop.clients);
-        let clients: Vec<ClientOf> = clients.cloned().collect();
+        let stopped = self.stops().filter(gently).flat_map(|stop| &stop.clients);
+        let killed = self
+            .kill
+            .iter()
+            .filter(|kill| kill.patience == Patience::Idle);
+        let clients: Vec<ClientOf> = stopped
+            .chain(killed.flat_map(Kill::clients))
+            .cloned()
+            .collect();
         if clients.is_empty() {
             return Ok(());
         }

@@ -3,173 +3,107 @@
 use super::daemons::{hangs, unknowable, unreadable, unserved};
 use super::instance_use::is_unknowable;
 use super::no_client::no_client;
-use super::{ClientOf, Obstacle, Refusal};
-use crate::host::{Pid, StartTime, Uid, user_name};
-use crate::mps::ControlProgram;
+use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
+use crate::host::{Pid, Uid, user_name};
+use crate::mps::Patience;
 use crate::node::{Client, DaemonState, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// Clients of one device to terminate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Kill {
+/// A request to end the work of clients.
+#[derive(Debug)]
+pub struct KillRequest<'a> {
     /// The device's name.
-    pub name: String,
-    /// The UUID its directory is called by.
-    pub uuid: String,
-    /// Where that directory is.
-    pub run_dir: RunDir,
-    /// The features of the driver's control program.
-    pub program: ControlProgram,
-    /// The clients.
-    pub victims: Vec<Victim>,
-    /// The number of its other clients, which continue.
-    pub others: usize,
-    /// True after a fatal GPU fault of its server: nobody computes there until all clients have left.
-    pub has_fault: bool,
+    pub device: &'a str,
+    /// The clients' process ids.
+    pub pids: &'a [Pid],
+    /// The signal for their processes.
+    pub signal: Option<Signal>,
+    /// The time that they get to exit by themselves.
+    pub patience: Patience,
+    /// Who asks.
+    pub caller: Uid,
+    /// The owner of the device's run directory.
+    pub owner: Option<Uid>,
+    /// The plan that was shown first. A client of it that has left since is no mistake any more.
+    pub shown: Option<&'a Plan>,
 }
 
-/// A client to terminate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Victim {
-    /// The client, for messages.
-    pub client: ClientOf,
-    /// Its process id.
-    pub pid: Pid,
-    /// When its process started; `None` where that cannot be seen.
-    pub started: Option<StartTime>,
-    /// The server that has it.
-    pub server: Pid,
-    /// True if a signal may be sent to its process: its server's user owns it, or the driver lists it as a client. The
-    /// daemon's word is not enough.
-    pub is_certain: bool,
-}
-
-/// Plans to terminate clients of a device, if `caller` may. `owner` is the owner of the run directory.
+/// Plans to terminate clients of a device, if the caller may.
 ///
 /// # Errors
 /// [`Refusal::NotMeant`] if a process is not a client of that device.
-pub fn kill(
-    node: &Node,
-    run_dir: &RunDir,
-    name: &str,
-    pids: &[Pid],
-    (caller, owner): (Uid, Option<Uid>),
-) -> Result<Kill, Refusal> {
+pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<Plan, Refusal> {
+    let name = request.device;
     let served = serving(node, run_dir, name)?;
-    if caller == Uid::ROOT && served.is_a_users() {
-        return Err(only_its_user(served, pids).into());
+    if request.caller == Uid::ROOT && served.is_a_users() {
+        return Err(only_its_user(served, request.pids).into());
     }
-    let mut kill = Kill {
+    let mut victims: Vec<Victim> = Vec::new();
+    for pid in present(request, served) {
+        if victims.iter().all(|victim| victim.pid != pid) {
+            victims.push(victim(node, served, request, pid)?);
+        }
+    }
+    let kill = Kill {
         name: name.to_owned(),
         uuid: served.record.uuid.clone(),
         run_dir: served.run_dir.clone(),
+        is_callers: request.owner == Some(request.caller),
         program: node.control_program(),
-        victims: Vec::new(),
-        others: 0,
+        others: served.clients.listed().len() - victims.len(),
         has_fault: served.state == DaemonState::Fault,
+        signal: request.signal,
+        patience: request.patience,
+        victims,
     };
-    for (at, &pid) in pids.iter().enumerate() {
-        let client = served
-            .clients
-            .listed()
-            .iter()
-            .find(|client| client.pid == Some(pid));
-        let asked = client.and_then(|client| client.server);
-        let Some((client, asked)) = client.zip(asked) else {
-            return Err(no_client(node, served, pid));
-        };
-        // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
-        let mut servers = served.servers.iter();
-        let of = servers.find(|server| server.pid == asked);
-        let of = of.and_then(|server| server.user);
-        if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
-            return Err(not_permitted(name, owner, of));
-        }
-        if !pids[..at].contains(&pid) {
-            kill.victims.push(Victim {
-                client: ClientOf::of(served, client),
-                pid,
-                started: client.started,
-                server: asked,
-                is_certain: is_certain(node, served, client, of),
-            });
-        }
-    }
-    kill.others = served.clients.listed().len() - kill.victims.len();
-    Ok(kill)
+    kill.permit_signal()?;
+    Ok(Plan {
+        kill: (!kill.victims.is_empty()).then_some(kill),
+        ..Plan::default()
+    })
 }
 
-impl Kill {
-    /// Checks that the processes can be sent a signal.
-    ///
-    /// # Errors
-    /// [`Refusal::InTheWay`] if one is not visible: its pid may be another process here.
-    pub fn permits_signals(&self) -> Result<(), Refusal> {
-        let mut victims = self.victims.iter();
-        if let Some(doubtful) = victims.find(|victim| !victim.is_certain) {
-            return Err(Obstacle {
-                what: format!(
-                    "the process of {} is not its server's user's, and the driver does not list it as a client",
-                    doubtful.client
-                ),
-                hint: "leave --signal out, or end the process itself".to_owned(),
-            }
-            .into());
-        }
-        let mut victims = self.victims.iter();
-        match victims.find(|victim| victim.started.is_none()) {
-            None => Ok(()),
-            Some(unseen) => Err(Obstacle {
-                what: format!(
-                    "the process of {} cannot be seen from here: it can be sent no signal",
-                    unseen.client
-                ),
-                hint: "leave --signal out, or run it where /proc shows that process".to_owned(),
-            }
-            .into()),
-        }
-    }
+/// The process ids, without those of clients that have left since the plan was shown: another process may have been
+/// given one.
+fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
+    let shown = request.shown.and_then(|plan| plan.kill.as_ref());
+    let left = |pid: &Pid| {
+        let victims = shown.map_or_else(Default::default, |kill| kill.victims.as_slice());
+        let victim = victims.iter().find(|victim| victim.pid == *pid);
+        victim.is_some_and(|victim| served.clients.are_known() && !victim.is_in(served))
+    };
+    let pids = request.pids.iter().copied();
+    pids.filter(|pid| !left(pid)).collect()
+}
 
-    /// Checks that they can be terminated without a signal.
-    ///
-    /// # Errors
-    /// [`Refusal::InTheWay`] in a fault: it has terminated them, and only their processes are in the way.
-    pub fn permits_none(&self) -> Result<(), Refusal> {
-        if !self.has_fault {
-            return Ok(());
-        }
-        Err(Obstacle {
-            what: format!(
-                "{} has met a GPU fault: its clients' work has ended, and it serves again when their processes have",
-                self.name
-            ),
-            hint: "end them with --signal".to_owned(),
-        }
-        .into())
+fn victim(
+    node: &Node,
+    served: &Served,
+    request: &KillRequest<'_>,
+    pid: Pid,
+) -> Result<Victim, Refusal> {
+    let mut clients = served.clients.listed().iter();
+    let client = clients.find(|client| client.pid == Some(pid));
+    let asked = client.and_then(|client| client.server);
+    let Some((client, server)) = client.zip(asked) else {
+        return Err(no_client(node, served, pid));
+    };
+    // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
+    let mut servers = served.servers.iter();
+    let of = servers.find(|known| known.pid == server);
+    let of = of.and_then(|known| known.user);
+    let (caller, owner) = (request.caller, request.owner);
+    if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
+        return Err(not_permitted(request.device, owner, of));
     }
-
-    /// The pids of those who are still the clients that they were; another process may have been given a pid.
-    pub fn left(&self, node: &Node) -> Vec<Pid> {
-        let mut served = node.served.iter();
-        let served = served.find(|served| {
-            served.run_dir == self.run_dir
-                && served.record.uuid == self.uuid
-                && served.clients.are_known()
-        });
-        let Some(served) = served else {
-            // The next plan reports why nothing is known about them.
-            return self.victims.iter().map(|victim| victim.pid).collect();
-        };
-        let is_there = |victim: &&Victim| {
-            let is_it = |client: &Client| {
-                client.pid == Some(victim.pid) && client.started == victim.started
-            };
-            served.clients.listed().iter().any(is_it)
-        };
-        let left = self.victims.iter().filter(is_there);
-        left.map(|victim| victim.pid).collect()
-    }
+    Ok(Victim {
+        client: ClientOf::of(served, client),
+        pid,
+        started: client.started,
+        server,
+        is_certain: is_certain(node, served, client, of),
+    })
 }
 
 /// True if more than a daemon's word makes a process a client.
@@ -251,6 +185,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Refusal
 mod tests {
     use super::super::example::{ALICE, BOB, client, node, run_dir};
     use super::*;
+    use crate::host::StartTime;
     use crate::node::Clients;
 
     /// Two servers of one device, the second root's, with a client each.
@@ -268,11 +203,24 @@ mod tests {
         node
     }
 
+    fn request<'a>(pids: &'a [Pid], caller: Uid, owner: Uid) -> KillRequest<'a> {
+        KillRequest {
+            device: "1",
+            pids,
+            signal: None,
+            patience: Patience::Force(0),
+            caller,
+            owner: Some(owner),
+            shown: None,
+        }
+    }
+
     #[test]
     fn the_server_that_has_a_client_is_the_one_that_is_asked() {
-        let who = (Uid::ROOT, Some(Uid::ROOT));
         let pids = [Pid(12), Pid(11), Pid(12)];
-        let kill = kill(&two_servers(), &run_dir(), "1", &pids, who).unwrap();
+        let request = request(&pids, Uid::ROOT, Uid::ROOT);
+        let plan = kill(&two_servers(), &run_dir(), &request).unwrap();
+        let kill = plan.kill.unwrap();
         let victims = kill.victims.iter();
         let asked: Vec<(u32, u32)> = victims.map(|v| (v.server.0, v.pid.0)).collect();
         assert_eq!((asked, kill.others), (vec![(9, 12), (3, 11)], 0));
@@ -281,14 +229,8 @@ mod tests {
     #[test]
     fn root_the_owner_and_the_servers_user_may() {
         let may = |caller, owner, pid| {
-            kill(
-                &two_servers(),
-                &run_dir(),
-                "1",
-                &[Pid(pid)],
-                (caller, Some(owner)),
-            )
-            .is_ok()
+            let pids = [Pid(pid)];
+            kill(&two_servers(), &run_dir(), &request(&pids, caller, owner)).is_ok()
         };
         for (caller, owner, first, second) in [
             (Uid::ROOT, Uid::ROOT, true, true),
@@ -307,15 +249,25 @@ mod tests {
     #[test]
     fn another_process_with_the_same_pid_is_another() {
         let mut node = two_servers();
-        let who = (Uid::ROOT, Some(Uid::ROOT));
-        let shown = kill(&node, &run_dir(), "1", &[Pid(11), Pid(12)], who).unwrap();
-        assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
+        let pids = [Pid(11), Pid(12)];
+        let mut request = request(&pids, Uid::ROOT, Uid::ROOT);
+        let shown = kill(&node, &run_dir(), &request).unwrap();
+        request.shown = Some(&shown);
+        let left = |node: &Node| {
+            let plan = kill(node, &run_dir(), &request).unwrap();
+            let victims = plan.kill.unwrap().victims;
+            let pids = victims.iter().map(|victim| victim.pid);
+            pids.collect::<Vec<_>>()
+        };
+        assert_eq!(left(&node), [Pid(11), Pid(12)]);
         let mut clients = node.served[2].clients.listed().to_vec();
         clients[0].started = Some(StartTime(5));
         node.served[2].clients = Clients::Known(clients.clone());
-        assert_eq!(shown.left(&node), [Pid(12)]);
-        // What is not known has not gone.
-        node.served[2].clients = Clients::Partial(clients);
-        assert_eq!(shown.left(&node), [Pid(11), Pid(12)]);
+        assert_eq!(left(&node), [Pid(12)]);
+        node.served[2].clients = Clients::Known(Vec::new());
+        assert!(kill(&node, &run_dir(), &request).unwrap().is_empty());
+        // Without a plan that was shown it is a mistake.
+        request.shown = None;
+        assert!(kill(&node, &run_dir(), &request).is_err());
     }
 }

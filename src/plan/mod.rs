@@ -29,15 +29,17 @@ mod set;
 mod slot;
 mod strays;
 mod up;
+mod victim;
 
 pub use action::{Action, EndStray, Place, Start, StartServer, Step, Stop};
 pub use beside::Beside;
 pub use change::Set;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
-pub use kill::{Kill, Victim, kill};
+pub use kill::{KillRequest, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::restart;
 pub use set::set;
 pub use up::up;
+pub use victim::{Kill, Signal, Victim};

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::format::{count, grouped, ranges};
+use super::kill;
 use crate::apply::Allowed;
 use crate::plan::Plan;
 
@@ -57,8 +58,10 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
     let again = plan.restarts();
     let stopped = plan.interrupts().len() - again;
     let clients = plan.ended_clients().count();
-    if clients > 0 {
-        phrases.push(format!("end {}", count(clients, "client")));
+    match &plan.kill {
+        _ if clients == 0 => {}
+        None => phrases.push(format!("end {}", count(clients, "client"))),
+        Some(kill) => phrases.push(kill::phrase(kill)),
     }
     // The plan shown above has the names; a question is short.
     for (verb, daemons) in [("stop", stopped), ("restart", again)] {

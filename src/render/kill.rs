@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::format::count;
-use crate::plan::Kill;
+use crate::plan::{Kill, Signal};
 
 /// Lists these clients, describes the effect, and counts the clients that go on.
-pub(super) fn text(kill: &Kill, signal: Option<&str>) -> String {
+pub(super) fn text(kill: &Kill) -> String {
     let number = kill.victims.len();
     let clients = count(number, "client");
-    let mut out = match signal {
+    let mut out = match kill.signal.map(Signal::name) {
         Some(signal) if kill.has_fault => {
             let processes = if number == 1 { "process" } else { "processes" };
             format!("This sends {signal} to {number} {processes}:\n")
@@ -41,4 +41,23 @@ pub(super) fn text(kill: &Kill, signal: Option<&str>) -> String {
         }
     }
     out
+}
+
+/// Describes it in a question.
+pub(super) fn phrase(kill: &Kill) -> String {
+    let number = kill.victims.len();
+    let work = format!(
+        "end the work of {} on {}",
+        count(number, "client"),
+        kill.name
+    );
+    let processes = if number == 1 {
+        "its process"
+    } else {
+        "their processes"
+    };
+    match kill.signal {
+        Some(signal) => format!("{work} and send {processes} {}", signal.name()),
+        None => work,
+    }
 }

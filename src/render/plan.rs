@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 
 use super::format::{count, grouped, ranges, shortened};
-use super::unmanaged;
+use super::{kill, unmanaged};
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
@@ -11,7 +11,7 @@ use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
 pub(super) fn text(plan: &Plan) -> String {
-    let mut out = String::new();
+    let mut out = plan.kill.as_ref().map(kill::text).unwrap_or_default();
     for group in grouped(&plan.gpus, |a, b| alike(a, b)) {
         let first = group[0];
         let _ = writeln!(out, "{}", style(heading(&group)).bold());

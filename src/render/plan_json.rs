@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::json::VERSION;
 use crate::geometry::{ComputeChoice, SliceMap};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Set, Start, Step};
+use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Set, Signal, Start, Step};
 
 /// The outcome of a change. `changed` comes last.
 #[derive(Serialize)]
@@ -23,6 +23,12 @@ pub(super) fn of(plan: &Plan) -> Value {
         "changes": !plan.is_empty(),
         "gpus": plan.gpus.iter().map(gpu).collect::<Vec<_>>(),
         "purges": plan.purge.is_some(),
+        "kill": plan.kill.as_ref().map(|kill| json!({
+            "device": kill.name,
+            "clients": kill.clients().map(client).collect::<Vec<_>>(),
+            "signal": kill.signal.map(Signal::name),
+            "others": kill.others,
+        })),
     })
 }
 

@@ -10,7 +10,7 @@ use super::progress::Bar;
 use super::question::ask;
 use super::status::{Status, StatusColumn, StatusView};
 use super::{
-    check, consequences, json, kill, list, logs_json, models, plan, plan_json, status, unmanaged,
+    check, consequences, json, list, logs_json, models, plan, plan_json, status, unmanaged,
 };
 use crate::apply::Allowed;
 use crate::catalog::{Incomplete, Model};
@@ -18,7 +18,7 @@ use crate::logs::LogEntry;
 use crate::mps::LogLine;
 use crate::node::Node;
 use crate::plan::check::{BlockOnModel, OnNode};
-use crate::plan::{Kill, Plan, Refusal};
+use crate::plan::{Plan, Refusal};
 use crate::profile::Profile;
 
 /// The way to get consent for a plan that disrupts something.
@@ -126,11 +126,6 @@ impl Ui {
         print(&consequences::text(plan))
     }
 
-    /// Prints the clients that a kill terminates, and the signal for their processes.
-    pub fn kill(&self, of: &Kill, signal: Option<&str>) -> Result<()> {
-        print(&kill::text(of, signal))
-    }
-
     /// Prints a plan as JSON.
     pub fn plan_json(&self, plan: &Plan) -> Result<()> {
         print(&json::pretty(&plan_json::of(plan))?)
@@ -216,15 +211,9 @@ impl Ui {
         if disrupts.is_empty() {
             return Ok(());
         }
-        self.agree(&disrupts, consent)
-    }
-
-    /// Gets consent for what `disrupts` says.
-    pub fn agree(&self, disrupts: &str, consent: Consent) -> Result<(), NoConsent> {
         if consent == Consent::Given {
             return Ok(());
         }
-        let disrupts = disrupts.to_owned();
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(match consent {
                 Consent::AskAgain => NoConsent::Outgrown(disrupts),

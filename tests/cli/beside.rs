@@ -53,8 +53,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
         "{}",
         ran.stdout
     );
-    let again = sim.up(WHOLE, &[]).ended(0).stderr;
-    assert!(again.starts_with("Nothing to do"), "{again}");
+    sim.up_does_nothing(WHOLE);
     shell(format!("kill -0 {pid}")).ended(0);
 
     // What was said ends it.

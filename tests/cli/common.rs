@@ -164,6 +164,18 @@ impl Sim {
         self.run(&["list", "--json"]).json()
     }
 
+    /// Applies a profile that the node has already.
+    pub(crate) fn up_does_nothing(&self, profile: &str) {
+        let ran = self.up(profile, &[]).ended(0);
+        assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    }
+
+    /// The pipe directory of the device with that name, as its status has it.
+    pub(crate) fn pipe(&self, name: &str) -> String {
+        let device = self.device(name);
+        device["pipe_directory"].as_str().unwrap().to_owned()
+    }
+
     /// One device of `status --json`.
     pub(crate) fn device(&self, name: &str) -> Value {
         let status = self.status();
@@ -182,10 +194,14 @@ impl Sim {
         app
     }
 
+    /// The pipe directory of the device with that name, by its link.
+    pub(crate) fn pipe_link(&self, name: &str) -> PathBuf {
+        self.node.run_dir().join("by-name").join(name).join("pipe")
+    }
+
     /// A CUDA program that was told the pipe directory of the device with that name.
     pub(crate) fn app(&self, name: &str, args: &[&str]) -> App {
-        let pipe = self.node.run_dir().join("by-name").join(name).join("pipe");
-        self.node.cuda_app(&pipe, args)
+        self.node.cuda_app(&self.pipe_link(name), args)
     }
 
     /// A `1g` GPU instance that another tool made, without a compute instance, as

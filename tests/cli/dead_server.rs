@@ -51,8 +51,7 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
     assert_eq!(after["daemon_pid"], before["daemon_pid"]);
     assert_ne!(after["servers"][0]["pid"], before["servers"][0]["pid"]);
     assert_eq!(after["servers"][0]["user"], before["servers"][0]["user"]);
-    let again = sim.up(EAGER, &[]).ended(0).stderr;
-    assert!(again.starts_with("Nothing to do"), "{again}");
+    sim.up_does_nothing(EAGER);
 }
 
 #[test]
@@ -73,8 +72,7 @@ fn it_starts_with_what_the_daemon_has_been_set_to() {
     let server = sim.device("0")["servers"][0]["pid"].clone();
     let of_server = format!("get_active_thread_percentage {server}\n");
     assert_eq!(crate::settings::ask(&sim, "0", &of_server), "25.0\n");
-    let again = sim.up(&to, &[]).ended(0).stderr;
-    assert!(again.starts_with("Nothing to do"), "{again}");
+    sim.up_does_nothing(&to);
 }
 
 #[test]
@@ -102,14 +100,12 @@ fn a_lazy_daemon_gets_none() {
     };
     sim.up(&whole("lazy"), &[]).ended(0);
     for server in ["lazy", "eager"] {
-        let said = sim.up(&whole(server), &[]).ended(0).stderr;
-        assert!(said.starts_with("Nothing to do"), "{server}: {said}");
+        sim.up_does_nothing(&whole(server));
     }
     assert_eq!(sim.happened("server launch"), 0);
     // One that was eager and is to be lazy no longer needs what it has lost.
     let sim = Sim::with("h200", 1);
     sim.up(&whole("eager"), &[]).ended(0);
     kill_server(&sim, "0");
-    let said = sim.up(&whole("lazy"), &[]).ended(0).stderr;
-    assert!(said.starts_with("Nothing to do"), "{said}");
+    sim.up_does_nothing(&whole("lazy"));
 }

@@ -21,10 +21,6 @@ fn serving() -> Sim {
     sim
 }
 
-fn pipe(sim: &Sim) -> PathBuf {
-    sim.node.run_dir().join("by-name/0/pipe")
-}
-
 fn kill(pid: &Value, signal: rustix::process::Signal) {
     let pid = i32::try_from(pid.as_i64().unwrap()).unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -112,7 +108,7 @@ fn its_server_stopped() {
 fn an_orphan() {
     let sim = serving();
     let _worker = sim.client("0");
-    fs::remove_dir_all(pipe(&sim)).unwrap();
+    fs::remove_dir_all(sim.pipe_link("0")).unwrap();
     assert_eq!(in_state(&sim.status(), "orphan"), ["0"]);
     goes(&sim);
 }
@@ -121,7 +117,7 @@ fn an_orphan() {
 fn without_its_socket() {
     let sim = serving();
     let _worker = sim.client("0");
-    fs::remove_file(pipe(&sim).join("control")).unwrap();
+    fs::remove_file(sim.pipe_link("0").join("control")).unwrap();
     assert_eq!(in_state(&sim.status(), "no answer"), ["0"]);
     goes(&sim);
 }
@@ -142,7 +138,7 @@ fn dead_with_a_stray_server() {
 /// A control session that somebody leaves open.
 fn open_session(sim: &Sim) -> Child {
     let mut session = sim.node.program("nvidia-cuda-mps-control");
-    session.env("CUDA_MPS_PIPE_DIRECTORY", pipe(sim));
+    session.env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
     session.stdin(Stdio::piped()).stdout(Stdio::null());
     let before = sim.happened("session open");
     let mut session = session.spawn().unwrap();

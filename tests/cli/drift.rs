@@ -6,10 +6,7 @@ use crate::common::{SMALL, Sim, shell, stop};
 fn a_setting_changed_by_hand_is_drift() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let pipe = sim.device("0.2")["pipe_directory"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let pipe = sim.pipe("0.2");
     let control = sim.node.dir().join("bin/nvidia-cuda-mps-control");
     let set = format!(
         "echo set_default_active_thread_percentage 10 | CUDA_MPS_PIPE_DIRECTORY={pipe} {}",
@@ -23,12 +20,7 @@ fn a_setting_changed_by_hand_is_drift() {
         "{}",
         ran.stdout
     );
-    assert!(
-        sim.up(SMALL, &[])
-            .ended(0)
-            .stderr
-            .starts_with("Nothing to do")
-    );
+    sim.up_does_nothing(SMALL);
 }
 
 #[test]

@@ -74,12 +74,7 @@ fn what_ran_before_a_failed_up_runs_after_it() {
     for device in after["devices"].as_array().unwrap() {
         assert_eq!(device["active_thread_percentage"], 100.0);
     }
-    assert!(
-        sim.up(SMALL, &[])
-            .ended(0)
-            .stderr
-            .starts_with("Nothing to do")
-    );
+    sim.up_does_nothing(SMALL);
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) fn starve(sim: &Sim) {
         .args(["-c", "ulimit -n 24; exec \"$0\" run 0"])
         .arg(app);
     shell.env_clear().envs(sim.node.env());
-    let pipe = sim.node.run_dir().join("by-name/0/pipe");
+    let pipe = sim.pipe_link("0");
     let ran = Ran::of(shell.env("CUDA_MPS_PIPE_DIRECTORY", pipe));
     assert!(ran.stdout.contains("err 46"), "{ran:?}");
     let begun = Instant::now();
@@ -135,12 +135,7 @@ fn up_cures_a_hung_device_and_down_asks_it_nothing() {
     let ran = sim.up(&whole(""), &["--yes"]).ended(0);
     assert!(ran.stdout.contains("it hangs"), "{}", ran.stdout);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
-    assert!(
-        sim.up(&whole(""), &[])
-            .ended(0)
-            .stderr
-            .starts_with("Nothing to do")
-    );
+    sim.up_does_nothing(&whole(""));
 }
 
 /// A server that outlived its daemon keeps its GPU memory: it is shown, and ended when it has no clients.
@@ -210,10 +205,7 @@ fn a_users_hung_device_is_seen_and_cured() {
     ]);
     starved.args(["ulimit -n 24; exec \"$0\" run 0"]).arg(app);
     starved.env_clear().envs(sim.node.env());
-    let ran = Ran::of(starved.env(
-        "CUDA_MPS_PIPE_DIRECTORY",
-        sim.node.run_dir().join("by-name/0/pipe"),
-    ));
+    let ran = Ran::of(starved.env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0")));
     assert!(ran.stdout.contains("err 46"), "{ran:?}");
     assert_eq!(in_state(&sim.status(), "hung"), ["0"]);
     sim.run(&["restart", "0"]).ended(0);

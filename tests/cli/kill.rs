@@ -25,10 +25,7 @@ fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {
 
 /// A CUDA program of a plain user on the device with that name.
 fn of_nobody(sim: &Sim, name: &str) -> App {
-    let pipe = sim.device(name)["pipe_directory"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let pipe = sim.pipe(name);
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")
         .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
@@ -39,7 +36,7 @@ fn of_nobody(sim: &Sim, name: &str) -> App {
 
 /// A control session that somebody has left open.
 fn session(sim: &Sim, name: &str) -> Child {
-    let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+    let pipe = sim.pipe_link(name);
     let mut control = sim.node.program("nvidia-cuda-mps-control");
     control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
     control.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -208,6 +205,76 @@ fn it_asks_first() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
     assert!(script.wait().unwrap().success(), "{head}{rest}");
+    assert!(
+        rest.contains("it is no client any more: nothing was done to it"),
+        "{rest}"
+    );
+}
+
+/// The flags of every changing command.
+#[test]
+fn it_can_be_tried_waited_for_and_read_by_programs() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let (client, other) = (sim.client("0.2"), sim.client("0.2"));
+    let pid = client.pid().to_string();
+    let names = [(client.pid(), "CLIENT"), (other.pid(), "OTHER")];
+    let tried = sim.run(&["kill", "0.2", &pid, "--dry-run"]).ended(0);
+    assert_snapshot!(said(&tried, &names), @"
+    This ends the work of 1 client:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    1 other client goes on.
+    ");
+    let plan = sim.run(&["kill", "0.2", &pid, "--dry-run", "--json"]);
+    let kill = &plan.ended(0).json()["kill"];
+    assert_eq!(kill["device"], "0.2");
+    assert_eq!(kill["clients"][0]["pid"], client.pid());
+    assert_eq!((&kill["signal"], &kill["others"]), (&().into(), &1.into()));
+    // Without --force nobody is ended, however long it waits.
+    let waited = sim
+        .run(&["kill", "0.2", &pid, "--drain", "1", "--yes"])
+        .ended(4);
+    assert_snapshot!(said(&waited, &names), @"
+    This ends the work of 1 client:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    1 other client goes on.
+    1 client is still running:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    waiting for at most 1 s more
+    error: 1 client is still running:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    hint: wait for them with --drain SECONDS, or end them with --force
+    ");
+    assert_eq!(sim.device("0.2")["clients"], 2);
+    let ended = [
+        "kill", "0.2", &pid, "--drain", "1", "--force", "--json", "--yes",
+    ];
+    let begun = std::time::Instant::now();
+    let ended = sim.run(&ended).ended(0);
+    assert!(begun.elapsed().as_secs() >= 1, "it has its second");
+    let notes = ended.stderr.replace(&pid, "CLIENT");
+    assert_snapshot!(notes, @"0.2: pid CLIENT: its work is ended, and its process has ended of itself");
+    let outcome = ended.json();
+    assert_eq!(outcome["changed"], true);
+    assert_eq!(outcome["plan"]["kill"]["clients"][0]["pid"], client.pid());
+    let devices = outcome["status"]["devices"].as_array().unwrap();
+    let device = devices.iter().find(|device| device["name"] == "0.2");
+    assert_eq!(device.unwrap()["clients"], 1);
+    assert!(client.finish().output.contains("err 810"));
+    // One that exits in the time that it has is left alone.
+    let pid = other.pid().to_string();
+    let mut kill = sim.command(&["kill", "0.2", &pid, "--drain", "60", "--yes"]);
+    kill.stderr(Stdio::piped()).stdout(Stdio::piped());
+    let mut kill = kill.spawn().unwrap();
+    let mut shown = BufReader::new(kill.stderr.take().unwrap());
+    let mut head = String::new();
+    while !head.contains("waiting for at most") {
+        shown.read_line(&mut head).unwrap();
+    }
+    assert!(other.finish().status.success());
+    assert!(kill.wait().unwrap().success());
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
     assert!(
         rest.contains("it is no client any more: nothing was done to it"),
         "{rest}"

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 
 use insta::assert_snapshot;
 
@@ -12,10 +11,6 @@ use crate::settings::{ask, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
-
-fn pipe(sim: &Sim) -> PathBuf {
-    sim.node.run_dir().join("by-name/0/pipe")
-}
 
 /// Whose a process is, its groups, as `/proc` has them.
 fn of_process(pid: &serde_json::Value, field: &str) -> Vec<u32> {
@@ -34,7 +29,7 @@ fn environment(pid: &serde_json::Value) -> Vec<String> {
 fn reaches(sim: &Sim, uid: u32) -> bool {
     let mut app = sim.node.program("cuda-app");
     app.args(["run", "0"])
-        .env("CUDA_MPS_PIPE_DIRECTORY", pipe(sim));
+        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
     let ran = Ran::of(app.uid(uid).gid(uid));
     ran.stdout.contains("mps yes")
 }
@@ -79,7 +74,7 @@ fn a_users_daemon_is_hers() {
         "{environment:?}"
     );
     for directory in [
-        pipe(&sim),
+        sim.pipe_link("0"),
         sim.node.log_dir().join(device["uuid"].as_str().unwrap()),
     ] {
         let meta = fs::metadata(&directory).unwrap();
@@ -99,12 +94,7 @@ fn a_users_daemon_is_hers() {
         .ended(0);
     let again = sim.up(&profile, &[]).ended(0);
     assert!(again.stdout.contains("(set by hand)"), "{}", again.stdout);
-    let again = sim.up(&profile, &[]).ended(0);
-    assert!(
-        again.stderr.starts_with("Nothing to do"),
-        "{}",
-        again.stderr
-    );
+    sim.up_does_nothing(&profile);
     sim.run(&["down"]).ended(0);
     assert_eq!(sim.run_dir(), ["lock"]);
 }
@@ -116,7 +106,7 @@ fn a_groups_daemon_serves_its_members_at_once() {
     }
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "group:daemon""#), &[]).ended(0);
-    let meta = fs::metadata(pipe(&sim)).unwrap();
+    let meta = fs::metadata(sim.pipe_link("0")).unwrap();
     let seen = (meta.uid(), meta.gid(), meta.permissions().mode() & 0o7777);
     assert_eq!(seen, (0, DAEMON, 0o750));
     assert_eq!(sim.device("0")["servers"][0]["uid"], 0);
@@ -254,9 +244,9 @@ fn a_users_own_files_are_put_aside() {
     let hers = whole(r#"serve = "user:nobody""#);
     sim.up(&hers, &[]).ended(0);
     let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
-    fs::write(pipe(&sim).join("notes"), "hers").unwrap();
+    fs::write(sim.pipe_link("0").join("notes"), "hers").unwrap();
     // No record that she makes up is believed, wherever it comes to lie.
-    fs::write(pipe(&sim).join("device.json"), "{").unwrap();
+    fs::write(sim.pipe_link("0").join("device.json"), "{").unwrap();
     let ran = sim.run(&["down"]).ended(0);
     let kept = sim.node.run_dir().join("left").join(format!("{uuid}.1"));
     let said = format!("were put aside:\n  {}", kept.display());
@@ -276,8 +266,8 @@ fn a_users_own_files_are_put_aside() {
     while is_alive(&daemon) {
         std::thread::yield_now();
     }
-    fs::remove_file(pipe(&sim).join("control")).unwrap();
-    fs::create_dir_all(pipe(&sim).join("control/mine")).unwrap();
+    fs::remove_file(sim.pipe_link("0").join("control")).unwrap();
+    fs::create_dir_all(sim.pipe_link("0").join("control/mine")).unwrap();
     sim.up(&hers, &["--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert!(reaches(&sim, NOBODY));

@@ -45,12 +45,7 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     assert_eq!(servers(&sim), before, "the server goes on");
     assert_eq!(sim.device("0")["clients"], 1);
     assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
-    let again = sim.up(&changed, &[]).ended(0);
-    assert!(
-        again.stderr.starts_with("Nothing to do"),
-        "{}",
-        again.stderr
-    );
+    sim.up_does_nothing(&changed);
     assert!(client.finish().status.success());
     // All of it is taken back as it came, the limit too.
     let path = sim.profile(&whole(""));
@@ -66,8 +61,7 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     assert_eq!(gets(&sim), "132 SMs, 1500 MiB: false");
     sim.run(&["set", "0", "pinned-memory-limit=none"]).ended(0);
     assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
-    let again = sim.up(&whole(""), &[]).ended(0).stderr;
-    assert!(again.starts_with("Nothing to do"), "{again}");
+    sim.up_does_nothing(&whole(""));
     assert_eq!(servers(&sim), before, "the server goes on");
 }
 
@@ -300,8 +294,7 @@ fn a_limit_where_there_was_none_is_undone_too() {
     let why = "client-priority was set to below-normal and reads back as normal";
     assert!(ran.stderr.contains(why), "{}", ran.stderr);
     assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
-    let again = sim.up(&whole(""), &[]).ended(0).stderr;
-    assert!(again.starts_with("Nothing to do"), "{again}");
+    sim.up_does_nothing(&whole(""));
     assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
 }
 

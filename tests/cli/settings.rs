@@ -16,7 +16,7 @@ pub(crate) fn whole(settings: &str) -> String {
 
 /// What a device's daemon answers to commands.
 pub(crate) fn ask(sim: &Sim, device: &str, commands: &str) -> String {
-    let pipe = sim.node.run_dir().join("by-name").join(device).join("pipe");
+    let pipe = sim.pipe_link(device);
     let mut control = sim.node.program("nvidia-cuda-mps-control");
     control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
     control.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -77,12 +77,7 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
         "{}",
         ended.output
     );
-    let again = sim.up(&profile, &[]).ended(0);
-    assert!(
-        again.stderr.starts_with("Nothing to do"),
-        "{}",
-        again.stderr
-    );
+    sim.up_does_nothing(&profile);
 }
 
 /// 65536, or as many as the system lets the tests have.
@@ -123,12 +118,7 @@ devices = [
     sim.up(profile, &[]).ended(0);
     assert_eq!(ask(&sim, "all-of-it", DEFAULTS), "50.0\n2G\n1\n");
     assert_eq!(ask(&sim, "none-of-it", DEFAULTS), "100.0\n0\n");
-    let again = sim.up(profile, &[]).ended(0);
-    assert!(
-        again.stderr.starts_with("Nothing to do"),
-        "{}",
-        again.stderr
-    );
+    sim.up_does_nothing(profile);
     let exported = sim.run(&["export"]).ended(0).stdout;
     let again = sim.up(&exported, &["--dry-run"]).ended(0);
     assert!(
@@ -161,12 +151,7 @@ fn what_is_exported_says_every_setting() {
     ] {
         assert!(exported.contains(said), "{exported}");
     }
-    let again = sim.up(&exported, &[]).ended(0);
-    assert!(
-        again.stderr.starts_with("Nothing to do"),
-        "{}",
-        again.stderr
-    );
+    sim.up_does_nothing(&exported);
 }
 
 /// Every mistake points at its place, and nothing is touched.

@@ -73,10 +73,7 @@ fn programs_beside_mps_are_shown_with_the_likely_cause() {
     sim.up(SMALL, &[]).ended(0);
     assert_eq!(sim.status()["outside_mps"], json!([]));
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
-    let other = sim.device("0.0")["pipe_directory"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let other = sim.pipe("0.0");
     let client = sim.client("0.2");
     let lost = outside(&sim, Some(&beside(&sim, "nowhere")), &uuid);
     let status = sim.status();
@@ -149,10 +146,7 @@ fn a_user_who_may_not_enter_computes_outside_mps() {
     }
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
-    let pipe = sim.device("0")["pipe_directory"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let pipe = sim.pipe("0");
     fs::set_permissions(&pipe, fs::Permissions::from_mode(0o700)).unwrap();
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")
@@ -268,10 +262,7 @@ fn a_user_behind_another_is_shown_as_waiting() {
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     let first = sim.client("0");
-    let pipe = sim.device("0")["pipe_directory"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let pipe = sim.pipe("0");
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")
         .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)

@@ -96,10 +96,7 @@ devices = [ { profile = "1g", count = 3 } ]
 fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let pipe = sim.device("0.2")["pipe_directory"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let pipe = sim.pipe("0.2");
     // A forgotten interactive session: its standard input stays open.
     let mut session = sim
         .node
@@ -248,7 +245,7 @@ fn nothing_that_users_write_steers_the_terminal() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let mut program = sim.node.program("cuda-app");
-    let pipe = sim.node.run_dir().join("by-name/0.2/pipe");
+    let pipe = sim.pipe_link("0.2");
     program.arg0(EVIL).arg("hold");
     program.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
     let mut app = App::start(program);

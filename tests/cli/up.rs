@@ -41,8 +41,7 @@ fn up_again_does_nothing() {
     sim.up(SMALL, &[]).ended(0);
     let before = sim.status();
     let changes = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
-    let ran = sim.up(SMALL, &[]).ended(0);
-    assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    sim.up_does_nothing(SMALL);
     assert_eq!(sim.status()["devices"], before["devices"]);
     assert_eq!(
         sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"),
@@ -131,12 +130,7 @@ devices = [
     assert_eq!(sim.device("trainer-1")["serve"], "all");
     assert_eq!(sim.device("0.2")["profile"], "1g.18gb+me");
     assert_eq!(sim.device("small-0-0")["profile"], "1g.18gb");
-    assert!(
-        sim.up(profile, &[])
-            .ended(0)
-            .stderr
-            .starts_with("Nothing to do")
-    );
+    sim.up_does_nothing(profile);
 }
 
 #[test]
@@ -156,12 +150,7 @@ devices = [ { profile = "3g", compute = ["2c", "1c"] } ]
         .collect();
     assert_eq!(profiles, ["2c.3g.40gb", "1c.3g.40gb"]);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0.c0", "0.0.c1"]);
-    assert!(
-        sim.up(profile, &[])
-            .ended(0)
-            .stderr
-            .starts_with("Nothing to do")
-    );
+    sim.up_does_nothing(profile);
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command};
 
 use serde_json::Value;
 
-use super::{HERS, pipe};
+use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
 use crate::settings::whole;
 
@@ -30,6 +31,23 @@ fn an_answer_without_end_is_cut_off() {
     assert!(problem.contains("wrote more than 1024 KiB"), "{problem}");
 }
 
+/// A process of a plain user that calls itself a program of MPS and claims a pipe directory.
+fn forged(sim: &Sim, name: &str, pipe: &Path) -> Child {
+    let program = sim.node.dir().join(name);
+    fs::copy("/bin/bash", &program).unwrap();
+    let mut forged = Command::new(&program);
+    forged.args(["-c", "sleep 60; exit", "-d"]);
+    forged.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    let forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let proc = sim
+        .node
+        .dir()
+        .join("root/proc")
+        .join(forged.id().to_string());
+    symlink(format!("/proc/{}", forged.id()), proc).unwrap();
+    forged
+}
+
 /// A process may call itself an MPS server of ours: without a context it keeps nothing, and is in nobody's way.
 #[test]
 fn a_process_that_calls_itself_a_server_is_no_stray() {
@@ -38,26 +56,12 @@ fn a_process_that_calls_itself_a_server_is_no_stray() {
     }
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
-    let program = sim.node.dir().join("nvidia-cuda-mps-server");
-    fs::copy("/bin/sleep", &program).unwrap();
-    let mut forged = Command::new(&program);
-    forged.env(
-        "CUDA_MPS_PIPE_DIRECTORY",
-        fs::canonicalize(pipe(&sim)).unwrap(),
-    );
-    let mut forged = forged.arg("60").uid(NOBODY).gid(NOBODY).spawn().unwrap();
-    let pid = forged.id().to_string();
-    symlink(
-        format!("/proc/{pid}"),
-        sim.node.dir().join("root/proc").join(&pid),
-    )
-    .unwrap();
+    let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
+    let mut forged = forged(&sim, "nvidia-cuda-mps-server", &claimed);
     let status = sim.status();
     assert_eq!(status["problems"], Value::Array(Vec::new()));
-    let ran = sim.up(&whole(""), &[]).ended(0);
-    assert!(ran.stderr.starts_with("Nothing to do"), "{}", ran.stderr);
+    sim.up_does_nothing(&whole(""));
     // It is shown, with its owner and what it claims.
-    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
     let foreign = &status["foreign"][0];
     assert_eq!(foreign["pid"], forged.id(), "{status:#}");
     assert_eq!(foreign["user"], "nobody");
@@ -75,19 +79,9 @@ fn a_process_that_calls_itself_our_daemon_is_shown() {
     }
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
-    let claimed = fs::canonicalize(pipe(&sim)).unwrap();
-    let program = sim.node.dir().join("nvidia-cuda-mps-control");
-    fs::copy("/bin/bash", &program).unwrap();
-    let mut forged = Command::new(&program);
-    forged.args(["-c", "sleep 60; exit", "-d"]);
-    forged.env("CUDA_MPS_PIPE_DIRECTORY", &claimed);
-    let mut forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
+    let mut forged = forged(&sim, "nvidia-cuda-mps-control", &claimed);
     let pid = forged.id().to_string();
-    symlink(
-        format!("/proc/{pid}"),
-        sim.node.dir().join("root/proc").join(&pid),
-    )
-    .unwrap();
     let status = sim.status();
     let foreign = status["foreign"].as_array().unwrap();
     assert_eq!(foreign.len(), 1, "{status:#}");

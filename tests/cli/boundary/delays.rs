@@ -7,7 +7,7 @@ use std::process::Command;
 
 use simnode::harness::can_run;
 
-use super::{HERS, pipe};
+use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
 use crate::settings::whole;
 
@@ -21,7 +21,7 @@ fn force_with_drain_waits_for_a_users_clients() {
     sim.up(&whole(HERS), &[]).ended(0);
     let mut app = sim.node.program("cuda-app");
     app.args(["run", "2"])
-        .env("CUDA_MPS_PIPE_DIRECTORY", pipe(&sim));
+        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
     let app = app
         .uid(NOBODY)
         .gid(NOBODY)

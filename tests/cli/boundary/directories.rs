@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use super::{HERS, pipe};
+use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
 use crate::settings::whole;
 
@@ -157,7 +157,7 @@ fn what_she_left_is_removed_by_a_purge() {
     let leave = || {
         sim.up(&profile, &[]).ended(0);
         for name in ["0", "1"] {
-            let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+            let pipe = sim.pipe_link(name);
             symlink(&kept, pipe.join("link")).unwrap();
             fs::write(pipe.join("file"), "hers").unwrap();
             fs::create_dir_all(pipe.join("d/".repeat(300))).unwrap();
@@ -172,7 +172,7 @@ fn what_she_left_is_removed_by_a_purge() {
     // Of one device alone.
     sim.up(&profile, &[]).ended(0);
     for name in ["0", "1"] {
-        let pipe = sim.node.run_dir().join("by-name").join(name).join("pipe");
+        let pipe = sim.pipe_link(name);
         fs::write(pipe.join("file"), "hers").unwrap();
     }
     let uuid = sim.device("1")["uuid"].as_str().unwrap().to_owned();
@@ -198,12 +198,15 @@ fn a_mode_of_hers_stops_no_start() {
             .node
             .log_dir()
             .join(sim.device("0")["uuid"].as_str().unwrap());
-        for hers in [pipe(&sim), log] {
+        for hers in [sim.pipe_link("0"), log] {
             fs::set_permissions(&hers, fs::Permissions::from_mode(mode)).unwrap();
         }
         sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
         assert_eq!(in_state(&sim.status(), "ready"), ["0"], "{mode:o}");
-        assert_eq!(fs::metadata(pipe(&sim)).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(sim.pipe_link("0")).unwrap().mode() & 0o777,
+            0o700
+        );
         sim.run(&["down"]).ended(0);
     }
 }
@@ -222,7 +225,7 @@ fn directories_have_the_modes_that_serve_says() {
         (HERS, NOBODY, 0o700),
     ] {
         sim.up(&whole(serve), &["--yes"]).ended(0);
-        let meta = fs::metadata(pipe(&sim)).unwrap();
+        let meta = fs::metadata(sim.pipe_link("0")).unwrap();
         assert_eq!((meta.uid(), meta.mode() & 0o777), (owner, mode), "{serve}");
     }
 }

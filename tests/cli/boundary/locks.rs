@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use super::{HERS, pipe};
+use super::HERS;
 use crate::common::{NOBODY, Sim, in_state, is_alive, is_root, shell};
 use crate::settings::whole;
 
@@ -18,7 +18,7 @@ fn a_lock_that_somebody_holds_means_nothing() {
     for serve in [HERS, "serve = \"all\""] {
         let sim = Sim::with("h200", 1);
         sim.up(&whole(serve), &[]).ended(0);
-        let lock = pipe(&sim).join("control_lock");
+        let lock = sim.pipe_link("0").join("control_lock");
         let mut holder = Command::new("python3");
         holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
         let before = sim.device("0");
@@ -78,8 +78,8 @@ fn a_replaced_lock_file_hides_no_living_daemon() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let device = sim.device("0");
-    fs::remove_file(pipe(&sim).join("control_lock")).unwrap();
-    File::create(pipe(&sim).join("control_lock")).unwrap();
+    fs::remove_file(sim.pipe_link("0").join("control_lock")).unwrap();
+    File::create(sim.pipe_link("0").join("control_lock")).unwrap();
     sim.run(&["down", "--force"]).ended(0);
     assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
 }

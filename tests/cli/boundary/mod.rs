@@ -15,10 +15,6 @@ use crate::common::Sim;
 
 const HERS: &str = r#"serve = "user:nobody""#;
 
-fn pipe(sim: &Sim) -> PathBuf {
-    sim.node.run_dir().join("by-name/0/pipe")
-}
-
 /// A control program in whose place a script runs first, where it becomes a daemon.
 fn control_that(sim: &Sim, script: &str) -> PathBuf {
     sim.control_script(&format!(

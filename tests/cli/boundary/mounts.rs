@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use simnode::harness::can_run;
 
-use super::{HERS, pipe};
+use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
 use crate::settings::whole;
 
@@ -56,7 +56,7 @@ fn a_mount_on_a_pipe_directory_is_detached() {
          timeout 20 {program} status --json; timeout 30 {program} down >&2; \
          grep -c mig-mps-hang /proc/self/mounts || true; kill %1",
         profile = profile.display(),
-        pipe = pipe(&sim).display(),
+        pipe = sim.pipe_link("0").display(),
     );
     let ran = with_mounts(&sim, &script);
     let documents: Vec<Value> = serde_json::Deserializer::from_str(&ran.stdout)
