@@ -39,7 +39,16 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         Node("a100-80gb", 8),
     ),
     ("README.md", "cargo test --workspace", NotRun("this is it")),
-    ("README.md", "cargo install --path .", Node("a100-80gb", 2)),
+    (
+        "README.md",
+        "cargo build --release --locked",
+        NotRun("it would build everything again"),
+    ),
+    (
+        "README.md",
+        "sudo mig-mps list --profiles",
+        Node("a100-80gb", 2),
+    ),
     (
         "README.md",
         "CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.4/pipe ./train",
@@ -202,7 +211,6 @@ fn run(sim: &Sim, file: &str, block: &[Shown]) {
     shell(format!("chmod +x {}/train", dir.display())).ended(0);
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
     for Shown { command, output } in block {
-        // `cargo install` is left out: it would build everything again.
         let is_ours = command.contains("mig-mps") || command.starts_with("cargo sim ");
         if !is_ours {
             continue;
