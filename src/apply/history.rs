@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use super::effect::Effect;
 use super::error::Failure;
-use super::lock::lock;
+use super::mutex::lock;
 use crate::state::DeviceRecord;
 
 /// The changes that a run has made to one GPU so far. Several threads write it.

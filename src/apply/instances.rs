@@ -51,12 +51,12 @@ impl GpuRun<'_> {
             compute: Some(at),
             ..whole.clone()
         };
-        let foreign = !self.made.contains(&instance);
-        let noted = foreign
-            .then(|| place(compute, &offered))
+        let is_alone_ours = !self.made.contains(&instance);
+        let expected = is_alone_ours
+            .then(|| expected_placement(compute, &offered))
             .flatten()
             .map(note);
-        if let Some(created) = &noted {
+        if let Some(created) = &expected {
             self.shared.node_record.add(created.clone())?;
         }
         let made = self.make_compute_instance(instance, compute, &offered);
@@ -71,13 +71,13 @@ impl GpuRun<'_> {
                 compute: at,
             });
         }
-        let right = at.filter(|_| foreign).map(note);
-        if noted != right && (at.is_some() || !may_stand) {
+        let actual = at.filter(|_| is_alone_ours).map(note);
+        if expected != actual && (at.is_some() || !may_stand) {
             // Its placement differs from the expected one, or it was not made.
             self.shared
                 .node_record
-                .remove(|other| noted.as_ref() == Some(other))?;
-            if let Some(created) = right {
+                .remove(|other| expected.as_ref() == Some(other))?;
+            if let Some(created) = actual {
                 self.shared.node_record.add(created)?;
             }
         }
@@ -149,6 +149,7 @@ impl GpuRun<'_> {
             .node_record
             .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)
     }
+
     /// Makes a GPU instance and tracks it.
     pub(super) fn make_gpu_instance(
         &mut self,
@@ -310,7 +311,10 @@ impl GpuRun<'_> {
 }
 
 /// The placement that a compute instance will get, if it is known beforehand.
-fn place(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Option<Placement> {
+fn expected_placement(
+    choice: ComputeChoice,
+    offered: &[ComputeInstanceProfile],
+) -> Option<Placement> {
     let (id, at) = choice.among(offered)?;
     let chosen = offered.iter().find(|offer| offer.id == id)?;
     match chosen.placements.as_slice() {

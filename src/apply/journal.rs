@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::cause::Cause;
 use super::error::{ApplyError, Failure};
-use super::lock::lock;
+use super::mutex::lock;
 use crate::host::Environment;
 use crate::host::{Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;

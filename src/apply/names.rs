@@ -1,7 +1,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::lock::lock;
+use super::mutex::lock;
 use crate::plan::Plan;
 
 /// The names of the daemons that are still to stop. A name may move to another GPU once its daemon has stopped.

@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Mutex;
 
-use super::lock::lock;
+use super::mutex::lock;
 use crate::state::{Created, NodeFile, RunDir};
 
 /// The instances that mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys no others.

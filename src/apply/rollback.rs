@@ -5,7 +5,7 @@ use super::cause::Cause;
 use super::effect::Effect;
 use super::error::RolledBack;
 use super::gpu::GpuRun;
-use super::lock::lock;
+use super::mutex::lock;
 use super::stop::starts_again;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::host::Pool;

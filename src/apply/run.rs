@@ -6,7 +6,7 @@ use super::error::{ApplyError, Failure};
 use super::gpu::GpuRun;
 use super::journal::OpenJournal;
 use super::kill::kill;
-use super::lock::lock;
+use super::mutex::lock;
 use super::names::NamesInUse;
 use super::node_record::{NodeRecord, record_profile};
 use super::purge::purge;

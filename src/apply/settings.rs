@@ -41,6 +41,7 @@ impl Shared<'_> {
         self.daemon(wanted).set(&wanted.settings, was)?;
         Ok(self.run_dir.write_record(wanted)?)
     }
+
     /// The compute mode that a device had before an earlier daemon of this boot changed it.
     pub(super) fn mode_before(&self, uuid: &str) -> Option<u32> {
         let mut served = self.context.node.served.iter();

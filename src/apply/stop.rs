@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
-use super::lock::lock;
+use super::mutex::lock;
 use super::owner::owner;
 use super::shared::Shared;
 use crate::mps::{Daemon, Means, Patience};

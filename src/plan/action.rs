@@ -1,8 +1,8 @@
 use std::fmt;
 
 use super::beside::Beside;
-use super::change::{Set, SettingChange};
 use super::refusal::{ClientOf, Obstacle};
+use super::setting_change::{Set, SettingChange};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};

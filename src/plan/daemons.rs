@@ -3,7 +3,8 @@
 use super::instance_use::{concerns_us, is_unknowable};
 use super::slot::{DaemonSpec, Slot};
 use super::{
-    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside, change,
+    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside,
+    setting_change,
 };
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
@@ -92,12 +93,12 @@ impl Daemons {
         if changes.is_empty() {
             return;
         }
-        let because = change::in_words(&changes);
+        let because = setting_change::in_words(&changes);
         let set = Set {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
             settings: settings_of(slot, served),
-            keep: change::keep(&changes, served),
+            keep: setting_change::keep(&changes, served),
             changes,
             by_hand: Vec::new(),
         };

@@ -1,6 +1,7 @@
 use super::daemons::{HUNG, unreadable};
+use super::instance_use::outside_mps;
 use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
-use super::{Purge, instance_use, strays};
+use super::{Purge, strays};
 use crate::geometry::SliceMap;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Device, Gpu, Node, Served};
@@ -26,7 +27,7 @@ pub struct Down {
 /// Plans to take devices down.
 ///
 /// # Errors
-/// [`Refusal::InUse`] if there are clients and `force` is not given.
+/// An instance to destroy is in use, a stray server may have clients, or a record cannot be read.
 pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
@@ -197,18 +198,11 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
             hint: "have its owner take it down first, or leave --destroy-mig out".to_owned(),
         }));
     }
-    let strangers = node.unaccounted_for(uuid);
-    if strangers.is_empty() {
-        return Ok(());
+    let hint = "let them end first, or leave --destroy-mig out";
+    match outside_mps(gpu, uuid, &node.unaccounted_for(uuid), hint) {
+        Some(obstacle) => Err(obstacle.into()),
+        None => Ok(()),
     }
-    Err(Refusal::InTheWay(Obstacle {
-        what: format!(
-            "GPU {}: {uuid} computes outside MPS for pid {}",
-            gpu.index,
-            instance_use::list(&strangers)
-        ),
-        hint: "let them end first, or leave --destroy-mig out".to_owned(),
-    }))
 }
 
 /// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.

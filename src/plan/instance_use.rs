@@ -121,6 +121,18 @@ pub(super) fn is_unknowable(served: &Served) -> bool {
     }
 }
 
+/// Programs that compute on a device outside MPS: the driver would refuse to destroy it.
+pub(super) fn outside_mps(gpu: &Gpu, uuid: &str, pids: &[Pid], hint: &str) -> Option<Obstacle> {
+    (!pids.is_empty()).then(|| Obstacle {
+        what: format!(
+            "GPU {}: pid {} uses {uuid} outside MPS",
+            gpu.index,
+            list(pids)
+        ),
+        hint: hint.to_owned(),
+    })
+}
+
 /// `4711, 4712`
 pub(super) fn list(pids: &[Pid]) -> String {
     let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
@@ -128,16 +140,12 @@ pub(super) fn list(pids: &[Pid]) -> String {
 }
 
 impl ComputeUse<'_> {
-    /// A program that computes on it outside MPS: the driver would refuse to destroy it.
     pub(super) fn in_the_way(&self, gpu: &Gpu) -> Option<Obstacle> {
-        (!self.strangers.is_empty()).then(|| Obstacle {
-            what: format!(
-                "GPU {}: {} computes outside MPS for pid {}",
-                gpu.index,
-                self.compute.uuid,
-                list(&self.strangers)
-            ),
-            hint: "let them end first".to_owned(),
-        })
+        outside_mps(
+            gpu,
+            &self.compute.uuid,
+            &self.strangers,
+            "let them end first",
+        )
     }
 }

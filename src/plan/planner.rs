@@ -1,7 +1,7 @@
-use super::refusal::{Obstacle, Refusal};
+use super::refusal::Refusal;
 use crate::host::Uid;
 use crate::mps::ControlProgram;
-use crate::node::{Device, Gpu, Node};
+use crate::node::{Gpu, Node};
 use crate::profile::{Block, Names, Profile, Span};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -113,46 +113,6 @@ impl<'a> Planner<'a> {
                 .profile
                 .error(span, "the profile selects no GPU of this node");
             return Err(error.with_hint(here).into());
-        }
-        Ok(())
-    }
-
-    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
-    pub(super) fn reserve_names_of_others(&mut self) -> Result<(), Refusal> {
-        let left_alone = self
-            .node
-            .gpus
-            .iter()
-            .filter(|gpu| self.block_of(gpu).is_none());
-        let unserved: Vec<Device> = left_alone
-            .flat_map(Gpu::devices)
-            .filter(|device| self.node.served_on(&device.key).is_none())
-            .collect();
-        for device in unserved {
-            // Default names differ from each other.
-            let _ = self
-                .names
-                .give(&device.default_name, "a device of another GPU");
-        }
-        for served in self
-            .node
-            .served
-            .iter()
-            .filter(|served| served.run_dir == *self.run_dir)
-        {
-            let selected = self
-                .node
-                .gpus
-                .iter()
-                .any(|gpu| gpu.uuid == served.record.key.gpu && self.block_of(gpu).is_some());
-            if !selected {
-                let name = &served.record.name;
-                let given = self.names.give(name, "a device of another GPU");
-                given.map_err(|_| Obstacle {
-                    what: format!("two devices are recorded as \"{name}\""),
-                    hint: "take one down".to_owned(),
-                })?;
-            }
         }
         Ok(())
     }

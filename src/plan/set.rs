@@ -1,9 +1,9 @@
 //! Settings that `mig-mps set` changes.
 
-use super::change::{self, changes};
 use super::daemons::{elsewhere, hangs, unknowable, unserved};
 use super::driver::no_program_starts;
 use super::instance_use::is_unknowable;
+use super::setting_change::{self, changes};
 use super::{Action, Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{DaemonState, Node, Served};
 use crate::profile::SettingAssignment;
@@ -43,12 +43,12 @@ pub fn set(
     by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();
-    let because = change::in_words(&changes);
+    let because = setting_change::in_words(&changes);
     let set = Set {
         name: record.name.clone(),
         uuid: record.uuid.clone(),
         settings,
-        keep: change::keep(&changes, served),
+        keep: setting_change::keep(&changes, served),
         changes,
         by_hand,
     };

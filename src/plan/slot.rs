@@ -1,11 +1,11 @@
 //! The devices of a profile, before and after they have names.
 
 use super::Place;
-use super::change::{self, SettingChange};
+use super::setting_change::{self, SettingChange};
 use crate::geometry::Placement;
 use crate::host::Uid;
 use crate::node::{Gpu, Served};
-use crate::profile::{NameTemplate, Names, Profile, ProfileError, Span};
+use crate::profile::{NameTemplate, Span};
 use crate::settings::{Serve, Settings};
 
 /// A device that the profile asks for.
@@ -30,7 +30,7 @@ pub(super) struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    fn template(&self) -> NameTemplate<'_> {
+    pub(super) fn template(&self) -> NameTemplate<'_> {
         NameTemplate(&self.template)
     }
 }
@@ -59,7 +59,7 @@ impl DaemonSpec<'_> {
                 .map_or_else(|| "?".to_owned(), ToString::to_string);
             return Some(format!("serve is \"{is}\", not \"{}\"", self.serve));
         }
-        change::needs_restart(served, self.settings).or_else(|| {
+        setting_change::needs_restart(served, self.settings).or_else(|| {
             let because = "the GPU's compute mode is exclusive-process no more";
             served.mode_is_lost().then(|| because.to_owned())
         })
@@ -67,7 +67,7 @@ impl DaemonSpec<'_> {
 
     /// Returns the differences that can change while the daemon runs.
     pub(super) fn changes(&self, served: &Served) -> Vec<SettingChange> {
-        change::changes(served, self.settings)
+        setting_change::changes(served, self.settings)
     }
 }
 
@@ -87,43 +87,4 @@ pub(super) fn default_name(gpu: &Gpu, placement: Placement, nth: usize, of: usiz
     } else {
         format!("{}.{}", gpu.index, placement.start)
     }
-}
-
-/// Names every device. An existing one keeps its name if the profile could have given it: a change to another device
-/// renames nobody.
-pub(super) fn name_all(
-    profile: &Profile,
-    names: &mut Names,
-    mut slots: Vec<&mut Slot<'_>>,
-) -> Result<(), ProfileError> {
-    let to = |slot: &Slot<'_>| format!("a device of GPU {}", slot.gpu);
-    for slot in slots
-        .iter_mut()
-        .filter(|slot| !slot.template().is_numbered())
-    {
-        slot.name = slot.template().fill(slot.gpu, 0);
-        names.give(&slot.name, &to(slot)).map_err(|holder| {
-            let message = format!(
-                "\"{}\" would name a device of GPU {} and {holder}",
-                slot.template, slot.gpu
-            );
-            profile
-                .error(slot.span, message)
-                .with_hint("put {gpu} or {n} into the name")
-        })?;
-    }
-    slots.retain(|slot| slot.template().is_numbered());
-    for slot in &mut slots {
-        let Some(served) = slot.served else { continue };
-        let has = &served.record.name;
-        if slot.template().makes(slot.gpu, has) && names.give(has, &to(slot)).is_ok() {
-            slot.name.clone_from(has);
-        }
-    }
-    slots.retain(|slot| slot.name.is_empty());
-    slots.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
-    for slot in slots {
-        slot.name = names.give_next(NameTemplate(&slot.template), slot.gpu, &to(slot));
-    }
-    Ok(())
 }

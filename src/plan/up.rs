@@ -3,6 +3,7 @@ use super::driver::{no_program_starts, too_old, visible};
 use super::gpu_request::GpuRequest;
 use super::instance_use::{self, InstanceUse};
 use super::layout::{self, Layout};
+use super::names::name_all;
 use super::planner::Planner;
 use super::slot::{self, Slot};
 use super::strays;
@@ -33,7 +34,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         }
     }
     let slots = drafts.iter_mut().flat_map(|draft| &mut draft.layout.slots);
-    slot::name_all(profile, &mut planner.names, slots.collect())?;
+    name_all(profile, &mut planner.names, slots.collect())?;
     let gpus = drafts.into_iter().map(|draft| draft.finish(node, run_dir));
     let mut plan = Plan {
         gpus: gpus

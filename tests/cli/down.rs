@@ -176,7 +176,7 @@ fn a_program_outside_mps_keeps_its_instance() {
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
     assert!(line.contains("mps no"), "{line}");
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
-    let outside = format!("computes outside MPS for pid {}", app.id());
+    let outside = format!("pid {} uses {uuid} outside MPS", app.id());
     assert!(ran.stderr.contains(&outside), "{}", ran.stderr);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     drop(app.stdin.take());

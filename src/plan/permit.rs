@@ -1,0 +1,52 @@
+//! Whom a plan may disrupt.
+
+use super::action::{Action, Stop};
+use super::gpu_plan::Plan;
+use super::refusal::{ClientOf, Refusal};
+use super::victim::Kill;
+use crate::mps::Patience;
+
+impl Plan {
+    /// Checks that the plan may be applied: it has no obstacles, and terminates only clients that it may.
+    ///
+    /// # Errors
+    /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as the remedy.
+    pub fn permit(&self, hint: &str) -> Result<(), Refusal> {
+        if let Some(obstacle) = self.gpus.iter().flat_map(|gpu| &gpu.obstacles).next() {
+            return Err(obstacle.clone().into());
+        }
+        let gently = |stop: &&Stop| stop.patience == Patience::Idle;
+        if let Some(obstacle) = self.stops().filter(gently).find_map(|s| s.unasked.as_ref()) {
+            return Err(obstacle.clone().into());
+        }
+        let stopped = self.stops().filter(gently).flat_map(|stop| &stop.clients);
+        let killed = self
+            .kill
+            .iter()
+            .filter(|kill| kill.patience == Patience::Idle);
+        let clients: Vec<ClientOf> = stopped
+            .chain(killed.flat_map(Kill::clients))
+            .cloned()
+            .collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::InUse {
+            clients,
+            hint: hint.to_owned(),
+        })
+    }
+
+    /// Returns the plan with clients terminated after so many seconds, in which no new one is admitted.
+    #[must_use]
+    pub fn by_force(mut self, seconds: u32) -> Self {
+        for step in self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps) {
+            if let Action::Stop(stop) = &mut step.action
+                && (!stop.clients.is_empty() || stop.unasked.is_some())
+            {
+                stop.patience = Patience::Force(seconds);
+            }
+        }
+        self
+    }
+}
