@@ -1,4 +1,4 @@
-//! Whom a plan may disrupt.
+//! Permission to apply a plan: which clients it may terminate.
 
 use super::action::{Action, Stop};
 use super::gpu_plan::Plan;
