@@ -3,10 +3,11 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
-use super::format::gib;
+use super::format::{gib, or};
 use super::json::VERSION;
 use super::table::{Column, Table};
 use crate::node::{Device, Gpu, Node};
+use crate::nvml::GpuInstanceReading;
 
 /// Formats the GPUs, and under each its slice map and MIG devices.
 pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
@@ -38,24 +39,18 @@ pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
 }
 
 fn heading(gpu: &Gpu) -> String {
-    let memory = gpu
-        .memory
-        .map_or_else(|| "hidden".to_owned(), |memory| gib(memory.total));
+    let memory = or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
+    let on = |on| if on { "on" } else { "off" };
     let mig = match gpu.mig {
         None => "no MIG".to_owned(),
         Some(mode) if mode.current == mode.pending => format!("MIG {}", on(mode.current)),
-        Some(mode) => format!(
-            "MIG {}, {} after a reset",
-            on(mode.current),
-            on(mode.pending)
-        ),
+        Some(mode) => {
+            let (now, then) = (on(mode.current), on(mode.pending));
+            format!("MIG {now}, {then} after a reset")
+        }
     };
     let first = format!("GPU {}  {}  {memory} GiB  {mig}", gpu.index, gpu.product);
     format!("{}\n  {}  {}", style(first).bold(), gpu.uuid, gpu.pci)
-}
-
-fn on(on: bool) -> &'static str {
-    if on { "on" } else { "off" }
 }
 
 fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
@@ -68,14 +63,10 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
         Column::right("GIB", 4),
         Column::left("UUID", 0),
     ]);
-    let devices = gpu.devices();
-    if devices.is_empty() {
-        return String::new();
-    }
-    for device in &devices {
+    for device in gpu.devices() {
         if let Some(part) = &device.part {
             table.row(vec![
-                node.name_of(device),
+                node.name_of(&device),
                 part.title.clone(),
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
                 part.placement.to_string(),
@@ -85,26 +76,27 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
             ]);
         }
     }
+    if table.is_empty() {
+        return String::new();
+    }
     table.within(width, "--json")
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
 fn without_compute(gpu: &Gpu) -> String {
-    gpu.instances
-        .iter()
-        .filter(|instance| instance.compute.is_empty())
-        .fold(String::new(), |mut out, instance| {
-            let name = gpu.profile(instance.profile).map_or_else(
-                || format!("profile {}", instance.profile),
-                |profile| profile.name.to_string(),
-            );
-            let _ = writeln!(
-                out,
-                "  GPU instance {} ({name} at {}) has no compute instance: CUDA does not see it",
-                instance.id, instance.placement
-            );
-            out
-        })
+    let empty = gpu.instances.iter();
+    let empty = empty.filter(|instance| instance.compute.is_empty());
+    let line = |instance: &GpuInstanceReading| {
+        let name = match gpu.profile(instance.profile) {
+            Some(profile) => profile.name.to_string(),
+            None => format!("profile {}", instance.profile),
+        };
+        let (id, placement) = (instance.id, instance.placement);
+        format!(
+            "  GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it\n"
+        )
+    };
+    empty.map(line).collect()
 }
 
 fn offers(gpu: &Gpu, width: usize) -> String {
@@ -121,38 +113,27 @@ fn offers(gpu: &Gpu, width: usize) -> String {
         Column::left("PLACEMENTS", 0),
     ]);
     for profile in &gpu.profiles {
-        let starts: Vec<String> = profile
-            .placements
-            .iter()
-            .map(|p| p.start.to_string())
-            .collect();
-        let size = profile
-            .placements
-            .first()
-            .map_or(0, |placement| placement.size);
+        let placements = &profile.placements;
+        let starts: Vec<String> = placements.iter().map(|at| at.start.to_string()).collect();
+        let size = placements.first().map_or(0, |at| at.size);
         table.row(vec![
             profile.name.to_string(),
             profile.id.to_string(),
             profile.multiprocessors.to_string(),
             gib(profile.memory_mib << 20),
             profile.most.to_string(),
-            profile
-                .free
-                .map_or_else(|| "?".to_owned(), |free| free.to_string()),
+            or(profile.free, "?"),
             format!("{{{}}}:{size}", starts.join(",")),
         ]);
     }
-    if gpu.profiles.is_empty() {
+    if table.is_empty() {
         return String::new();
     }
     table.within(width, "--json")
 }
 
 fn indent(text: &str) -> String {
-    text.lines().fold(String::new(), |mut out, line| {
-        let _ = writeln!(out, "  {line}");
-        out
-    })
+    text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
 }
 
 /// Returns the same as JSON.
