@@ -94,8 +94,8 @@ pub(super) fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
                     "most": offer.most,
                     "placements": offer.placements,
                 })).collect::<Vec<_>>(),
-                "profiles_are": model.profiles_known().word(),
-                "placements_are": model.placements_known().word(),
+                "profiles_are": model.profiles_known().to_string(),
+                "placements_are": model.placements_known().to_string(),
                 "notes": model.notes,
             })
         })
