@@ -30,6 +30,11 @@ pub(super) fn or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
+/// Puts two blanks before each line.
+pub(super) fn indented(text: &str) -> String {
+    text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
+}
+
 /// `1 client`, `3 clients`
 pub(super) fn count(number: usize, noun: &str) -> String {
     let s = if number == 1 { "" } else { "s" };

@@ -3,9 +3,10 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
-use super::format::{gib, or};
+use super::format::{gib, indented, or};
 use super::json::VERSION;
 use super::table::{Column, Table};
+use crate::geometry::GpuInstanceProfile;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
@@ -25,11 +26,11 @@ pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
             if let Some(why) = &gpu.hidden {
                 let _ = writeln!(out, "  instances are hidden: {why}");
             }
-            out.push_str(&indent(&devices(node, gpu, width.saturating_sub(2))));
+            out.push_str(&indented(&devices(node, gpu, width.saturating_sub(2))));
             out.push_str(&without_compute(gpu));
         }
         if profiles {
-            out.push_str(&indent(&offers(gpu, width.saturating_sub(2))));
+            out.push_str(&indented(&offers(gpu, width.saturating_sub(2))));
         }
     }
     for hidden in &node.hidden {
@@ -132,48 +133,36 @@ fn offers(gpu: &Gpu, width: usize) -> String {
     table.within(width, "--json")
 }
 
-fn indent(text: &str) -> String {
-    text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
-}
-
 /// Returns the same as JSON.
 pub(super) fn json(node: &Node) -> Value {
-    let gpus: Vec<Value> = node
-        .gpus
-        .iter()
-        .map(|gpu| {
-            json!({
-                "index": gpu.index,
-                "uuid": gpu.uuid,
-                "product": gpu.product,
-                "pci": gpu.pci,
-                "memory_total_bytes": gpu.memory.map(|memory| memory.total),
-                "memory_used_bytes": gpu.memory.map(|memory| memory.used),
-                "mig": gpu.mig.map(|mode| json!({ "current": mode.current, "pending": mode.pending })),
-                "placement_units": gpu.units(),
-                "gpu_instances": instances(gpu),
-                "devices": gpu.devices().iter().map(|device| device_json(node, device)).collect::<Vec<_>>(),
-                "profiles": offers_json(gpu),
-                "hidden": gpu.hidden,
-            })
+    let gpu = |gpu: &Gpu| {
+        json!({
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "product": gpu.product,
+            "pci": gpu.pci,
+            "memory_total_bytes": gpu.memory.map(|memory| memory.total),
+            "memory_used_bytes": gpu.memory.map(|memory| memory.used),
+            "mig": gpu.mig.map(|mode| json!({ "current": mode.current, "pending": mode.pending })),
+            "placement_units": gpu.units(),
+            "gpu_instances": gpu.instances.iter().map(|one| instance_json(gpu, one)).collect::<Value>(),
+            "devices": gpu.devices().iter().map(|device| device_json(node, device)).collect::<Value>(),
+            "profiles": gpu.profiles.iter().map(offer_json).collect::<Value>(),
+            "hidden": gpu.hidden,
         })
-        .collect();
+    };
+    let gpus: Value = node.gpus.iter().map(gpu).collect();
     json!({ "version": VERSION, "driver": node.driver, "gpus": gpus, "hidden": node.hidden })
 }
 
-fn instances(gpu: &Gpu) -> Vec<Value> {
-    gpu.instances
-        .iter()
-        .map(|instance| {
-            json!({
-                "id": instance.id,
-                "profile": gpu.profile(instance.profile).map(|profile| &profile.name),
-                "profile_id": instance.profile,
-                "placement": instance.placement,
-                "compute_instances": instance.compute.len(),
-            })
-        })
-        .collect()
+fn instance_json(gpu: &Gpu, instance: &GpuInstanceReading) -> Value {
+    json!({
+        "id": instance.id,
+        "profile": gpu.profile(instance.profile).map(|profile| &profile.name),
+        "profile_id": instance.profile,
+        "placement": instance.placement,
+        "compute_instances": instance.compute.len(),
+    })
 }
 
 fn device_json(node: &Node, device: &Device) -> Value {
@@ -190,20 +179,15 @@ fn device_json(node: &Node, device: &Device) -> Value {
     })
 }
 
-fn offers_json(gpu: &Gpu) -> Vec<Value> {
-    gpu.profiles
-        .iter()
-        .map(|profile| {
-            json!({
-                "name": profile.name,
-                "id": profile.id,
-                "slices": profile.slices,
-                "multiprocessors": profile.multiprocessors,
-                "memory_mib": profile.memory_mib,
-                "most": profile.most,
-                "free": profile.free,
-                "placements": profile.placements,
-            })
-        })
-        .collect()
+fn offer_json(profile: &GpuInstanceProfile) -> Value {
+    json!({
+        "name": profile.name,
+        "id": profile.id,
+        "slices": profile.slices,
+        "multiprocessors": profile.multiprocessors,
+        "memory_mib": profile.memory_mib,
+        "most": profile.most,
+        "free": profile.free,
+        "placements": profile.placements,
+    })
 }
