@@ -140,13 +140,20 @@ impl PartialEq for StatusColumn {
 
 /// Returns the table of devices with these columns; with as many as fit if none is named.
 pub(super) fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
-    // A column that the user named is shown, whatever the width.
-    let kept = wanted.iter().map(|wanted| wanted.column.kept());
-    let (columns, shown) = match wanted {
-        [] => (&ALL[..], ALL.map(|column| column.column).to_vec()),
-        _ => (wanted, kept.collect()),
-    };
-    let mut table = Table::new(shown);
+    let mut columns: Vec<StatusColumn> = Vec::new();
+    // A column that the user named is shown whatever the width, and once.
+    for wanted in wanted {
+        if !columns.contains(wanted) {
+            columns.push(StatusColumn {
+                column: wanted.column.kept(),
+                ..*wanted
+            });
+        }
+    }
+    if columns.is_empty() {
+        columns = ALL.to_vec();
+    }
+    let mut table = Table::new(columns.iter().map(|column| column.column).collect());
     for row in rows {
         let cells = columns.iter().map(|column| (column.cell)(row));
         let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
