@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::json::VERSION;
 use crate::geometry::{ComputeChoice, SliceMap};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Step};
+use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Set, Start, Step};
 
 /// The outcome of a change. `changed` comes last.
 #[derive(Serialize)]
@@ -111,26 +111,8 @@ fn step(step: &Step) -> Value {
                 _ => None,
             },
         }),
-        Action::Start(start) => json!({
-            "action": "start-daemon",
-            "device": start.name,
-            "serve": start.serve(),
-            "beside": start.beside.iter().map(|daemon| json!({
-                "pid": daemon.pid.0,
-                "user": daemon.user,
-                "pipe_directory": daemon.pipe_directory.value(),
-            })).collect::<Value>(),
-        }),
-        Action::Set(set) => json!({
-            "action": "set",
-            "device": set.name,
-            "changes": set.changes.iter().map(|change| json!({
-                "key": change.key,
-                "from": change.is,
-                "to": change.wanted,
-            })).collect::<Value>(),
-            "keep_old_values": set.keep.iter().map(client).collect::<Value>(),
-        }),
+        Action::Start(start) => start_json(start),
+        Action::Set(set) => set_json(set),
         Action::StartServer(server) => json!({
             "action": "start-server",
             "device": server.name,
@@ -143,4 +125,30 @@ fn step(step: &Step) -> Value {
     };
     fields["because"] = step.because.as_str().into();
     fields
+}
+
+fn start_json(start: &Start) -> Value {
+    json!({
+        "action": "start-daemon",
+        "device": start.name,
+        "serve": start.serve(),
+        "beside": start.beside.iter().map(|daemon| json!({
+            "pid": daemon.pid.0,
+            "user": daemon.user,
+            "pipe_directory": daemon.pipe_directory.value(),
+        })).collect::<Value>(),
+    })
+}
+
+fn set_json(set: &Set) -> Value {
+    json!({
+        "action": "set",
+        "device": set.name,
+        "changes": set.changes.iter().map(|change| json!({
+            "key": change.key,
+            "from": change.is,
+            "to": change.wanted,
+        })).collect::<Value>(),
+        "keep_old_values": set.keep.iter().map(client).collect::<Value>(),
+    })
 }

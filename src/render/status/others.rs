@@ -3,8 +3,9 @@
 use console::truncate_str;
 
 use super::columns::{pids, user};
+use super::program::foreign_state;
 use super::row::Row;
-use crate::node::{Client, MpsProgram, Node, Unmanaged, Variable};
+use crate::node::{Client, MpsProgram, Node, Variable};
 use crate::render::format::{age, gib, or};
 use crate::render::table::{Column, Table};
 
@@ -120,15 +121,6 @@ pub(super) fn foreign(node: &Node) -> Table {
         ]);
     }
     table
-}
-
-/// Returns the state of an unmanaged daemon or server.
-pub(super) fn foreign_state(foreign: &Unmanaged) -> &'static str {
-    if foreign.is_orphan {
-        "orphan"
-    } else {
-        "foreign"
-    }
 }
 
 fn variable(variable: &Variable, unset: &str) -> String {

@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::others::foreign_state;
 use super::row::Row;
 use crate::host::{Uid, user_name};
 use crate::node::{self, MpsProgram, Node, OutsideMps, ServerProcess, Unmanaged, Variable};
@@ -160,5 +159,14 @@ impl Foreign {
             servers: foreign.servers.iter().map(Server::of).collect(),
             running_seconds: foreign.age.map(|age| age.as_secs()),
         }
+    }
+}
+
+/// Returns the state of an unmanaged daemon or server.
+pub(super) fn foreign_state(foreign: &Unmanaged) -> &'static str {
+    if foreign.is_orphan {
+        "orphan"
+    } else {
+        "foreign"
     }
 }
