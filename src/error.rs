@@ -69,33 +69,19 @@ impl CommandError {
     pub fn new(kind: ExitStatus, message: impl Display) -> Self {
         Self {
             kind,
-            error: anyhow::Error::msg(message.to_string()),
-            hints: Vec::new(),
+            ..Self::failed(message)
         }
     }
 
     /// The same, of a command that failed.
     pub fn failed(message: impl Display) -> Self {
-        Self::new(ExitStatus::Failed, message)
-    }
-
-    fn of(kind: ExitStatus, error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            kind,
-            error: error.into(),
-            hints: Vec::new(),
-        }
+        anyhow::Error::msg(message.to_string()).into()
     }
 
     /// Adds advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
-        self
-    }
-
-    fn with_hints(mut self, hints: impl IntoIterator<Item = String>) -> Self {
-        self.hints.extend(hints);
         self
     }
 
@@ -138,114 +124,129 @@ impl<T, E: Into<CommandError>> Context<T> for Result<T, E> {
     }
 }
 
-/// Errors that have no exit status and no hint of their own.
-macro_rules! failed {
-    ($($error:ty),+) => {
-        $(impl From<$error> for CommandError {
-            fn from(error: $error) -> Self {
-                Self::of(ExitStatus::Failed, error)
-            }
-        })+
-    };
-}
-failed!(anyhow::Error, io::Error, LimitsError, TooFewFiles);
+/// An error that ends a command.
+trait Ending: Into<anyhow::Error> {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Failed
+    }
 
-impl From<TooLittleMemory> for CommandError {
-    fn from(error: TooLittleMemory) -> Self {
-        let hint = error.hint();
-        Self::of(ExitStatus::Failed, error).with_hint(hint)
+    fn hints(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 
-/// Errors of what the user wrote.
-macro_rules! wrong_usage {
-    ($($error:ty),+) => {
-        $(impl From<$error> for CommandError {
-            fn from(error: $error) -> Self {
-                Self::of(ExitStatus::Usage, error)
-            }
-        })+
-    };
-}
-wrong_usage!(ProfileError, NoSuchDevice);
-
-impl From<ObserveError> for CommandError {
-    fn from(error: ObserveError) -> Self {
-        match error {
-            ObserveError::Nvml(error) => error.into(),
-            ObserveError::Proc(_) => Self::of(ExitStatus::Failed, error),
+impl<E: Ending> From<E> for CommandError {
+    fn from(error: E) -> Self {
+        Self {
+            kind: error.kind(),
+            hints: error.hints(),
+            error: error.into(),
         }
     }
 }
 
-impl From<NvmlError> for CommandError {
-    fn from(error: NvmlError) -> Self {
-        let hint = error.hint().map(str::to_owned);
-        Self::of(ExitStatus::Failed, error).with_hints(hint)
+impl Ending for anyhow::Error {}
+impl Ending for io::Error {}
+impl Ending for LimitsError {}
+impl Ending for TooFewFiles {}
+
+impl Ending for ProfileError {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Usage
     }
 }
 
-impl From<EnvironmentError> for CommandError {
-    fn from(error: EnvironmentError) -> Self {
-        let hint = error.hint().to_owned();
-        Self::of(ExitStatus::Failed, error).with_hint(hint)
+impl Ending for NoSuchDevice {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Usage
     }
 }
 
-impl From<MpsError> for CommandError {
-    fn from(error: MpsError) -> Self {
-        let hint = error.hint();
-        Self::of(ExitStatus::Failed, error).with_hints(hint)
+impl Ending for TooLittleMemory {
+    fn hints(&self) -> Vec<String> {
+        vec![self.hint()]
     }
 }
 
-impl From<LockError> for CommandError {
-    fn from(error: LockError) -> Self {
-        let kind = match error {
-            LockError::Busy { .. } => ExitStatus::Refused,
-            LockError::Unusable { .. } => ExitStatus::Failed,
+impl Ending for ObserveError {
+    fn hints(&self) -> Vec<String> {
+        match self {
+            Self::Nvml(error) => error.hints(),
+            Self::Proc(_) => Vec::new(),
+        }
+    }
+}
+
+impl Ending for NvmlError {
+    fn hints(&self) -> Vec<String> {
+        self.hint().map(str::to_owned).into_iter().collect()
+    }
+}
+
+impl Ending for EnvironmentError {
+    fn hints(&self) -> Vec<String> {
+        vec![self.hint().to_owned()]
+    }
+}
+
+impl Ending for MpsError {
+    fn hints(&self) -> Vec<String> {
+        self.hint().into_iter().collect()
+    }
+}
+
+impl Ending for LockError {
+    fn kind(&self) -> ExitStatus {
+        match self {
+            Self::Busy { .. } => ExitStatus::Refused,
+            Self::Unusable { .. } => ExitStatus::Failed,
+        }
+    }
+}
+
+impl Ending for Refusal {
+    fn kind(&self) -> ExitStatus {
+        match self {
+            Self::Profile(_) | Self::Device(_) | Self::NotMeant(_) => ExitStatus::Usage,
+            Self::Infeasible(_) => ExitStatus::Infeasible,
+            Self::InTheWay(_) | Self::InUse { .. } => ExitStatus::Refused,
+        }
+    }
+
+    fn hints(&self) -> Vec<String> {
+        self.hint().into_iter().collect()
+    }
+}
+
+impl Ending for NoConsent {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Refused
+    }
+
+    fn hints(&self) -> Vec<String> {
+        let hint = match self {
+            Self::NobodyToAsk(_) => "agree beforehand with --yes",
+            Self::Outgrown(_) => "see the plan above, and run it again: it is planned anew",
+            Self::Declined | Self::Failed(_) => return Vec::new(),
         };
-        Self::of(kind, error)
+        vec![hint.to_owned()]
     }
 }
 
-impl From<Refusal> for CommandError {
-    fn from(error: Refusal) -> Self {
-        let kind = match &error {
-            Refusal::Profile(_) | Refusal::Device(_) | Refusal::NotMeant(_) => ExitStatus::Usage,
-            Refusal::Infeasible(_) => ExitStatus::Infeasible,
-            Refusal::InTheWay(_) | Refusal::InUse { .. } => ExitStatus::Refused,
-        };
-        let hint = error.hint();
-        Self::of(kind, error).with_hints(hint)
-    }
-}
-
-impl From<NoConsent> for CommandError {
-    fn from(error: NoConsent) -> Self {
-        let hint = match &error {
-            NoConsent::NobodyToAsk(_) => Some("agree beforehand with --yes"),
-            NoConsent::Outgrown(_) => {
-                Some("see the plan above, and run it again: it is planned anew")
-            }
-            NoConsent::Declined | NoConsent::Failed(_) => None,
-        };
-        Self::of(ExitStatus::Refused, error).with_hints(hint.map(str::to_owned))
-    }
-}
-
-impl From<ApplyError> for CommandError {
-    fn from(error: ApplyError) -> Self {
-        let kind = if error.is_interrupted() {
+impl Ending for ApplyError {
+    fn kind(&self) -> ExitStatus {
+        if self.is_interrupted() {
             ExitStatus::Interrupted
-        } else if error.is_pending() {
+        } else if self.is_pending() {
             ExitStatus::Drift
-        } else if error.is_busy() {
+        } else if self.is_busy() {
             ExitStatus::Refused
         } else {
             ExitStatus::Failed
-        };
-        let hints = error.hints();
-        Self::of(kind, error).with_hints(hints)
+        }
+    }
+
+    fn hints(&self) -> Vec<String> {
+        self.hints()
     }
 }

@@ -25,18 +25,6 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// The word for it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Measured => "measured",
-            Self::Seen => "seen",
-            Self::Documented => "documented",
-            Self::VendorCode => "vendor code",
-            Self::Derived => "derived",
-            Self::Mock => "mock",
-        }
-    }
-
     /// Every kind with its meaning.
     pub const MEANINGS: [(Self, &'static str); 6] = [
         (Self::Measured, "read through NVML by this project"),
@@ -50,7 +38,14 @@ impl Evidence {
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.word())
+        f.pad(match self {
+            Self::Measured => "measured",
+            Self::Seen => "seen",
+            Self::Documented => "documented",
+            Self::VendorCode => "vendor code",
+            Self::Derived => "derived",
+            Self::Mock => "mock",
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 use serde::Deserialize;
 
 use super::evidence::{Evidence, Provenance};
-use super::pci::{Board, PciId};
+use super::pci::PciId;
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
 /// A GPU model of which enough is known to plan for it without the GPU.
@@ -27,6 +27,36 @@ pub struct Model {
     pub(super) boards: Vec<Board>,
     #[serde(rename = "gpu-instance")]
     profiles: Vec<Profile>,
+}
+
+/// Which of a model's product names goes with which ids.
+#[derive(Debug, Deserialize)]
+pub(super) struct Board {
+    pub(super) product: String,
+    pub(super) device: PciId,
+    #[serde(default)]
+    pub(super) subsystems: Vec<PciId>,
+}
+
+/// A model of which too little is known to plan for it without the GPU.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Incomplete {
+    /// The key it would have.
+    pub key: String,
+    /// NVML's names for it.
+    pub product_names: Vec<String>,
+    /// The facts that nobody has published.
+    pub missing: Vec<String>,
+    /// The names of its profiles, as far as they are known.
+    #[serde(default)]
+    pub profiles: Vec<String>,
+    /// Its PCI device ids.
+    #[serde(default)]
+    pub(super) pci_device_ids: Vec<PciId>,
+    /// Its PCI subsystem ids, where they are known.
+    #[serde(default)]
+    pub(super) pci_subsystems: Vec<PciId>,
 }
 
 /// A GPU instance profile as a file has it: what nobody has evidence for is absent.
@@ -58,10 +88,6 @@ struct ProfileProvenance {
 }
 
 impl Model {
-    pub(super) fn read(text: &str) -> Self {
-        toml::from_str(text).expect("the file is in the form of the catalog")
-    }
-
     /// NVML's name for it; for a board without one, what the driver then says.
     pub fn product(&self) -> &str {
         let first = self.product_names.first();

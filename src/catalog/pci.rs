@@ -2,31 +2,22 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
-use thiserror::Error;
-
 /// A PCI device or subsystem id as NVML gives it: `device << 16 | vendor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciId(u32);
 
-/// An invalid PCI id.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "\"{0}\" is not a PCI id: expected one like \"0x20B210DE\", the device's id before the vendor's"
-)]
-pub struct PciIdError(String);
-
 impl FromStr for PciId {
-    type Err = PciIdError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, PciIdError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-        let plain = |digits: &&str| {
-            (1..=8).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_hexdigit())
-        };
-        let id = digits
-            .filter(plain)
-            .and_then(|d| u32::from_str_radix(d, 16).ok());
-        id.map(Self).ok_or_else(|| PciIdError(text.to_owned()))
+        let plain =
+            |digits: &&str| digits.len() <= 8 && digits.chars().all(|c| c.is_ascii_hexdigit());
+        let digits = digits.filter(plain);
+        let id = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        id.map(Self).ok_or_else(|| {
+            format!("\"{text}\" is not a PCI id: expected one like \"0x20B210DE\", the device's id before the vendor's")
+        })
     }
 }
 
@@ -41,15 +32,6 @@ impl<'de> Deserialize<'de> for PciId {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
     }
-}
-
-/// Which of a model's product names goes with which ids.
-#[derive(Debug, Deserialize)]
-pub(super) struct Board {
-    pub(super) product: String,
-    pub(super) device: PciId,
-    #[serde(default)]
-    pub(super) subsystems: Vec<PciId>,
 }
 
 #[cfg(test)]

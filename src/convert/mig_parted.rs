@@ -204,7 +204,7 @@ impl SpecReader<'_> {
             };
             let id = |text: &str| {
                 let parsed = text.parse::<PciId>();
-                parsed.map_err(|error| self.error(filter.referenced, error.to_string()))
+                parsed.map_err(|error| self.error(filter.referenced, error))
             };
             Ok(DeviceFilter {
                 device: id(device)?,

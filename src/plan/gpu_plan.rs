@@ -171,7 +171,7 @@ impl Plan {
             .flat_map(|gpu| {
                 gpu.destroys()
                     .into_iter()
-                    .map(move |what| format!("{} {what}", gpu.name()))
+                    .map(move |(_, what)| format!("{} {what}", gpu.name()))
             })
             .collect()
     }
@@ -233,14 +233,14 @@ impl GpuPlan {
         }
     }
 
-    /// Names the instances that are destroyed; compute instances only if their GPU instance stays.
-    fn destroys(&self) -> Vec<String> {
+    /// Names the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
+    pub fn destroys(&self) -> Vec<(&str, String)> {
         let goes = |instance: Placement| {
             self.steps.iter().any(|step| {
                 matches!(step.action, Action::DestroyGpuInstance { placement, .. } if placement == instance)
             })
         };
-        let what = |step: &Step| match &step.action {
+        let what = |action: &Action| match action {
             Action::DestroyGpuInstance {
                 name, placement, ..
             } => Some(format!("{name} at {placement}")),
@@ -249,6 +249,9 @@ impl GpuPlan {
             }
             _ => None,
         };
-        self.steps.iter().filter_map(what).collect()
+        let steps = self.steps.iter();
+        steps
+            .filter_map(|step| Some((step.because.as_str(), what(&step.action)?)))
+            .collect()
     }
 }

@@ -22,8 +22,11 @@ impl<'a> Check<'a> {
 
     /// Takes note of a mistake, so that the check can go on.
     pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Option<T> {
-        let note = |error| self.mistakes.borrow_mut().push(error);
-        checked.map_err(note).ok()
+        checked.map_err(|error| self.note(error)).ok()
+    }
+
+    pub(super) fn note(&self, mistake: ProfileError) {
+        self.mistakes.borrow_mut().push(mistake);
     }
 
     /// Returns every `serve` with its place, or all mistakes.
@@ -34,11 +37,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    pub(super) fn error(
-        &self,
-        span: std::ops::Range<usize>,
-        message: impl Into<String>,
-    ) -> ProfileError {
-        self.source.error(span.into(), message)
+    pub(super) fn error(&self, span: impl Into<Span>, message: impl Into<String>) -> ProfileError {
+        self.source.error(span, message)
     }
 }

@@ -62,17 +62,33 @@ impl Source {
     }
 
     /// An error at a place in this text.
-    pub fn error(self: &Arc<Self>, span: Span, message: impl Into<String>) -> ProfileError {
+    pub fn error(
+        self: &Arc<Self>,
+        span: impl Into<Span>,
+        message: impl Into<String>,
+    ) -> ProfileError {
         ProfileError::At(vec![Mistake {
             source: Arc::clone(self),
-            span,
+            span: span.into(),
             message: message.into(),
             hint: None,
         }])
     }
-}
 
-impl Source {
+    /// The error of a key that is none of those known.
+    pub(super) fn unknown_key(
+        self: &Arc<Self>,
+        span: impl Into<Span>,
+        key: &str,
+        known: &[&str],
+    ) -> ProfileError {
+        let error = self.error(span, format!("unknown key \"{key}\""));
+        error.with_hint(match nearest(key, known.iter().copied()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("here may stand \"{}\"", known.join("\", \"")),
+        })
+    }
+
     /// Rewords an error of a serde reader, with the nearest valid key for an unknown one.
     pub fn serde_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
         let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -80,18 +96,12 @@ impl Source {
             && let Some((unknown, known)) = words.split_first()
         {
             // TOML's reader puts each word into backticks, YAML's only the first.
-            let listed = message
-                .split_once("expected one of ")
-                .map_or("", |(_, rest)| rest);
-            let listed: Vec<&str> = match known {
-                [] => listed.split(", ").filter(|word| !word.is_empty()).collect(),
-                known => known.to_vec(),
-            };
-            let known = listed.as_slice();
-            let error = self.error(span, format!("unknown key \"{unknown}\""));
-            return match nearest(unknown, known.iter().copied()) {
-                Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
-                None => error.with_hint(format!("here may stand {}", quoted(known))),
+            return match message.split_once("expected one of ") {
+                Some((_, listed)) if known.is_empty() => {
+                    let listed: Vec<&str> = listed.split(", ").collect();
+                    self.unknown_key(span, unknown, &listed)
+                }
+                _ => self.unknown_key(span, unknown, known),
             };
         }
         if message.starts_with("missing field")
@@ -232,14 +242,6 @@ fn floor_char(text: &str, index: usize) -> usize {
         .rev()
         .find(|&i| text.is_char_boundary(i))
         .unwrap_or(0)
-}
-
-pub(super) fn quoted(words: &[&str]) -> String {
-    words
-        .iter()
-        .map(|word| format!("\"{word}\""))
-        .collect::<Vec<_>>()
-        .join(", ")
 }
 
 /// The word of `known` that `word` was probably meant to be.

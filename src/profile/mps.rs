@@ -3,7 +3,7 @@
 use toml::{Spanned, Value};
 
 use super::check::Check;
-use super::diagnostic::{ProfileError, Span, nearest, quoted};
+use super::diagnostic::{ProfileError, Span, nearest};
 use super::schema::MpsTable;
 use crate::settings::{COMPUTE_MODE, Form, KEYS, SERVE, SettingKey, Settings, WrongValue};
 
@@ -19,13 +19,11 @@ impl Inherited {
     /// The settings of a MIG device.
     pub(super) fn in_mig(self, check: &Check<'_>) -> Result<Settings, ProfileError> {
         match self.compute_mode {
-            Some(span) => Err(check
-                .source
-                .error(
-                    span,
-                    "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process",
-                )
-                .with_hint("write it into the mps of a [[gpu]] block with mig = false")),
+            Some(span) => {
+                let message = "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process";
+                let hint = "write it into the mps of a [[gpu]] block with mig = false";
+                Err(check.error(span, message).with_hint(hint))
+            }
             None => Ok(self.settings),
         }
     }
@@ -54,14 +52,10 @@ impl Check<'_> {
     }
 
     fn key(&self, name: &Spanned<String>) -> Result<&'static SettingKey, ProfileError> {
-        let known = || KEYS.iter().map(|key| key.name);
         let found = KEYS.iter().find(|key| key.name == name.get_ref());
         found.ok_or_else(|| {
-            let error = self.error(name.span(), format!("unknown key \"{}\"", name.get_ref()));
-            error.with_hint(match nearest(name.get_ref(), known()) {
-                Some(near) => format!("did you mean \"{near}\"?"),
-                None => format!("here may stand {}", quoted(&known().collect::<Vec<_>>())),
-            })
+            let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+            self.source.unknown_key(name.span(), name.get_ref(), &known)
         })
     }
 

@@ -1,6 +1,5 @@
 //! Reads a profile file, and checks it.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,6 @@ use super::diagnostic::{ProfileError, Source, Span};
 use super::mps::Inherited;
 use super::name::is_device_name;
 use super::schema::{DeviceTable, GpuTable, ProfileFile};
-use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::read_text;
 
@@ -33,64 +31,62 @@ impl Profile {
 
     /// Checks a profile's text; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
-        read(&Arc::new(Source::new(path, text)))
-    }
-}
-
-/// Reads and checks a profile's text.
-fn read(source: &Arc<Source>) -> Result<Profile, ProfileError> {
-    let file: ProfileFile =
-        toml::from_str(source.text()).map_err(|error| in_words(source, &error))?;
-    let devices = file
-        .gpu
-        .iter()
-        .filter_map(|gpu| gpu.get_ref().devices.as_ref());
-    let devices: usize = devices.map(Vec::len).sum();
-    for (count, most, what) in [
-        (file.gpu.len(), MOST_BLOCKS, "[[gpu]] blocks"),
-        (devices, MOST_DEVICES, "entries of devices"),
-    ] {
-        if count > most {
-            let message = format!("the profile has {count} {what}: at most {most} are read");
+        let source = Arc::new(Source::new(path, text));
+        let file: ProfileFile = toml::from_str(source.text()).map_err(|error| {
+            let span = error.span().map(Span::from).unwrap_or_default();
+            source.serde_error(span, error.message())
+        })?;
+        let entries = file.gpu.iter().flat_map(|gpu| &gpu.get_ref().devices);
+        for (count, most, what) in [
+            (file.gpu.len(), MOST_BLOCKS, "[[gpu]] blocks"),
+            (
+                entries.map(Vec::len).sum(),
+                MOST_DEVICES,
+                "entries of devices",
+            ),
+        ] {
+            if count > most {
+                let message = format!("the profile has {count} {what}: at most {most} are read");
+                return Err(source.error(Span::default(), message));
+            }
+        }
+        let check = Check::new(&source);
+        let defaults = check.settings(&Inherited::default(), file.mps.as_ref());
+        if file.gpu.is_empty() {
+            let message = "the profile selects no GPU: it has no [[gpu]] block";
             return Err(source.error(Span::default(), message));
         }
-    }
-    let check = Check::new(source);
-    let defaults = check.settings(&Inherited::default(), file.mps.as_ref());
-    if file.gpu.is_empty() {
-        let message = "the profile selects no GPU: it has no [[gpu]] block";
-        return Err(source.error(Span::default(), message));
-    }
-    let mut blocks: Vec<Block> = Vec::new();
-    for gpu in file.gpu {
-        let Some(block) = check.block(&defaults, gpu.into_inner()) else {
-            continue;
-        };
-        let earlier: Vec<&Selector> = blocks.iter().map(|block| &block.select).collect();
-        if block.select.is_shadowed_by(&earlier) {
-            let message =
-                "this block can never be reached: the blocks before it select every GPU it could";
-            let error = source.error(block.span, message);
-            let error = error.with_hint("the first block that selects a GPU has it");
-            check.keep(Err::<(), _>(error));
+        let mut blocks: Vec<Block> = Vec::new();
+        for gpu in file.gpu {
+            let Some(block) = check.block(&defaults, gpu.into_inner()) else {
+                continue;
+            };
+            if block
+                .select
+                .is_shadowed_by(blocks.iter().map(|earlier| &earlier.select))
+            {
+                let message = "this block can never be reached: the blocks before it select every GPU it could";
+                let error = source.error(block.span, message);
+                check.note(error.with_hint("the first block that selects a GPU has it"));
+            }
+            blocks.push(block);
         }
-        blocks.push(block);
+        let serves = check.finish()?;
+        Ok(Self {
+            source,
+            name: file.name,
+            serves,
+            blocks,
+        })
     }
-    Ok(Profile {
-        source: Arc::clone(source),
-        name: file.name,
-        serves: check.finish()?,
-        blocks,
-    })
 }
 
 impl Check<'_> {
     fn block(&self, defaults: &Inherited, gpu: GpuTable) -> Option<Block> {
-        let span: Span = gpu.select.span().into();
+        let span = gpu.select.span().into();
         let settings = self.settings(defaults, gpu.mps.as_ref());
-        let is_whole = gpu.mig.is_some_and(|mig| !mig.into_inner());
-        let want = self.want(&settings, span, is_whole, gpu.name, gpu.devices);
-        let want = self.keep(want);
+        let is_whole = gpu.mig == Some(false);
+        let want = self.keep(self.want(&settings, span, is_whole, gpu.name, gpu.devices));
         let select = self.keep(self.selector(gpu.select));
         Some(Block {
             select: select?,
@@ -107,41 +103,40 @@ impl Check<'_> {
         name: Option<Spanned<String>>,
         devices: Option<Vec<DeviceTable>>,
     ) -> Result<Want, ProfileError> {
-        let error = |message| self.source.error(span, message);
-        match (is_whole, devices) {
-            (true, Some(_)) => Err(error("mig = false and devices exclude each other")),
-            (true, None) => Ok(Want::Whole(WholeGpu {
+        let error = |message| self.error(span, message);
+        match (is_whole, devices, name) {
+            (true, Some(_), _) => Err(error("mig = false and devices exclude each other")),
+            (true, None, name) => Ok(Want::Whole(WholeGpu {
                 name: self.name(name)?,
                 settings: settings.settings.clone(),
             })),
-            (false, Some(devices)) => {
-                if let Some(name) = name {
-                    let message = "a block with devices has no name of its own: name its devices";
-                    return Err(self.error(name.span(), message));
-                }
-                if devices.is_empty() {
-                    return Err(error("devices = [] asks for nothing")
-                        .with_hint("leave the block out, or write mig = false for the whole GPU"));
-                }
+            (false, Some(_), Some(name)) => Err(self.error(
+                name.span(),
+                "a block with devices has no name of its own: name its devices",
+            )),
+            (false, Some(devices), None) if devices.is_empty() => {
+                Err(error("devices = [] asks for nothing")
+                    .with_hint("leave the block out, or write mig = false for the whole GPU"))
+            }
+            (false, Some(devices), None) => {
                 let entries = devices.into_iter();
                 let entries = entries.filter_map(|device| self.entry(settings, device));
                 Ok(Want::Parts(entries.collect()))
             }
-            (false, None) => Err(error("this block does not say what its GPUs become")
+            (false, None, _) => Err(error("this block does not say what its GPUs become")
                 .with_hint("add devices = [ … ], or mig = false for the whole GPU")),
         }
     }
 
     fn entry(&self, defaults: &Inherited, device: DeviceTable) -> Option<DeviceEntry> {
-        let span = device.profile.span();
+        let span = device.profile.span().into();
         let count = self.keep(self.count(&device));
         let profile: Result<ProfileName, _> = device.profile.get_ref().parse();
-        let profile =
-            self.keep(profile.map_err(|error| self.error(span.clone(), error.to_string())));
+        let profile = self.keep(profile.map_err(|error| self.error(span, error.to_string())));
         let compute = device.compute.unwrap_or_default();
         let compute = profile
             .as_ref()
-            .and_then(|profile| self.keep(self.compute(profile, &span, &compute)));
+            .and_then(|profile| self.keep(self.compute(profile.slices(), span, &compute)));
         let name = self.keep(self.name(device.name));
         let settings = self.settings(defaults, device.mps.as_ref());
         let settings = self.keep(settings.in_mig(self));
@@ -152,13 +147,15 @@ impl Check<'_> {
             && !name.contains("{n}")
         {
             let message = format!("{devices} devices would be named \"{name}\"");
-            let error = self.source.error(*span, message);
-            self.keep(Err::<(), _>(error.with_hint("put {n} into the name")));
+            self.note(
+                self.error(*span, message)
+                    .with_hint("put {n} into the name"),
+            );
         }
         Some(DeviceEntry {
             name,
             profile: profile?,
-            span: span.into(),
+            span,
             at: device.at,
             count,
             compute,
@@ -167,48 +164,48 @@ impl Check<'_> {
     }
 
     fn count(&self, device: &DeviceTable) -> Result<u32, ProfileError> {
-        let count = device.count.as_ref().map_or(1, |count| *count.get_ref());
-        let message = match count {
+        let Some(count) = &device.count else {
+            return Ok(1);
+        };
+        let message = match count.get_ref() {
             0 => "count = 0 asks for nothing: leave the entry out",
             2.. if device.at.is_some() => {
                 "at pins one device: it cannot be there for a count above 1"
             }
-            _ => return Ok(count),
+            count => return Ok(*count),
         };
-        let span = device.count.as_ref().map(Spanned::span).unwrap_or_default();
-        Err(self.error(span, message))
+        Err(self.error(count.span(), message))
     }
 
     fn compute(
         &self,
-        profile: &ProfileName,
-        span: &Range<usize>,
+        slices: u32,
+        span: Span,
         names: &[Spanned<String>],
     ) -> Result<Vec<ComputeName>, ProfileError> {
-        let mut compute: Vec<ComputeName> = Vec::new();
-        for name in names {
+        let parse = |name: &Spanned<String>| {
             let parsed: Result<ComputeName, String> = name.get_ref().parse();
-            let parsed = parsed.map_err(|error| self.error(name.span(), error))?;
-            if !parsed.fits(profile.slices()) {
-                let message = format!("a {}g GPU instance has no {parsed}", profile.slices());
-                return Err(self.error(name.span(), message));
+            match parsed {
+                Ok(compute) if !compute.fits(slices) => {
+                    let message = format!("a {slices}g GPU instance has no {compute}");
+                    Err(self.error(name.span(), message))
+                }
+                parsed => parsed.map_err(|error| self.error(name.span(), error)),
             }
-            compute.push(parsed);
-        }
-        let slices: u32 = compute.iter().map(|compute| compute.slices).sum();
-        if slices > profile.slices() {
-            let message = format!(
-                "compute asks for {slices} slices of a GPU instance that has {}",
-                profile.slices()
-            );
-            return Err(self.error(span.clone(), message));
+        };
+        let compute: Vec<ComputeName> = names.iter().map(parse).collect::<Result<_, _>>()?;
+        let asked: u32 = compute.iter().map(|compute| compute.slices).sum();
+        if asked > slices {
+            let message =
+                format!("compute asks for {asked} slices of a GPU instance that has {slices}");
+            return Err(self.error(span, message));
         }
         Ok(compute)
     }
 
     fn name(&self, name: Option<Spanned<String>>) -> Result<Option<(String, Span)>, ProfileError> {
         let Some(name) = name else { return Ok(None) };
-        let span = name.span();
+        let span = name.span().into();
         let name = name.into_inner();
         // "0" stands for whatever number comes in.
         if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
@@ -216,14 +213,8 @@ impl Check<'_> {
                  or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
             return Err(self.error(span, message));
         }
-        Ok(Some((name, span.into())))
+        Ok(Some((name, span)))
     }
-}
-
-/// The TOML reader's error in our words, with the nearest right key for a wrong one.
-fn in_words(source: &Arc<Source>, error: &toml::de::Error) -> ProfileError {
-    let span = error.span().map(Span::from).unwrap_or_default();
-    source.serde_error(span, error.message())
 }
 
 #[cfg(test)]

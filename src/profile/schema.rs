@@ -18,7 +18,7 @@ pub(super) struct ProfileFile {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct GpuTable {
     pub(super) select: Spanned<SelectTable>,
-    pub(super) mig: Option<Spanned<bool>>,
+    pub(super) mig: Option<bool>,
     pub(super) name: Option<Spanned<String>>,
     pub(super) mps: Option<MpsTable>,
     pub(super) devices: Option<Vec<DeviceTable>>,

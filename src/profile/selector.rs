@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use regex::{Regex, RegexBuilder};
 use toml::Spanned;
 
@@ -86,25 +88,23 @@ impl Selector {
     }
 
     /// True if no GPU can be left for `self` after the blocks before it have taken theirs.
-    pub(super) fn is_shadowed_by(&self, earlier: &[&Self]) -> bool {
-        let all = earlier.iter().any(|other| matches!(other, Self::All));
-        all || match self {
-            Self::Index(indices) => indices.iter().all(|index| {
-                earlier
-                    .iter()
-                    .any(|other| matches!(other, Self::Index(taken) if taken.contains(index)))
-            }),
-            Self::Uuid(prefix) => earlier.iter().any(
-                |other| matches!(other, Self::Uuid(taken) if prefix.starts_with(taken.as_str())),
-            ),
-            Self::Pci(address) => earlier
-                .iter()
-                .any(|other| matches!(other, Self::Pci(taken) if taken == address)),
-            Self::Product(regex) => earlier.iter().any(
-                |other| matches!(other, Self::Product(taken) if taken.as_str() == regex.as_str()),
-            ),
-            Self::All => false,
+    pub(super) fn is_shadowed_by<'a>(
+        &self,
+        mut earlier: impl Iterator<Item = &'a Self> + Clone,
+    ) -> bool {
+        if let Self::Index(indices) = self {
+            let taken: BTreeSet<u32> = earlier.clone().flat_map(Self::indices).collect();
+            if indices.iter().all(|index| taken.contains(index)) {
+                return true;
+            }
         }
+        earlier.any(|other| match (other, self) {
+            (Self::All, _) => true,
+            (Self::Uuid(taken), Self::Uuid(prefix)) => prefix.starts_with(taken),
+            (Self::Pci(taken), Self::Pci(address)) => taken == address,
+            (Self::Product(taken), Self::Product(regex)) => taken.as_str() == regex.as_str(),
+            _ => false,
+        })
     }
 }
 
@@ -135,13 +135,11 @@ impl Check<'_> {
             found.push(Selector::Uuid(uuid.into_inner()));
         }
         if let Some(pci) = select.pci {
-            let address = PciAddress::parse(pci.get_ref()).ok_or_else(|| {
-                self.error(
-                    pci.span(),
-                    "not a PCI address: expected one like \"0000:17:00.0\"",
-                )
-            })?;
-            found.push(Selector::Pci(address));
+            let message = "not a PCI address: expected one like \"0000:17:00.0\"";
+            let address = PciAddress::parse(pci.get_ref());
+            found.push(Selector::Pci(
+                address.ok_or_else(|| self.error(pci.span(), message))?,
+            ));
         }
         if let Some(all) = select.all {
             if !all.get_ref() {
@@ -150,34 +148,28 @@ impl Check<'_> {
             found.push(Selector::All);
         }
         let count = found.len();
-        match (found.pop(), count) {
-            (Some(selector), 1) => Ok(selector),
-            _ => Err(self.error(
-                span,
-                format!("select takes exactly one of index, product, uuid, pci and all; here are {count}"),
-            )),
-        }
+        found.pop().filter(|_| count == 1).ok_or_else(|| {
+            let form = "select takes exactly one of index, product, uuid, pci and all";
+            self.error(span, format!("{form}; here are {count}"))
+        })
     }
 
     fn product(&self, product: &Spanned<String>) -> Result<Regex, ProfileError> {
-        if product.get_ref().is_empty() {
+        let (span, product) = (product.span(), product.get_ref());
+        if product.is_empty() {
             return Err(self
-                .error(product.span(), "an empty product name matches every GPU")
+                .error(span, "an empty product name matches every GPU")
                 .with_hint("write all = true for that"));
         }
-        if product.get_ref().len() > LONGEST_PRODUCT {
+        if product.len() > LONGEST_PRODUCT {
             let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
-            return Err(self.error(product.span(), message));
+            return Err(self.error(span, message));
         }
-        let mut regex = RegexBuilder::new(product.get_ref());
-        regex.size_limit(LARGEST_REGEX).build().map_err(|error| {
-            let why = error
-                .to_string()
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .to_owned();
-            self.error(product.span(), format!("not a regular expression: {why}"))
+        let regex = RegexBuilder::new(product).size_limit(LARGEST_REGEX).build();
+        regex.map_err(|error| {
+            let error = error.to_string();
+            let why = error.lines().last().unwrap_or_default();
+            self.error(span, format!("not a regular expression: {why}"))
         })
     }
 }

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
-use super::format::{grouped, ranges, shortened};
+use super::format::{grouped, indented, or, ranges, shortened};
 use super::json::VERSION;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
@@ -18,13 +18,8 @@ pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
     let gpus = gpus.map(|(index, (model, shape))| (index, *model, shape.as_ref()));
     for group in grouped(gpus, alike) {
         let indices: Vec<u32> = group.iter().map(|(index, ..)| *index).collect();
-        let (_, model, shape) = group[0];
-        let heading = format!(
-            "GPU {}  {}  {}",
-            ranges(&indices),
-            model.key,
-            model.product()
-        );
+        let (indices, (_, model, shape)) = (ranges(&indices), group[0]);
+        let heading = format!("GPU {indices}  {}  {}", model.key, model.product());
         let _ = writeln!(out, "{}", style(heading).bold());
         let Some(shape) = shape else {
             let whether = match on_node.elsewhere.as_slice() {
@@ -34,28 +29,31 @@ pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String 
             let _ = writeln!(out, "  {whether}");
             continue;
         };
-        if shape
-            .devices
-            .iter()
-            .any(|device| device.placement.is_some())
-        {
+        if is_partitioned(shape) {
             let _ = writeln!(out, "  {}", shape.map);
         }
         let shapes: Vec<&Shape> = group.iter().filter_map(|(.., shape)| *shape).collect();
-        for line in devices(&shapes, width.saturating_sub(2)).lines() {
-            let _ = writeln!(out, "  {line}");
-        }
+        out.push_str(&indented(&devices(&shapes, width.saturating_sub(2))));
     }
     for (block, models) in &on_node.elsewhere {
-        let keys: Vec<&str> = models.iter().map(|model| model.key.as_str()).collect();
         let _ = writeln!(
             out,
             "{}: which GPU that is, only the node tells; it fits on {}",
             heading(profile, *block),
-            keys.join(", ")
+            keys(models).join(", ")
         );
     }
     out
+}
+
+fn keys(models: &[&'static Model]) -> Vec<&'static str> {
+    models.iter().map(|model| model.key.as_str()).collect()
+}
+
+/// True if one of its devices is a MIG device.
+fn is_partitioned(shape: &Shape) -> bool {
+    let mut devices = shape.devices.iter();
+    devices.any(|device| device.placement.is_some())
 }
 
 /// True if both have the same result, apart from the names of devices.
@@ -85,17 +83,10 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
     for (nth, device) in first.devices.iter().enumerate() {
         let same = shapes.iter().filter_map(|shape| shape.devices.get(nth));
         let names: Vec<&str> = same.map(|device| device.name.as_str()).collect();
-        let whole = || "whole GPU".to_owned();
         table.row(vec![
-            device.profile.clone().unwrap_or_else(whole),
-            device
-                .placement
-                .map_or_else(|| "-".to_owned(), |at| at.to_string()),
-            device
-                .settings
-                .serve
-                .as_ref()
-                .map_or_else(String::new, ToString::to_string),
+            or(device.profile.as_ref(), "whole GPU"),
+            or(device.placement, "-"),
+            or(device.settings.serve.as_ref(), ""),
             device.settings.server.to_string(),
             format!("{}%", device.settings.active_thread_percentage),
             shortened(&names),
@@ -107,13 +98,16 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
 /// `line 12: { all = true }`
 fn heading(profile: &Profile, block: usize) -> String {
     let span = profile.blocks[block].span;
-    let select = profile
-        .source
-        .written(span)
-        .lines()
-        .next()
-        .unwrap_or_default();
-    format!("line {}: {select}", profile.source.line(span))
+    let select = profile.source.written(span).lines().next();
+    format!(
+        "line {}: {}",
+        line(profile, block),
+        select.unwrap_or_default()
+    )
+}
+
+fn line(profile: &Profile, block: usize) -> usize {
+    profile.source.line(profile.blocks[block].span)
 }
 
 /// Formats the result of each block on each model that it can select.
@@ -121,24 +115,13 @@ pub(super) fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
         let _ = writeln!(out, "{}", style(heading(profile, group[0].block)).bold());
-        let is_whole = |one: &BlockOnModel| {
-            let shape = one.shape.as_ref();
-            shape.is_ok_and(|shape| {
-                shape
-                    .devices
-                    .iter()
-                    .all(|device| device.placement.is_none())
-            })
-        };
-        if group.iter().all(is_whole) {
+        let mut shapes = group.iter().map(|one| &one.shape);
+        if shapes.all(|shape| shape.as_ref().is_ok_and(|shape| !is_partitioned(shape))) {
             let _ = writeln!(out, "  the whole GPU, on any model");
             continue;
         }
-        let widest = group
-            .iter()
-            .map(|one| one.model.key.len())
-            .max()
-            .unwrap_or(0);
+        let widths = group.iter().map(|one| one.model.key.len());
+        let widest = widths.max().unwrap_or(0);
         for one in group {
             let becomes = match &one.shape {
                 Ok(shape) => shape.map.to_string(),
@@ -147,11 +130,10 @@ pub(super) fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
             let _ = writeln!(out, "  {:widest$}  {becomes}", one.model.key);
         }
         for model in unjudged(profile, group[0].block) {
-            let lacks = model.missing.join(", ");
+            let (key, lacks) = (&model.key, model.missing.join(", "));
             let _ = writeln!(
                 out,
-                "  {:widest$}  not judged: nobody has published {lacks}",
-                model.key
+                "  {key:widest$}  not judged: nobody has published {lacks}"
             );
         }
     }
@@ -171,12 +153,10 @@ fn in_short(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Infeasible(because) => format!("does not fit: {}", because.why),
         Refusal::Profile(error) => error.message(),
-        other => other
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
+        other => {
+            let text = other.to_string();
+            text.lines().next().unwrap_or_default().to_owned()
+        }
     }
 }
 
@@ -188,29 +168,23 @@ pub(super) fn node_json(profile: &Profile, judged: &Result<OnNode, Refusal>) -> 
             return json!({ "version": VERSION, "fits": false, "error": refusal.to_string() });
         }
     };
-    let gpus: Vec<Value> = (0..)
-        .zip(&on_node.gpus)
-        .map(|(index, (model, shape)): (u32, _)| {
-            json!({
-                "index": index,
-                "model": model.key,
-                "product": model.product(),
-                "devices": shape.as_ref().map(devices_json),
-            })
+    let gpu = |(index, (model, shape)): (usize, &(&Model, Option<Shape>))| {
+        json!({
+            "index": index,
+            "model": model.key,
+            "product": model.product(),
+            "devices": shape.as_ref().map(devices_json),
         })
-        .collect();
-    let elsewhere: Vec<Value> = on_node
-        .elsewhere
-        .iter()
-        .map(|(block, models)| {
-            let keys: Vec<&str> = models.iter().map(|model| model.key.as_str()).collect();
-            json!({ "line": profile.source.line(profile.blocks[*block].span), "models": keys })
-        })
-        .collect();
+    };
+    let gpus: Value = on_node.gpus.iter().enumerate().map(gpu).collect();
+    let elsewhere = on_node.elsewhere.iter();
+    let elsewhere = elsewhere
+        .map(|(block, models)| json!({ "line": line(profile, *block), "models": keys(models) }));
+    let elsewhere: Value = elsewhere.collect();
     json!({ "version": VERSION, "fits": true, "gpus": gpus, "blocks_by_uuid_or_pci": elsewhere })
 }
 
-fn devices_json(shape: &Shape) -> Vec<Value> {
+fn devices_json(shape: &Shape) -> Value {
     let device = |device: &ShapeDevice| {
         json!({
             "name": device.name,
@@ -226,24 +200,20 @@ fn devices_json(shape: &Shape) -> Vec<Value> {
 
 /// Returns the content of [`fleet`] as JSON.
 pub(super) fn fleet_json(profile: &Profile, judged: &[BlockOnModel]) -> Value {
-    let blocks: Vec<Value> = judged
-        .chunk_by(|a, b| a.block == b.block)
-        .map(|group| {
-            let models: Vec<Value> = group
-                .iter()
-                .map(|one| {
-                    json!({
-                        "model": one.model.key,
-                        "fits": one.shape.is_ok(),
-                        "devices": one.shape.as_ref().ok().map(devices_json),
-                        "error": one.shape.as_ref().err().map(ToString::to_string),
-                    })
-                })
-                .collect();
-            let line = profile.source.line(profile.blocks[group[0].block].span);
-            json!({ "line": line, "models": models })
+    let on_model = |one: &BlockOnModel| {
+        json!({
+            "model": one.model.key,
+            "fits": one.shape.is_ok(),
+            "devices": one.shape.as_ref().ok().map(devices_json),
+            "error": one.shape.as_ref().err().map(ToString::to_string),
         })
-        .collect();
+    };
+    let block = |group: &[BlockOnModel]| {
+        let models: Value = group.iter().map(on_model).collect();
+        json!({ "line": line(profile, group[0].block), "models": models })
+    };
+    let groups = judged.chunk_by(|a, b| a.block == b.block);
+    let blocks: Value = groups.map(block).collect();
     let fits = judged.iter().all(|one| one.shape.is_ok());
     json!({ "version": VERSION, "fits": fits, "blocks": blocks })
 }

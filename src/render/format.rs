@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use console::measure_text_width;
@@ -24,6 +25,16 @@ pub(super) fn age(duration: Duration) -> String {
     }
 }
 
+/// Shows a value, or the word for none.
+pub(super) fn or(value: Option<impl Display>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+/// Puts two blanks before each line.
+pub(super) fn indented(text: &str) -> String {
+    text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
+}
+
 /// `1 client`, `3 clients`
 pub(super) fn count(number: usize, noun: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
@@ -32,24 +43,19 @@ pub(super) fn count(number: usize, noun: &str) -> String {
 
 /// Wraps the text between words at `room` characters; a longer word stays whole.
 pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0;
+    let mut lines = Vec::new();
+    let mut line = String::new();
     for word in text.split_inclusive(' ') {
-        let wide = measure_text_width(word.trim_end());
-        if used > 0 && used + wide > room {
-            lines.push(String::new());
-            used = 0;
+        let used = measure_text_width(&line);
+        if used > 0 && used + measure_text_width(word.trim_end()) > room {
+            lines.push(std::mem::take(&mut line));
         }
-        if let Some(line) = lines.last_mut() {
-            line.push_str(word);
-        }
-        used += measure_text_width(word);
+        line.push_str(word);
     }
+    lines.push(line);
     // A blank after the last column would start another line.
-    lines
-        .iter()
-        .map(|line| line.trim_end().to_owned())
-        .collect()
+    let trimmed = lines.iter().map(|line| line.trim_end().to_owned());
+    trimmed.collect()
 }
 
 /// Escapes everything in text of others that could control the terminal.
@@ -76,14 +82,12 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
 
 /// Formats numbers as ranges: `0-3,6`.
 pub(super) fn ranges(indices: &[u32]) -> String {
-    indices
-        .chunk_by(|a, b| a + 1 == *b)
-        .map(|run| match run {
-            [one] => one.to_string(),
-            _ => format!("{}-{}", run[0], run[run.len() - 1]),
-        })
-        .collect::<Vec<_>>()
-        .join(",")
+    let run = |run: &[u32]| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    };
+    let runs: Vec<String> = indices.chunk_by(|a, b| a + 1 == *b).map(run).collect();
+    runs.join(",")
 }
 
 /// Puts items that are alike into one group, in the order of each group's first item.

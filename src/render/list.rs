@@ -3,10 +3,12 @@ use std::fmt::Write as _;
 use console::style;
 use serde_json::{Value, json};
 
-use super::format::gib;
+use super::format::{gib, indented, or};
 use super::json::VERSION;
 use super::table::{Column, Table};
+use crate::geometry::GpuInstanceProfile;
 use crate::node::{Device, Gpu, Node};
+use crate::nvml::GpuInstanceReading;
 
 /// Formats the GPUs, and under each its slice map and MIG devices.
 pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
@@ -24,11 +26,11 @@ pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
             if let Some(why) = &gpu.hidden {
                 let _ = writeln!(out, "  instances are hidden: {why}");
             }
-            out.push_str(&indent(&devices(node, gpu, width.saturating_sub(2))));
+            out.push_str(&indented(&devices(node, gpu, width.saturating_sub(2))));
             out.push_str(&without_compute(gpu));
         }
         if profiles {
-            out.push_str(&indent(&offers(gpu, width.saturating_sub(2))));
+            out.push_str(&indented(&offers(gpu, width.saturating_sub(2))));
         }
     }
     for hidden in &node.hidden {
@@ -38,24 +40,18 @@ pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
 }
 
 fn heading(gpu: &Gpu) -> String {
-    let memory = gpu
-        .memory
-        .map_or_else(|| "hidden".to_owned(), |memory| gib(memory.total));
+    let memory = or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
+    let on = |on| if on { "on" } else { "off" };
     let mig = match gpu.mig {
         None => "no MIG".to_owned(),
         Some(mode) if mode.current == mode.pending => format!("MIG {}", on(mode.current)),
-        Some(mode) => format!(
-            "MIG {}, {} after a reset",
-            on(mode.current),
-            on(mode.pending)
-        ),
+        Some(mode) => {
+            let (now, then) = (on(mode.current), on(mode.pending));
+            format!("MIG {now}, {then} after a reset")
+        }
     };
     let first = format!("GPU {}  {}  {memory} GiB  {mig}", gpu.index, gpu.product);
     format!("{}\n  {}  {}", style(first).bold(), gpu.uuid, gpu.pci)
-}
-
-fn on(on: bool) -> &'static str {
-    if on { "on" } else { "off" }
 }
 
 fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
@@ -68,14 +64,10 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
         Column::right("GIB", 4),
         Column::left("UUID", 0),
     ]);
-    let devices = gpu.devices();
-    if devices.is_empty() {
-        return String::new();
-    }
-    for device in &devices {
+    for device in gpu.devices() {
         if let Some(part) = &device.part {
             table.row(vec![
-                node.name_of(device),
+                node.name_of(&device),
                 part.title.clone(),
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
                 part.placement.to_string(),
@@ -85,26 +77,27 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
             ]);
         }
     }
+    if table.is_empty() {
+        return String::new();
+    }
     table.within(width, "--json")
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
 fn without_compute(gpu: &Gpu) -> String {
-    gpu.instances
-        .iter()
-        .filter(|instance| instance.compute.is_empty())
-        .fold(String::new(), |mut out, instance| {
-            let name = gpu.profile(instance.profile).map_or_else(
-                || format!("profile {}", instance.profile),
-                |profile| profile.name.to_string(),
-            );
-            let _ = writeln!(
-                out,
-                "  GPU instance {} ({name} at {}) has no compute instance: CUDA does not see it",
-                instance.id, instance.placement
-            );
-            out
-        })
+    let empty = gpu.instances.iter();
+    let empty = empty.filter(|instance| instance.compute.is_empty());
+    let line = |instance: &GpuInstanceReading| {
+        let name = match gpu.profile(instance.profile) {
+            Some(profile) => profile.name.to_string(),
+            None => format!("profile {}", instance.profile),
+        };
+        let (id, placement) = (instance.id, instance.placement);
+        format!(
+            "  GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it\n"
+        )
+    };
+    empty.map(line).collect()
 }
 
 fn offers(gpu: &Gpu, width: usize) -> String {
@@ -121,78 +114,55 @@ fn offers(gpu: &Gpu, width: usize) -> String {
         Column::left("PLACEMENTS", 0),
     ]);
     for profile in &gpu.profiles {
-        let starts: Vec<String> = profile
-            .placements
-            .iter()
-            .map(|p| p.start.to_string())
-            .collect();
-        let size = profile
-            .placements
-            .first()
-            .map_or(0, |placement| placement.size);
+        let placements = &profile.placements;
+        let starts: Vec<String> = placements.iter().map(|at| at.start.to_string()).collect();
+        let size = placements.first().map_or(0, |at| at.size);
         table.row(vec![
             profile.name.to_string(),
             profile.id.to_string(),
             profile.multiprocessors.to_string(),
             gib(profile.memory_mib << 20),
             profile.most.to_string(),
-            profile
-                .free
-                .map_or_else(|| "?".to_owned(), |free| free.to_string()),
+            or(profile.free, "?"),
             format!("{{{}}}:{size}", starts.join(",")),
         ]);
     }
-    if gpu.profiles.is_empty() {
+    if table.is_empty() {
         return String::new();
     }
     table.within(width, "--json")
 }
 
-fn indent(text: &str) -> String {
-    text.lines().fold(String::new(), |mut out, line| {
-        let _ = writeln!(out, "  {line}");
-        out
-    })
-}
-
 /// Returns the same as JSON.
 pub(super) fn json(node: &Node) -> Value {
-    let gpus: Vec<Value> = node
-        .gpus
-        .iter()
-        .map(|gpu| {
-            json!({
-                "index": gpu.index,
-                "uuid": gpu.uuid,
-                "product": gpu.product,
-                "pci": gpu.pci,
-                "memory_total_bytes": gpu.memory.map(|memory| memory.total),
-                "memory_used_bytes": gpu.memory.map(|memory| memory.used),
-                "mig": gpu.mig.map(|mode| json!({ "current": mode.current, "pending": mode.pending })),
-                "placement_units": gpu.units(),
-                "gpu_instances": instances(gpu),
-                "devices": gpu.devices().iter().map(|device| device_json(node, device)).collect::<Vec<_>>(),
-                "profiles": offers_json(gpu),
-                "hidden": gpu.hidden,
-            })
+    let gpu = |gpu: &Gpu| {
+        json!({
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "product": gpu.product,
+            "pci": gpu.pci,
+            "memory_total_bytes": gpu.memory.map(|memory| memory.total),
+            "memory_used_bytes": gpu.memory.map(|memory| memory.used),
+            "mig": gpu.mig.map(|mode| json!({ "current": mode.current, "pending": mode.pending })),
+            "placement_units": gpu.units(),
+            "gpu_instances": gpu.instances.iter().map(|one| instance_json(gpu, one)).collect::<Value>(),
+            "devices": gpu.devices().iter().map(|device| device_json(node, device)).collect::<Value>(),
+            "profiles": gpu.profiles.iter().map(offer_json).collect::<Value>(),
+            "hidden": gpu.hidden,
         })
-        .collect();
+    };
+    let gpus: Value = node.gpus.iter().map(gpu).collect();
     json!({ "version": VERSION, "driver": node.driver, "gpus": gpus, "hidden": node.hidden })
 }
 
-fn instances(gpu: &Gpu) -> Vec<Value> {
-    gpu.instances
-        .iter()
-        .map(|instance| {
-            json!({
-                "id": instance.id,
-                "profile": gpu.profile(instance.profile).map(|profile| &profile.name),
-                "profile_id": instance.profile,
-                "placement": instance.placement,
-                "compute_instances": instance.compute.len(),
-            })
-        })
-        .collect()
+fn instance_json(gpu: &Gpu, instance: &GpuInstanceReading) -> Value {
+    json!({
+        "id": instance.id,
+        "profile": gpu.profile(instance.profile).map(|profile| &profile.name),
+        "profile_id": instance.profile,
+        "placement": instance.placement,
+        "compute_instances": instance.compute.len(),
+    })
 }
 
 fn device_json(node: &Node, device: &Device) -> Value {
@@ -209,20 +179,15 @@ fn device_json(node: &Node, device: &Device) -> Value {
     })
 }
 
-fn offers_json(gpu: &Gpu) -> Vec<Value> {
-    gpu.profiles
-        .iter()
-        .map(|profile| {
-            json!({
-                "name": profile.name,
-                "id": profile.id,
-                "slices": profile.slices,
-                "multiprocessors": profile.multiprocessors,
-                "memory_mib": profile.memory_mib,
-                "most": profile.most,
-                "free": profile.free,
-                "placements": profile.placements,
-            })
-        })
-        .collect()
+fn offer_json(profile: &GpuInstanceProfile) -> Value {
+    json!({
+        "name": profile.name,
+        "id": profile.id,
+        "slices": profile.slices,
+        "multiprocessors": profile.multiprocessors,
+        "memory_mib": profile.memory_mib,
+        "most": profile.most,
+        "free": profile.free,
+        "placements": profile.placements,
+    })
 }

@@ -1,9 +1,9 @@
 use std::fmt::Write as _;
 
-use console::style;
+use console::{Style, StyledObject, style};
 use jiff::civil::{Date, DateTime};
 
-use super::format::{escaped, wrapped};
+use super::format::{escaped, or, wrapped};
 use crate::logs::{LogEntry, Sessions};
 use crate::mps::{Kind, LogFile, LogLine};
 
@@ -123,22 +123,17 @@ impl LogView {
         said: &str,
         text: &mut String,
     ) {
-        let time = at.map_or(String::new(), |at| at.strftime("%H:%M:%S%.3f").to_string());
-        let time = match (self.width, at) {
-            (None, Some(at)) => format!("{} {time}", at.date()),
-            (None, None) => " ".repeat("2026-11-20 17:34:04.858".len()),
-            (Some(_), Some(at)) if self.day != Some(at.date()) => {
-                self.day = Some(at.date());
-                let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
-                time
-            }
-            (Some(_), _) => time,
+        let (form, long) = match self.width {
+            None => ("%Y-%m-%d %H:%M:%S%.3f", "2026-11-20 17:34:04.858".len()),
+            Some(_) => ("%H:%M:%S%.3f", "17:34:04.858".len()),
         };
-        let pid = pid.map_or(String::new(), |pid| pid.to_string());
-        let file = match file {
-            LogFile::Control => "control",
-            LogFile::Server => "server",
-        };
+        if let (Some(_), Some(at)) = (self.width, at)
+            && self.day.replace(at.date()) != Some(at.date())
+        {
+            let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
+        }
+        let time = or(at.map(|at| at.strftime(form)), "");
+        let (pid, file) = (or(pid, ""), file.name().trim_end_matches(".log"));
         let said = shortened(said);
         let parts = match self.width {
             None => vec![said],
@@ -155,8 +150,8 @@ impl LogView {
                 let _ = writeln!(text, "{:HEAD$}{said}", "");
                 continue;
             }
-            let head = style(format!("{time:12} {file:7} {pid:>7}")).dim();
-            let line = format!("{}{head}  {said}", mark(kind));
+            let head = style(format!("{time:long$} {file:7} {pid:>7}")).dim();
+            let line = format!("{}{head}  {said}", mark(kind, Style::new()));
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }
@@ -196,7 +191,7 @@ impl LogView {
                 };
                 let said = escaped(&known.text);
                 let said = console::truncate_str(&said, 60, "…");
-                let mark = mark_for_stderr(kind);
+                let mark = mark(kind, Style::new().for_stderr().bold());
                 let _ = writeln!(text, "{mark}{said}{times}\n    {}", known.why);
             }
         }
@@ -206,29 +201,12 @@ impl LogView {
 }
 
 /// Returns the mark that tells a line's kind without colours.
-const fn sign(kind: Kind) -> &'static str {
+fn mark(kind: Kind, style: Style) -> StyledObject<&'static str> {
     match kind {
-        Kind::Fault => "!! ",
-        Kind::Refusal => "!  ",
-        Kind::Benign => "~  ",
-        Kind::Chatter | Kind::Ordinary | Kind::Unknown => "   ",
-    }
-}
-
-fn mark(kind: Kind) -> String {
-    match kind {
-        Kind::Fault => style(sign(kind)).red().bold().to_string(),
-        Kind::Refusal => style(sign(kind)).yellow().bold().to_string(),
-        _ => sign(kind).to_owned(),
-    }
-}
-
-fn mark_for_stderr(kind: Kind) -> String {
-    let sign = style(sign(kind)).bold().for_stderr();
-    match kind {
-        Kind::Fault => sign.red().to_string(),
-        Kind::Refusal => sign.yellow().to_string(),
-        _ => sign.to_string(),
+        Kind::Fault => style.red().bold().apply_to("!! "),
+        Kind::Refusal => style.yellow().bold().apply_to("!  "),
+        Kind::Benign => style.apply_to("~  "),
+        Kind::Chatter | Kind::Ordinary | Kind::Unknown => style.apply_to("   "),
     }
 }
 

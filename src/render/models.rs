@@ -2,9 +2,11 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::format::or;
 use super::json::VERSION;
 use super::table::{Column, Table};
 use crate::catalog::{Evidence, Incomplete, Model};
+use crate::geometry::GpuInstanceProfile;
 
 /// Formats every model, and those with incomplete data.
 pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
@@ -20,9 +22,7 @@ pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) ->
         table.row(vec![
             model.key.clone(),
             products(&model.product_names),
-            model
-                .memory_gib()
-                .map_or_else(|| "?".to_owned(), |gib| gib.to_string()),
+            or(model.memory_gib(), "?"),
             short_profiles(model).join(" "),
             model.profiles_known().to_string(),
             model.placements_known().to_string(),
@@ -67,49 +67,47 @@ fn short_profiles(model: &Model) -> Vec<String> {
     let names = offers.iter().map(|offer| {
         let short = offer.name.short();
         let meant = short.choose(offers.iter().map(|other| (&other.name, other.id)));
-        if meant == Some(offer.id) {
-            short
-        } else {
-            offer.name.clone()
-        }
+        let is_clear = meant == Some(offer.id);
+        if is_clear { &short } else { &offer.name }.to_string()
     });
-    names.map(|name| name.to_string()).collect()
+    names.collect()
 }
 
 /// Returns the same as JSON.
 pub(super) fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
-    let complete: Vec<Value> = models
-        .iter()
-        .map(|model| {
-            json!({
-                "model": model.key,
-                "aliases": model.aliases,
-                "products": model.product_names,
-                "architecture": model.architecture,
-                "memory_gib": model.memory_gib(),
-                "profiles": model.offers().iter().map(|offer| json!({
-                    "name": offer.name,
-                    "id": offer.id,
-                    "slices": offer.slices,
-                    "most": offer.most,
-                    "placements": offer.placements,
-                })).collect::<Vec<_>>(),
-                "profiles_are": model.profiles_known().word(),
-                "placements_are": model.placements_known().word(),
-                "notes": model.notes,
-            })
+    let offer = |offer: &GpuInstanceProfile| {
+        json!({
+            "name": offer.name,
+            "id": offer.id,
+            "slices": offer.slices,
+            "most": offer.most,
+            "placements": offer.placements,
         })
-        .collect();
-    let lacking: Vec<Value> = incomplete
-        .iter()
-        .map(|model| {
-            json!({
-                "model": model.key,
-                "products": model.product_names,
-                "profiles": model.profiles,
-                "missing": model.missing,
-            })
+    };
+    let complete = |model: &Model| {
+        json!({
+            "model": model.key,
+            "aliases": model.aliases,
+            "products": model.product_names,
+            "architecture": model.architecture,
+            "memory_gib": model.memory_gib(),
+            "profiles": model.offers().iter().map(offer).collect::<Value>(),
+            "profiles_are": model.profiles_known().to_string(),
+            "placements_are": model.placements_known().to_string(),
+            "notes": model.notes,
         })
-        .collect();
-    json!({ "version": VERSION, "models": complete, "incomplete": lacking })
+    };
+    let lacking = |model: &Incomplete| {
+        json!({
+            "model": model.key,
+            "products": model.product_names,
+            "profiles": model.profiles,
+            "missing": model.missing,
+        })
+    };
+    json!({
+        "version": VERSION,
+        "models": models.iter().map(complete).collect::<Value>(),
+        "incomplete": incomplete.iter().map(lacking).collect::<Value>(),
+    })
 }

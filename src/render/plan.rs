@@ -39,11 +39,8 @@ pub(super) fn text(plan: &Plan) -> String {
 
 /// Lists the clients that are terminated.
 fn ended(plan: &Plan) -> String {
-    let forced = plan.stops().filter(|stop| stop.patience != Patience::Idle);
-    let clients: Vec<String> = forced
-        .flat_map(|stop| &stop.clients)
-        .map(|client| format!("\n  {client}"))
-        .collect();
+    let clients = plan.ended_clients();
+    let clients: Vec<String> = clients.map(|client| format!("\n  {client}")).collect();
     match clients.len() {
         0 => String::new(),
         1 => format!("1 client is ended:{}\n", clients.concat()),
@@ -103,15 +100,24 @@ fn heading(group: &[&GpuPlan]) -> String {
 
 /// Returns a line for each kind of change and its reason.
 fn lines(group: &[&GpuPlan]) -> Vec<String> {
-    let mut lines = removals(group);
     let first = group[0];
-    for step in &first.steps {
+    let steps = &first.steps;
+    let daemons = |verbs: &[&str]| -> Vec<String> {
+        let lines = verbs.iter().flat_map(|verb| daemons(group, verb));
+        lines.collect()
+    };
+    let mut lines = daemons(&[STOP, END_HUNG, END_STRAY, CLEAR_AWAY]);
+    lines.extend(listed("- destroy", first.destroys()));
+    for step in steps {
         if let Action::SwitchMig { on } = step.action {
             let verb = if on { "+ enable" } else { "- disable" };
             lines.push(format!("{verb} MIG mode ({})", step.because));
         }
     }
-    lines.extend(additions(group));
+    let created = steps.iter().filter_map(|step| created(step, steps));
+    lines.extend(listed("+ create", created));
+    lines.extend(first.compute_mode.map(mode));
+    lines.extend(daemons(&[START, SET, START_SERVER]));
     if first.to_be_continued {
         let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
         lines.push(rest.to_owned());
@@ -119,70 +125,33 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     lines
 }
 
-fn removals(group: &[&GpuPlan]) -> Vec<String> {
-    let steps = &group[0].steps;
-    let mut lines = daemons(group, "- stop", |action| match action {
-        Action::Stop(stop) if stop.alive && stop.means != Means::Heal => Some(&stop.name),
-        _ => None,
-    });
-    lines.extend(daemons(
-        group,
-        "- end the hung server of",
-        |action| match action {
-            Action::Stop(stop) if stop.means == Means::Heal => Some(&stop.name),
-            _ => None,
-        },
-    ));
-    lines.extend(daemons(
-        group,
-        "- end the stray server of",
-        |action| match action {
-            Action::EndStray(stray) => Some(&stray.name),
-            _ => None,
-        },
-    ));
-    lines.extend(daemons(
-        group,
-        "- clear away what is left of",
-        |action| match action {
-            Action::Stop(stop) if !stop.alive => Some(&stop.name),
-            _ => None,
-        },
-    ));
-    let destroyed = steps.iter().filter_map(|step| destroyed(step, steps));
-    lines.extend(listed("- destroy", destroyed));
-    lines
-}
+const STOP: &str = "- stop";
+const END_HUNG: &str = "- end the hung server of";
+const END_STRAY: &str = "- end the stray server of";
+const CLEAR_AWAY: &str = "- clear away what is left of";
+const START: &str = "+ start";
+const SET: &str = "~ set";
+const START_SERVER: &str = "+ start the server of";
 
-fn additions(group: &[&GpuPlan]) -> Vec<String> {
-    let steps = &group[0].steps;
-    let created = steps.iter().filter_map(|step| created(step, steps));
-    let mut lines = listed("+ create", created);
-    lines.extend(group[0].compute_mode.map(mode));
+/// Returns the name of the device whose daemon changes, and the start of the line that names it.
+fn daemon<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a str)> {
     // A daemon whose hung server is killed goes on.
     let is_healed = |start: &Start| {
-        group.iter().flat_map(|gpu| &gpu.steps).any(|step| {
+        steps.iter().any(|step| {
             matches!(&step.action, Action::Stop(stop) if stop.name == start.name && stop.means == Means::Heal)
         })
     };
-    lines.extend(daemons(group, "+ start", |action| match action {
-        Action::Start(start) if !is_healed(start) => Some(&start.name),
-        _ => None,
-    }));
-    lines.extend(daemons(group, "~ set", |action| match action {
-        Action::Set(set) => Some(&set.name),
-        _ => None,
-    }));
-    lines.extend(daemons(
-        group,
-        "+ start the server of",
-        |action| match action {
-            Action::StartServer(server) => Some(&server.name),
-            Action::Start(start) if is_healed(start) => Some(&start.name),
-            _ => None,
-        },
-    ));
-    lines
+    Some(match action {
+        Action::Stop(stop) if stop.means == Means::Heal => (END_HUNG, &stop.name),
+        Action::Stop(stop) if stop.alive => (STOP, &stop.name),
+        Action::Stop(stop) => (CLEAR_AWAY, &stop.name),
+        Action::EndStray(stray) => (END_STRAY, &stray.name),
+        Action::Start(start) if is_healed(start) => (START_SERVER, &start.name),
+        Action::Start(start) => (START, &start.name),
+        Action::Set(set) => (SET, &set.name),
+        Action::StartServer(server) => (START_SERVER, &server.name),
+        _ => return None,
+    })
 }
 
 /// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
@@ -196,97 +165,66 @@ fn mode(change: ModeChange) -> String {
 }
 
 /// Puts instances with the same reason on one line. Those of the profile have none.
-fn listed<'a>(verb: &str, items: impl Iterator<Item = (&'a str, String)>) -> Vec<String> {
-    grouped(items, |a, b| a.0 == b.0)
-        .into_iter()
-        .map(|group| {
-            let because = group[0].0;
-            let items: Vec<String> = group.into_iter().map(|(_, item)| item).collect();
-            match because {
-                "" => format!("{verb} {}", items.join(", ")),
-                _ => format!("{verb} {} ({because})", items.join(", ")),
-            }
-        })
-        .collect()
-}
-
-/// Describes an instance that is destroyed; none if its GPU instance is, too.
-fn destroyed<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
-    let goes = |instance: &Placement| {
-        steps.iter().any(|other| {
-            matches!(&other.action, Action::DestroyGpuInstance { placement, .. } if placement == instance)
-        })
+fn listed<'a>(verb: &str, items: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
+    let line = |group: Vec<(&str, String)>| {
+        let because = match group[0].0 {
+            "" => String::new(),
+            because => format!(" ({because})"),
+        };
+        let items: Vec<String> = group.into_iter().map(|(_, item)| item).collect();
+        format!("{verb} {}{because}", items.join(", "))
     };
-    let what = match &step.action {
-        Action::DestroyGpuInstance {
-            name, placement, ..
-        } => format!("{name} at {placement}"),
-        Action::DestroyComputeInstance { instance, compute } if !goes(instance) => {
-            format!("compute instance {compute} in {instance}")
-        }
-        _ => return None,
-    };
-    Some((&step.because, what))
+    let groups = grouped(items, |a, b| a.0 == b.0);
+    groups.into_iter().map(line).collect()
 }
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
 fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
+    let is_new = |instance: &Placement| {
+        steps.iter().any(|other| {
+            matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
+        })
+    };
     match &step.action {
         Action::CreateGpuInstance {
             name, placement, ..
         } => Some(("", format!("{name} at {placement}"))),
-        Action::CreateComputeInstance { instance, compute } => {
-            let is_new = steps.iter().any(|other| {
-                matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
-            });
-            match compute {
-                ComputeChoice::Slices { count, .. } => {
-                    Some(("", format!("{count}c in {instance}")))
-                }
-                _ if is_new => None,
-                _ => Some((
-                    &step.because,
-                    format!("the full compute instance in {instance}"),
-                )),
-            }
+        Action::CreateComputeInstance {
+            instance,
+            compute: ComputeChoice::Slices { count, .. },
+        } => Some(("", format!("{count}c in {instance}"))),
+        Action::CreateComputeInstance { instance, .. } if !is_new(instance) => {
+            let what = format!("the full compute instance in {instance}");
+            Some((&step.because, what))
         }
         _ => None,
     }
 }
 
-/// Puts daemons with the same reason on one line.
-fn daemons(
-    group: &[&GpuPlan],
-    verb: &str,
-    name: impl Fn(&Action) -> Option<&String>,
-) -> Vec<String> {
+/// Puts daemons with this verb and the same reason on one line.
+fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
     // They start in the order in which their devices are created, and are shown from left to right.
-    let place = |action: &Action| match action {
+    let place = |step: &&Step| match &step.action {
         Action::Start(start) => Some(start.place),
         _ => None,
     };
     let mut all: Vec<(&str, &str)> = Vec::new();
     for gpu in group {
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
-        steps.sort_by_key(|step| place(&step.action));
+        steps.sort_by_key(place);
         for step in steps {
-            if let Some(name) = name(&step.action) {
-                all.push((&step.because, name));
+            match daemon(&step.action, &gpu.steps) {
+                Some((own, name)) if own == verb => all.push((&step.because, name)),
+                _ => {}
             }
         }
     }
     let mut groups = grouped(all, |a, b| a.0 == b.0);
     groups.sort_by_key(|group| group[0].0);
-    groups
-        .into_iter()
-        .map(|group| {
-            let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
-            format!(
-                "{verb} {} ({}): {}",
-                count(names.len(), "daemon"),
-                group[0].0,
-                shortened(&names)
-            )
-        })
-        .collect()
+    let line = |group: Vec<(&str, &str)>| {
+        let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
+        let (because, daemons) = (group[0].0, count(names.len(), "daemon"));
+        format!("{verb} {daemons} ({because}): {}", shortened(&names))
+    };
+    groups.into_iter().map(line).collect()
 }

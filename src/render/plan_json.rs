@@ -21,7 +21,7 @@ pub(super) fn of(plan: &Plan) -> Value {
     json!({
         "version": VERSION,
         "changes": !plan.is_empty(),
-        "gpus": plan.gpus.iter().map(gpu).collect::<Vec<_>>(),
+        "gpus": plan.gpus.iter().map(gpu).collect::<Value>(),
         "purges": plan.purge.is_some(),
         "kill": plan.kill.as_ref().map(|kill| json!({
             "device": kill.name,
@@ -45,17 +45,15 @@ fn gpu(gpu: &GpuPlan) -> Value {
         "product": gpu.product,
         "before": slices(&gpu.before),
         "after": slices(&gpu.after),
-        "steps": gpu.steps.iter().map(step).collect::<Vec<_>>(),
+        "steps": gpu.steps.iter().map(step).collect::<Value>(),
         "to_be_continued": gpu.to_be_continued,
         "due": gpu.due,
         "compute_mode": gpu.compute_mode.map(|change| json!({
             "from": change.from.map(compute_mode_in_words),
             "to": compute_mode_in_words(change.to),
         })),
-        "disturbs": clients
-            .map(client)
-            .collect::<Vec<_>>(),
-        "obstacles": gpu.obstacles.iter().chain(unasked).map(obstacle).collect::<Vec<_>>(),
+        "disturbs": clients.map(client).collect::<Value>(),
+        "obstacles": gpu.obstacles.iter().chain(unasked).map(obstacle).collect::<Value>(),
     })
 }
 
@@ -84,77 +82,79 @@ fn obstacle(obstacle: &Obstacle) -> Value {
 }
 
 fn step(step: &Step) -> Value {
-    let (action, mut fields) = match &step.action {
-        Action::Stop(daemon) => (
-            "stop-daemon",
-            json!({ "device": daemon.name, "uuid": daemon.uuid, "alive": daemon.alive }),
-        ),
-        Action::DestroyComputeInstance { instance, compute } => (
-            "destroy-compute-instance",
-            json!({ "gpu_instance": instance, "placement": compute }),
-        ),
+    let mut fields = match &step.action {
+        Action::Stop(daemon) => json!({
+            "action": "stop-daemon",
+            "device": daemon.name,
+            "uuid": daemon.uuid,
+            "alive": daemon.alive,
+        }),
+        Action::DestroyComputeInstance { instance, compute } => json!({
+            "action": "destroy-compute-instance",
+            "gpu_instance": instance,
+            "placement": compute,
+        }),
         Action::DestroyGpuInstance {
             name, placement, ..
-        } => (
-            "destroy-gpu-instance",
-            json!({ "profile": name, "placement": placement }),
-        ),
-        Action::SwitchMig { on } => ("switch-mig-mode", json!({ "on": on })),
+        } => json!({
+            "action": "destroy-gpu-instance",
+            "profile": name,
+            "placement": placement,
+        }),
+        Action::SwitchMig { on } => json!({ "action": "switch-mig-mode", "on": on }),
         Action::CreateGpuInstance {
             name, placement, ..
-        } => (
-            "create-gpu-instance",
-            json!({ "profile": name, "placement": placement }),
-        ),
-        Action::CreateComputeInstance { instance, compute } => (
-            "create-compute-instance",
-            json!({
-                "gpu_instance": instance,
-                "slices": match compute {
-                    ComputeChoice::Slices { count, .. } => Some(count),
-                    _ => None,
-                },
-            }),
-        ),
-        Action::Start(start) => ("start-daemon", start_fields(start)),
-        Action::Set(set) => ("set", set_fields(set)),
-        Action::StartServer(server) => ("start-server", json!({ "device": server.name })),
-        Action::EndStray(stray) => (
-            "end-stray-server",
-            json!({ "device": stray.name, "pid": stray.server.0.0 }),
-        ),
+        } => json!({
+            "action": "create-gpu-instance",
+            "profile": name,
+            "placement": placement,
+        }),
+        Action::CreateComputeInstance { instance, compute } => json!({
+            "action": "create-compute-instance",
+            "gpu_instance": instance,
+            "slices": match compute {
+                ComputeChoice::Slices { count, .. } => Some(count),
+                _ => None,
+            },
+        }),
+        Action::Start(start) => start_json(start),
+        Action::Set(set) => set_json(set),
+        Action::StartServer(server) => json!({
+            "action": "start-server",
+            "device": server.name,
+        }),
+        Action::EndStray(stray) => json!({
+            "action": "end-stray-server",
+            "device": stray.name,
+            "pid": stray.server.0.0,
+        }),
     };
-    fields["action"] = action.into();
     fields["because"] = step.because.as_str().into();
     fields
 }
 
-fn start_fields(start: &Start) -> Value {
-    let unmanaged = start.beside.iter().map(|daemon| {
-        json!({
+fn start_json(start: &Start) -> Value {
+    json!({
+        "action": "start-daemon",
+        "device": start.name,
+        "serve": start.serve(),
+        "beside": start.beside.iter().map(|daemon| json!({
             "pid": daemon.pid.0,
             "user": daemon.user,
             "pipe_directory": daemon.pipe_directory.value(),
-        })
-    });
-    json!({
-        "device": start.name,
-        "serve": start.serve(),
-        "beside": unmanaged.collect::<Vec<_>>(),
+        })).collect::<Value>(),
     })
 }
 
-fn set_fields(set: &Set) -> Value {
-    let changes = set.changes.iter().map(|change| {
-        json!({
+fn set_json(set: &Set) -> Value {
+    json!({
+        "action": "set",
+        "device": set.name,
+        "changes": set.changes.iter().map(|change| json!({
             "key": change.key,
             "from": change.is,
             "to": change.wanted,
-        })
-    });
-    json!({
-        "device": set.name,
-        "changes": changes.collect::<Vec<_>>(),
-        "keep_old_values": set.keep.iter().map(client).collect::<Vec<_>>(),
+        })).collect::<Value>(),
+        "keep_old_values": set.keep.iter().map(client).collect::<Value>(),
     })
 }

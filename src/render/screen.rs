@@ -15,7 +15,7 @@ use crossterm::terminal::{
 use crossterm::{execute, queue};
 
 use super::question::end_question;
-use super::status::{self, Marks, StatusColumn, StatusView};
+use super::status::{self, Marks, StatusColumn};
 use crate::node::Node;
 
 /// True while the view has the terminal.
@@ -72,9 +72,9 @@ impl Screen {
         columns: &[StatusColumn],
     ) -> io::Result<()> {
         let (width, _) = size()?;
-        let view = StatusView::new(width.into(), columns);
         self.marks.turn();
-        let text = status::text(node, devices, &view, Some(&mut self.marks));
+        let marks = Some(&mut self.marks);
+        let text = status::text(node, devices, columns, width.into(), marks);
         self.text = format!("{head}\n\n{text}");
         self.draw()
     }

@@ -8,7 +8,7 @@ use super::output::{note, print, say};
 use super::pager::page;
 use super::progress::Bar;
 use super::question::ask;
-use super::status::{Status, StatusColumn, StatusView};
+use super::status::{Status, StatusColumn};
 use super::{
     check, consequences, json, list, logs_json, models, plan, plan_json, status, unmanaged,
 };
@@ -66,8 +66,7 @@ impl Ui {
 
     /// Prints the status of these devices, or of all if none is named.
     pub fn status(&self, node: &Node, devices: &[String], columns: &[StatusColumn]) -> Result<()> {
-        let view = StatusView::new(self.width, columns);
-        print(&status::text(node, devices, &view, None))
+        print(&status::text(node, devices, columns, self.width, None))
     }
 
     /// Prints the status as JSON.

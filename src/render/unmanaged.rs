@@ -45,11 +45,8 @@ fn quit(pipe_directory: &Variable) -> String {
         Variable::Is(path) => {
             let path = printable(path).replace('\'', r"'\''");
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-            if path.chars().all(is_plain) {
-                format!("CUDA_MPS_PIPE_DIRECTORY={path} ")
-            } else {
-                format!("CUDA_MPS_PIPE_DIRECTORY='{path}' ")
-            }
+            let quote = if path.chars().all(is_plain) { "" } else { "'" };
+            format!("CUDA_MPS_PIPE_DIRECTORY={quote}{path}{quote} ")
         }
     };
     format!("echo quit | {variable}nvidia-cuda-mps-control")

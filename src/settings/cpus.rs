@@ -38,29 +38,10 @@ impl FromStr for Cpus {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |digits: &str| -> Result<usize, String> {
-            let number: usize = Some(digits.trim())
-                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
-                .and_then(|digits| digits.parse().ok())
-                .ok_or_else(|| {
-                    format!(
-                        "\"{digits}\" is not the number of a CPU: CPUs are written as in 0-7,16"
-                    )
-                })?;
-            if number >= MOST {
-                return Err(format!(
-                    "there is no CPU {number}: Linux counts to {}",
-                    MOST - 1
-                ));
-            }
-            Ok(number)
-        };
         let mut ranges = Vec::new();
         for part in text.split(',') {
-            let (first, last) = match part.split_once('-') {
-                Some((first, last)) => (number(first)?, number(last)?),
-                None => (number(part)?, number(part)?),
-            };
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
             if last < first {
                 return Err(format!("{part} goes backwards: {last}-{first}?"));
             }
@@ -75,6 +56,21 @@ impl FromStr for Cpus {
             }
         }
         Ok(Self { ranges: joined })
+    }
+}
+
+fn number(digits: &str) -> Result<usize, String> {
+    // The kernel takes no sign, which `parse` would.
+    let plain = !digits.contains('+');
+    match digits.trim().parse() {
+        Ok(number) if plain && number < MOST => Ok(number),
+        Ok(number) if plain => {
+            let last = MOST - 1;
+            Err(format!("there is no CPU {number}: Linux counts to {last}"))
+        }
+        _ => Err(format!(
+            "\"{digits}\" is not the number of a CPU: CPUs are written as in 0-7,16"
+        )),
     }
 }
 

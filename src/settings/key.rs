@@ -61,12 +61,11 @@ impl Control {
     /// Takes an answer from the front of the lines.
     pub fn take(&self, lines: &mut VecDeque<&str>) -> Option<String> {
         let line = lines.front().map_or("", |line| line.trim());
-        let is_answer = (self.read)(line).is_some();
-        if is_answer {
+        if (self.read)(line).is_some() {
             lines.pop_front();
+            return Some(line.to_owned());
         }
-        let answer = if is_answer { line } else { "" };
-        (self.read)(answer).map(|_| answer.to_owned())
+        (self.read)("").map(|_| String::new())
     }
 }
 

@@ -42,7 +42,12 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: PINNED_MEMORY_LIMIT,
         form: Form::Text,
-        parse: |settings, text| set(&mut settings.pinned_memory_limit, unless("none", text)),
+        parse: |settings, text| {
+            set(
+                &mut settings.pinned_memory_limit,
+                unless("none", text, str::parse),
+            )
+        },
         show: |settings| or(settings.pinned_memory_limit, "none"),
         update: Update::Control(Control {
             word: "device_pinned_mem_limit",
@@ -85,7 +90,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: "cpus",
         form: Form::Text,
-        parse: |settings, text| set(&mut settings.cpus, unless("all", text)),
+        parse: |settings, text| set(&mut settings.cpus, unless("all", text, str::parse)),
         show: |settings| or(settings.cpus.as_ref(), "all"),
         update: Update::Restart,
     },
@@ -107,8 +112,7 @@ pub const KEYS: &[SettingKey] = &[
         name: "max-clients",
         form: Form::WholeNumber,
         parse: |settings, text| {
-            let none = (text == "none").then_some(Ok(None));
-            let most = none.unwrap_or_else(|| number(CLIENTS, text).map(Some));
+            let most = unless("none", text, |text| number(CLIENTS, text));
             set(&mut settings.max_clients, most)
         },
         show: |settings| or(settings.max_clients, "none"),
@@ -138,12 +142,12 @@ fn or(value: Option<impl Display>, none: &str) -> String {
 }
 
 /// Reads a value, or the word for none.
-fn unless<T: FromStr>(none: &str, text: &str) -> Result<Option<T>, T::Err> {
-    if text == none {
-        Ok(None)
-    } else {
-        text.parse().map(Some)
-    }
+fn unless<T, E>(
+    none: &str,
+    text: &str,
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    (text != none).then(|| read(text)).transpose()
 }
 
 fn number<T>(range: RangeInclusive<T>, text: &str) -> Result<T, WrongValue>

@@ -41,15 +41,12 @@ impl LimitAnswer {
     /// Reads the control program's answer.
     pub fn read(line: &str) -> Option<Self> {
         let line = line.trim();
-        let (number, is_rounded) = match line.strip_suffix('M') {
-            Some(number) => (number, false),
-            None => (line.strip_suffix('G')?, true),
+        let (number, unit, is_rounded) = match line.strip_suffix('M') {
+            Some(number) => (number, 1, false),
+            None => (line.strip_suffix('G')?, 1 << 10, true),
         };
-        let number: u64 = number.parse().ok()?;
-        let shift = if is_rounded { 10 } else { 0 };
-        let mebibytes = number.checked_mul(1 << shift)?;
         Some(Self {
-            mebibytes,
+            mebibytes: number.parse::<u64>().ok()?.checked_mul(unit)?,
             is_rounded,
         })
     }
@@ -57,15 +54,14 @@ impl LimitAnswer {
     /// The same answer, made exact by what a server logged, where that rounds to it.
     #[must_use]
     pub fn refined(self, logged_bytes: u64) -> Self {
-        let logged = Self {
-            mebibytes: logged_bytes >> 20,
-            is_rounded: false,
-        };
-        if self.is_rounded && logged.mebibytes >> 10 == self.mebibytes >> 10 {
-            logged
-        } else {
-            self
+        let mebibytes = logged_bytes >> 20;
+        if self.is_rounded && mebibytes >> 10 == self.mebibytes >> 10 {
+            return Self {
+                mebibytes,
+                is_rounded: false,
+            };
         }
+        self
     }
 
     /// True if an answer cannot be that to this limit. Limits within the same GiB have the same answer.
@@ -74,9 +70,7 @@ impl LimitAnswer {
             (Some(answer), Some(limit)) if answer.is_rounded => {
                 answer.mebibytes >> 10 != limit.mebibytes >> 10
             }
-            (answer, limit) => {
-                answer.map(|answer| answer.mebibytes) != limit.map(|limit| limit.mebibytes)
-            }
+            (answer, limit) => answer.map(Self::at_least) != limit,
         }
     }
 
@@ -152,17 +146,11 @@ impl FromStr for MemoryLimit {
             return Err(not_whole(text));
         }
         let scale = 10_u64.pow(u32::try_from(fraction.len()).unwrap_or(0));
-        let parse = |digits: &str| -> Option<u64> {
-            if digits.is_empty() {
-                Some(0)
-            } else {
-                digits.parse().ok()
-            }
-        };
-        let whole = parse(whole)
-            .filter(|whole| *whole <= MOST)
-            .ok_or_else(too_large)?;
-        let scaled = (parse(fraction).unwrap_or(0)) << shift;
+        // An empty part is 0.
+        let parse = |digits: &str| format!("0{digits}").parse::<u64>().ok();
+        let whole = parse(whole).filter(|whole| *whole <= MOST);
+        let whole = whole.ok_or_else(too_large)?;
+        let scaled = parse(fraction).unwrap_or(0) << shift;
         if scaled % scale != 0 {
             return Err(not_whole(text));
         }

@@ -24,16 +24,8 @@ impl Reported {
 
     /// Takes the answers to these queries from the front of the lines. Returns `None` if they are something else.
     pub fn read(lines: &mut VecDeque<&str>, percentage: f64) -> Option<Self> {
-        Self::read_of(Self::queried(), lines, percentage)
-    }
-
-    fn read_of(
-        queried: impl Iterator<Item = (&'static SettingKey, &'static Control)>,
-        lines: &mut VecDeque<&str>,
-        percentage: f64,
-    ) -> Option<Self> {
         let mut answers = BTreeMap::from([(ACTIVE_THREAD_PERCENTAGE, percentage.to_string())]);
-        for (key, control) in queried {
+        for (key, control) in Self::queried() {
             if lines.front().is_some_and(|line| line.starts_with(UNKNOWN)) {
                 lines.pop_front();
             } else {
@@ -91,10 +83,8 @@ mod tests {
     use crate::settings::ClientPriority;
 
     fn read(text: &str) -> (Option<Reported>, usize) {
-        let known = ["client-priority", PINNED_MEMORY_LIMIT];
-        let queried = Reported::queried().filter(|(key, _)| known.contains(&key.name));
         let mut lines: VecDeque<&str> = text.lines().collect();
-        (Reported::read_of(queried, &mut lines, 100.0), lines.len())
+        (Reported::read(&mut lines, 100.0), lines.len())
     }
 
     fn reported(limit: Option<&str>, priority: Option<&str>) -> Reported {

@@ -45,23 +45,15 @@ impl FromStr for Serve {
     type Err = WrongValue;
 
     fn from_str(text: &str) -> Result<Self, WrongValue> {
-        let wrong = WrongValue::Word(Self::WORDS);
-        if let Some((kind, name)) = text.split_once(':') {
-            let is_name = !name.is_empty()
-                && !name
-                    .chars()
-                    .any(|c| c.is_whitespace() || c.is_control() || ":/,".contains(c));
-            return match kind {
-                "user" if is_name => Ok(Self::User(name.to_owned())),
-                "group" if is_name => Ok(Self::Group(name.to_owned())),
-                _ => Err(wrong),
-            };
-        }
-        match text {
-            "one-at-a-time" => Ok(Self::OneAtATime),
-            "all" => Ok(Self::All),
-            "self" => Ok(Self::Own),
-            _ => Err(wrong),
+        let is_odd = |c: char| c.is_whitespace() || c.is_control() || ":/,".contains(c);
+        let is_name = |name: &str| !name.is_empty() && !name.contains(is_odd);
+        match (text, text.split_once(':')) {
+            ("one-at-a-time", _) => Ok(Self::OneAtATime),
+            ("all", _) => Ok(Self::All),
+            ("self", _) => Ok(Self::Own),
+            (_, Some(("user", name))) if is_name(name) => Ok(Self::User(name.to_owned())),
+            (_, Some(("group", name))) if is_name(name) => Ok(Self::Group(name.to_owned())),
+            _ => Err(WrongValue::Word(Self::WORDS)),
         }
     }
 }

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use super::device::State;
 use super::row::Row;
 use crate::host::{Uid, user_name};
-use crate::node::Served;
-use crate::render::format::{age, gib};
+use crate::node::{Served, ServerProcess};
+use crate::render::format::{age, gib, or};
 use crate::render::table::{Column, Table};
 use crate::settings::Reported;
 
@@ -38,7 +38,7 @@ const ALL: [StatusColumn; 14] = [
         name: "gpu",
         help: "Index of its GPU",
         column: Column::right("GPU", 5),
-        cell: |row| row.gpu().map(|gpu| gpu.to_string()),
+        cell: |row| row.gpu().map(|gpu| gpu.index.to_string()),
     },
     StatusColumn {
         name: "profile",
@@ -100,7 +100,7 @@ const ALL: [StatusColumn; 14] = [
         name: "server",
         help: "Process ids of its servers",
         column: Column::right("SERVER", 1),
-        cell: |row| Some(servers(row.alive()?).unwrap_or_else(|| unknown(row))),
+        cell: |row| Some(pids(&row.alive()?.servers).unwrap_or_else(|| unknown(row))),
     },
     StatusColumn {
         name: "since",
@@ -118,7 +118,7 @@ const ALL: [StatusColumn; 14] = [
         name: "device",
         help: "UUID of the device",
         column: Column::left("DEVICE", 10),
-        cell: |row| Some(row.uuid().to_owned()),
+        cell: |row| Some(row.uuid.clone()),
     },
 ];
 
@@ -140,13 +140,20 @@ impl PartialEq for StatusColumn {
 
 /// Returns the table of devices with these columns; with as many as fit if none is named.
 pub(super) fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
-    // A column that the user named is shown, whatever the width.
-    let kept = wanted.iter().map(|wanted| wanted.column.kept());
-    let (columns, shown) = match wanted {
-        [] => (&ALL[..], ALL.map(|column| column.column).to_vec()),
-        _ => (wanted, kept.collect()),
-    };
-    let mut table = Table::new(shown);
+    let mut columns: Vec<StatusColumn> = Vec::new();
+    // A column that the user named is shown whatever the width, and once.
+    for wanted in wanted {
+        if !columns.contains(wanted) {
+            columns.push(StatusColumn {
+                column: wanted.column.kept(),
+                ..*wanted
+            });
+        }
+    }
+    if columns.is_empty() {
+        columns = ALL.to_vec();
+    }
+    let mut table = Table::new(columns.iter().map(|column| column.column).collect());
     for row in rows {
         let cells = columns.iter().map(|column| (column.cell)(row));
         let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
@@ -191,14 +198,14 @@ fn users(served: &Served) -> Option<String> {
     (!names.is_empty()).then(|| names.join(","))
 }
 
-fn servers(served: &Served) -> Option<String> {
-    let servers = served.servers.iter();
-    let pids: Vec<String> = servers.map(|server| server.pid.to_string()).collect();
+pub(super) fn pids(servers: &[ServerProcess]) -> Option<String> {
+    let pids = servers.iter().map(|server| server.pid.to_string());
+    let pids: Vec<String> = pids.collect();
     (!pids.is_empty()).then(|| pids.join(","))
 }
 
 pub(super) fn user(uid: Option<Uid>) -> String {
-    uid.map_or_else(|| "hidden".to_owned(), user_name)
+    or(uid.map(user_name), "hidden")
 }
 
 fn since(served: &Served) -> Duration {

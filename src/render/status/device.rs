@@ -65,21 +65,17 @@ impl Device {
         let servers = alive.filter(|served| row.is_known() || served.state == DaemonState::Busy);
         let memory = row.memory();
         let record = served.map(|served| &served.record);
+        let pipe = served.map(|served| served.run_dir.pipe_dir(&served.record.uuid));
         let part = row.device.as_ref().and_then(|device| device.part.as_ref());
         Self {
             name: row.name.clone(),
-            uuid: row.uuid().to_owned(),
+            uuid: row.uuid.clone(),
             gpu: row.device.as_ref().map(|device| device.gpu),
             profile: part.map(|part| part.title.clone()),
             state: State::of(row),
             serve: serde_json::json!(record.and_then(|record| record.settings.serve.as_ref())),
-            pipe_directory: served.map(|served| {
-                let pipe = served.run_dir.pipe_dir(&served.record.uuid);
-                pipe.display().to_string()
-            }),
-            daemon_pid: alive
-                .and_then(|served| served.record.daemon)
-                .map(|daemon| daemon.pid.0),
+            pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
+            daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
             servers: servers.map(|served| served.servers.iter().map(Server::of).collect()),
             clients: known.map(|served| served.clients.listed().len()),
             client_limit: served.and_then(|served| served.client_limit),

@@ -24,37 +24,19 @@ pub(super) use marks::Marks;
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
 
-/// The width and columns of the tables of `status`.
-#[derive(Clone, Debug)]
-pub(super) struct StatusView {
-    width: usize,
-    /// The columns of the table of devices; empty for as many as fit.
-    columns: Vec<StatusColumn>,
-}
-
-impl StatusView {
-    /// Returns a view; a column that is named twice is shown once.
-    pub(super) fn new(width: usize, columns: &[StatusColumn]) -> Self {
-        let nth = columns.iter().enumerate();
-        let first = nth.filter(|(nth, column)| !columns[..*nth].contains(column));
-        Self {
-            width,
-            columns: first.map(|(_, column)| *column).collect(),
-        }
-    }
-}
-
-/// Formats the status. With `marks`, lines that differ from the last time are marked.
+/// Formats the status, with these columns of devices; with as many as fit if none is named. With `marks`, lines that
+/// differ from the last time are marked.
 pub(super) fn text(
     node: &Node,
     devices: &[String],
-    view: &StatusView,
+    columns: &[StatusColumn],
+    width: usize,
     marks: Option<&mut Marks>,
 ) -> String {
     let gutter = if marks.is_some() { marks::WIDTH } else { 0 };
     let mut parts = Parts {
         out: String::new(),
-        width: view.width.saturating_sub(gutter),
+        width: width.saturating_sub(gutter),
         marks,
     };
     let rows = rows(node, devices);
@@ -65,7 +47,7 @@ pub(super) fn text(
             "No device can be seen on this node."
         });
     } else {
-        parts.table(columns::table(&rows, &view.columns), "--columns");
+        parts.table(columns::table(&rows, columns), "--columns");
         parts.gap();
         clients(&mut parts, &rows);
     }

@@ -2,10 +2,11 @@
 
 use console::truncate_str;
 
-use super::columns::user;
+use super::columns::{pids, user};
+use super::program::foreign_state;
 use super::row::Row;
 use crate::node::{Client, MpsProgram, Node, Variable};
-use crate::render::format::{age, gib};
+use crate::render::format::{age, gib, or};
 use crate::render::table::{Column, Table};
 
 /// Returns the table of clients and waiting programs.
@@ -18,29 +19,23 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
         Column::right("RUNNING", 2).restless(),
         Column::left("COMMAND", 0).cut(20),
     ]);
-    let command = |client: &Client| {
-        client
-            .command
-            .clone()
-            .unwrap_or_else(|| "hidden".to_owned())
+    let cells = |row: &Row<'_>, client: &Client, memory: String| {
+        vec![
+            row.name.clone(),
+            client.shown_pid(),
+            user(client.user),
+            memory,
+            or(client.age.map(age), "?"),
+            or(client.command.as_ref(), "hidden"),
+        ]
     };
     for row in rows {
         let Some(served) = row.served else { continue };
-        let clients = served.clients.listed();
-        let seen = clients
-            .iter()
-            .filter_map(|client| Some((client, client.pid?)));
-        let unseen = clients.iter().filter(|client| client.pid.is_none()).count();
-        for (client, pid) in seen {
-            table.row(vec![
-                row.name.clone(),
-                pid.to_string(),
-                user(client.user),
-                client.memory.map_or_else(|| "?".to_owned(), gib),
-                client.age.map_or_else(|| "?".to_owned(), age),
-                command(client),
-            ]);
+        let clients = served.clients.listed().iter();
+        for client in clients.clone().filter(|client| client.pid.is_some()) {
+            table.row(cells(row, client, or(client.memory.map(gib), "?")));
         }
+        let unseen = clients.filter(|client| client.pid.is_none()).count();
         if unseen > 0 {
             table.row(vec![
                 row.name.clone(),
@@ -52,14 +47,7 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
             ]);
         }
         for client in &served.waiting {
-            table.row(vec![
-                row.name.clone(),
-                client.shown_pid(),
-                user(client.user),
-                "waiting".to_owned(),
-                client.age.map_or_else(|| "?".to_owned(), age),
-                command(client),
-            ]);
+            table.row(cells(row, client, "waiting".to_owned()));
         }
     }
     table
@@ -85,8 +73,8 @@ pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
             name,
             outside.pid.to_string(),
             user(outside.user),
-            outside.memory.map_or_else(|| "?".to_owned(), gib),
-            outside.age.map_or_else(|| "?".to_owned(), age),
+            or(outside.memory.map(gib), "?"),
+            or(outside.age.map(age), "?"),
             truncate_str(&outside.command, 30, "…").into_owned(),
             outside.cause.clone(),
         ]);
@@ -108,40 +96,26 @@ pub(super) fn foreign(node: &Node) -> Table {
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
     for foreign in &node.unmanaged {
-        let servers = foreign.servers.iter().map(|server| server.pid.to_string());
-        let servers: Vec<String> = servers.collect();
-        let names: Vec<String> = foreign
-            .devices
-            .iter()
-            .map(|uuid| node.name_of_uuid(uuid))
-            .collect();
+        let names = foreign.devices.iter().map(|uuid| node.name_of_uuid(uuid));
+        let names: Vec<String> = names.collect();
         let served = match names.as_slice() {
             [] if foreign.visible == Variable::Hidden => "?".to_owned(),
             [] => "-".to_owned(),
             [first, .., last] if names.len() > 4 => format!("{first} … {last} ({})", names.len()),
             names => names.join(","),
         };
+        let program = match foreign.program {
+            MpsProgram::Control => "daemon",
+            MpsProgram::Server => "server without daemon",
+        };
         table.row(vec![
-            match foreign.program {
-                MpsProgram::Control => "daemon",
-                MpsProgram::Server => "server without daemon",
-            }
-            .to_owned(),
+            program.to_owned(),
             foreign.pid.to_string(),
-            if foreign.is_orphan {
-                "orphan"
-            } else {
-                "foreign"
-            }
-            .to_owned(),
+            foreign_state(foreign).to_owned(),
             user(foreign.user),
             served,
-            if servers.is_empty() {
-                "-".to_owned()
-            } else {
-                servers.join(",")
-            },
-            foreign.age.map_or_else(|| "?".to_owned(), age),
+            or(pids(&foreign.servers), "-"),
+            or(foreign.age.map(age), "?"),
             variable(&foreign.pipe_directory, "default"),
             variable(&foreign.visible, "all"),
         ]);

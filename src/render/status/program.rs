@@ -142,29 +142,31 @@ pub(super) struct Foreign {
 
 impl Foreign {
     pub(super) fn of(node: &Node, foreign: &Unmanaged) -> Self {
+        let devices = foreign.devices.iter();
         Self {
             program: match foreign.program {
                 MpsProgram::Control => "control",
                 MpsProgram::Server => "server",
             },
             pid: foreign.pid.0,
-            state: if foreign.is_orphan {
-                "orphan"
-            } else {
-                "foreign"
-            },
+            state: foreign_state(foreign),
             owner: Owner::of(foreign.user),
             command: foreign.command.clone(),
             environment_is_readable: foreign.pipe_directory != Variable::Hidden,
             pipe_directory: foreign.pipe_directory.value().map(str::to_owned),
             visible_devices: foreign.visible.value().map(str::to_owned),
-            devices: foreign
-                .devices
-                .iter()
-                .map(|uuid| node.name_of_uuid(uuid))
-                .collect(),
+            devices: devices.map(|uuid| node.name_of_uuid(uuid)).collect(),
             servers: foreign.servers.iter().map(Server::of).collect(),
             running_seconds: foreign.age.map(|age| age.as_secs()),
         }
+    }
+}
+
+/// Returns the state of an unmanaged daemon or server.
+pub(super) fn foreign_state(foreign: &Unmanaged) -> &'static str {
+    if foreign.is_orphan {
+        "orphan"
+    } else {
+        "foreign"
     }
 }

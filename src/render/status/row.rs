@@ -1,98 +1,73 @@
-use crate::node::{Device, Node, Served};
+use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::Memory;
+use crate::render::format::or;
+use crate::state::DeviceKey;
 
 /// A device and its daemon.
 pub(super) struct Row<'a> {
-    pub(super) node: &'a Node,
+    node: &'a Node,
     pub(super) name: String,
+    pub(super) uuid: String,
+    key: DeviceKey,
+    /// `None` if it is gone.
     pub(super) device: Option<Device>,
     pub(super) served: Option<&'a Served>,
 }
 
 /// Returns the devices with a record first, then the others.
 pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
-    let mut rows: Vec<Row<'a>> = node
-        .served
-        .iter()
-        .map(|served| Row {
+    let served = node.served.iter().map(|served| {
+        let (key, uuid) = (&served.record.key, &served.record.uuid);
+        let is_it = |device: &Device| device.key == *key && device.uuid == *uuid;
+        Row {
             node,
             name: served.record.name.clone(),
-            device: node.devices().find(|device| {
-                device.key == served.record.key && device.uuid == served.record.uuid
-            }),
+            uuid: uuid.clone(),
+            key: key.clone(),
+            device: node.devices().find(is_it),
             served: Some(served),
-        })
-        .collect();
-    let unserved = node.devices().filter(|device| {
-        !rows.iter().any(|row| {
-            row.device
-                .as_ref()
-                .is_some_and(|shown| shown.key == device.key)
-        })
+        }
     });
-    let unserved: Vec<Row<'a>> = unserved
-        .map(|device| Row {
-            node,
-            name: device.default_name.clone(),
-            device: Some(device),
-            served: None,
-        })
-        .collect();
-    rows.extend(unserved);
+    let mut rows: Vec<Row<'a>> = served.collect();
+    for device in node.devices() {
+        let is_shown = |row: &Row<'_>| row.device.as_ref() == Some(&device);
+        if !rows.iter().any(is_shown) {
+            rows.push(Row {
+                node,
+                name: device.default_name.clone(),
+                uuid: device.uuid.clone(),
+                key: device.key.clone(),
+                device: Some(device),
+                served: None,
+            });
+        }
+    }
     rows.retain(|row| devices.is_empty() || devices.contains(&row.name));
     rows
 }
 
 impl Row<'_> {
-    pub(super) fn uuid(&self) -> &str {
-        match (&self.device, self.served) {
-            (Some(device), _) => &device.uuid,
-            (None, Some(served)) => &served.record.uuid,
-            (None, None) => "",
-        }
-    }
-
-    pub(super) fn gpu(&self) -> Option<u32> {
-        let gone = || {
-            let served = self.served?;
-            let mut gpus = self.node.gpus.iter();
-            let gpu = gpus.find(|gpu| gpu.uuid == served.record.key.gpu)?;
-            Some(gpu.index)
-        };
-        self.device.as_ref().map(|device| device.gpu).or_else(gone)
+    pub(super) fn gpu(&self) -> Option<&Gpu> {
+        self.node.gpus.iter().find(|gpu| gpu.uuid == self.key.gpu)
     }
 
     pub(super) fn profile(&self) -> Option<String> {
-        match &self.device {
-            Some(Device {
-                part: Some(part), ..
-            }) => Some(part.title.clone()),
-            Some(_) => Some("whole GPU".to_owned()),
-            None => None,
-        }
+        let part = self.device.as_ref()?.part.as_ref();
+        Some(or(part.map(|part| &part.title), "whole GPU"))
     }
 
     pub(super) fn memory(&self) -> Option<Memory> {
-        self.node
-            .processes
-            .get(self.uuid())
-            .and_then(|processes| processes.memory)
+        self.node.processes.get(&self.uuid)?.memory
     }
 
     /// True for a MIG device: no driver reports its utilization.
     pub(super) fn is_part(&self) -> bool {
-        let key = self.device.as_ref().map(|device| &device.key);
-        let key = key.or_else(|| self.served.map(|served| &served.record.key));
-        key.is_some_and(|key| key.instance.is_some())
+        self.key.instance.is_some()
     }
 
     pub(super) fn utilization(&self) -> Option<u32> {
-        let device = self
-            .device
-            .as_ref()
-            .filter(|device| device.part.is_none())?;
-        let mut gpus = self.node.gpus.iter();
-        gpus.find(|gpu| gpu.index == device.gpu)?.utilization
+        let is_whole = self.device.is_some() && !self.is_part();
+        self.gpu().filter(|_| is_whole)?.utilization
     }
 
     /// Returns its daemon if that runs, or may run.
