@@ -1,7 +1,7 @@
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t};
+use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
-use super::ffi::handle;
+use super::ffi::{handle, symbol};
 use super::{MigMode, NvmlError, Session};
 
 /// A GPU as NVML describes it.
@@ -63,17 +63,18 @@ impl Session {
 
     /// Opens a GPU.
     pub(super) fn find(&self, index: u32) -> Result<(), NvmlError> {
-        let subject = format!("GPU {index}");
-        let call = "nvmlDeviceGetHandleByIndex_v2";
-        self.ask(call, &subject, || self.library.device_by_index(index))
-            .map(drop)
+        self.device_at(index, &format!("GPU {index}")).map(drop)
+    }
+
+    fn device_at(&self, index: u32, subject: &str) -> Result<Device<'static>, NvmlError> {
+        self.ask("nvmlDeviceGetHandleByIndex_v2", subject, || {
+            self.library.device_by_index(index)
+        })
     }
 
     fn identify(&self, index: u32) -> Result<(Device<'static>, GpuReading), NvmlError> {
         let subject = format!("GPU {index}");
-        let device = self.ask("nvmlDeviceGetHandleByIndex_v2", &subject, || {
-            self.library.device_by_index(index)
-        })?;
+        let device = self.device_at(index, &subject)?;
         let uuid = self.ask("nvmlDeviceGetUUID", &subject, || device.uuid())?;
         let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
         let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
@@ -131,15 +132,10 @@ impl Session {
     }
 
     fn memory_v1(&self, device: nvmlDevice_t, subject: &str) -> Result<Memory, NvmlError> {
-        let mut info = nvmlMemory_t {
-            total: 0,
-            free: 0,
-            used: 0,
-        };
-        let symbol = &self.symbols().nvmlDeviceGetMemoryInfo;
-        self.call("nvmlDeviceGetMemoryInfo", subject, symbol, |function| {
-            // SAFETY: the handle came from this library and `info` outlives the call.
-            unsafe { function(device, &raw mut info) }
+        let symbol = symbol!(self, nvmlDeviceGetMemoryInfo);
+        let info = self.get(symbol, subject, |function, info| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(device, info) }
         })?;
         Ok(Memory {
             total: info.total,
