@@ -2,10 +2,13 @@ use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::RunError;
-use super::child_end::{kill, reap, tracer_of};
+use rustix::process::{Signal, kill_process_group};
+
 use super::child_io::{Exchange, exchange};
+use super::files::field;
+use super::process_handle::raw_pid;
 use super::spawn::isolate;
+use super::{ProcessHandle, RunError};
 
 /// The result of a child program.
 #[derive(Debug)]
@@ -38,19 +41,13 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
             pid: child.id(),
         });
     }
-    let status = match reap(&mut child) {
-        Ok(None) => {
-            return Err(RunError::Traced {
-                program,
-                pid: child.id(),
-                tracer: tracer_of(child.id()),
-            });
-        }
-        Ok(Some(status)) => Ok(status),
-        Err(error) => Err(error),
-    };
-    match (exchanged, status) {
-        (Ok(Exchange::Ended { stdout, stderr }), Ok(status)) => Ok(Output {
+    match (exchanged, reap(&mut child)) {
+        (_, Ok(None)) => Err(RunError::Traced {
+            program,
+            pid: child.id(),
+            tracer: tracer_of(child.id()),
+        }),
+        (Ok(Exchange::Ended { stdout, stderr }), Ok(Some(status))) => Ok(Output {
             status,
             stdout,
             stderr,
@@ -75,6 +72,45 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
             }
             other => return other,
         }
+    }
+}
+
+/// The time that the kernel may take to end a process after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Kills a child and its group. Returns false if the kernel does not end it in time.
+fn kill(child: &mut Child) -> bool {
+    // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
+    // reused.
+    let pid = raw_pid(child.id());
+    let _ = pid.map(|group| kill_process_group(group, Signal::KILL));
+    let _ = child.kill();
+    match pid.map(ProcessHandle::open) {
+        Some(Ok(held)) => held.ends_within(KILL_LIMIT),
+        _ => true,
+    }
+}
+
+/// The time that the exit status of a process may take to arrive after its exit.
+const REAP_LIMIT: Duration = Duration::from_secs(1);
+
+/// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
+/// and may keep it, and a user can trace a program that runs as that user.
+fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + REAP_LIMIT;
+    loop {
+        match child.try_wait()? {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            status => return Ok(status),
+        }
+    }
+}
+
+/// Describes the process that traces another one.
+fn tracer_of(pid: u32) -> String {
+    match field(format!("/proc/{pid}/status"), "TracerPid:").as_deref() {
+        Some(tracer) if tracer != "0" => format!("pid {tracer}"),
+        _ => "another process".to_owned(),
     }
 }
 

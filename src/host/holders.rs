@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::io::Errno;
 
 use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
 
@@ -90,8 +91,10 @@ impl Holder {
 
 /// True for `ENOENT`, and for `ESRCH` from a file that was opened before.
 fn has_ended(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::SRCH)
+    )
 }
 
 /// A GPU's device node.

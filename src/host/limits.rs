@@ -6,6 +6,7 @@
 use std::ffi::CString;
 use std::io;
 
+use clap::Args;
 use nix::unistd::{Gid, Uid, initgroups, setgid, setgroups, setuid};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -14,18 +15,26 @@ use thiserror::Error;
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
 
-/// The user and the limits of a program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The user and the limits of a program, which are arguments of the helper.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The uid and gid; `None` for the caller's.
-    pub user: Option<(u32, u32)>,
-    /// The user whose supplementary groups it gets; `None` for none.
+    /// The user [default: the caller]
+    #[arg(long, requires = "gid")]
+    pub uid: Option<u32>,
+    /// The user's own group
+    #[arg(long, requires = "uid")]
+    pub gid: Option<u32>,
+    /// The user whose supplementary groups it gets [default: none]
+    #[arg(long, requires = "uid", value_name = "USER")]
     pub groups_of: Option<String>,
-    /// `None` for the caller's CPUs.
+    /// The CPUs [default: the caller's]
+    #[arg(long, value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
-    /// The limit of open files; `None` for the caller's.
+    /// The number of files it may have open [default: the caller's]
+    #[arg(long)]
     pub files: Option<u64>,
-    /// Accept a lower limit of open files if the system does not allow this one.
+    /// Take fewer files where the system does not allow so many
+    #[arg(long)]
     pub or_fewer: bool,
 }
 
@@ -41,11 +50,16 @@ pub enum LimitsError {
 }
 
 impl Limits {
+    /// Returns the uid and gid of another user.
+    pub fn user(&self) -> Option<(u32, u32)> {
+        self.uid.zip(self.gid)
+    }
+
     /// Returns the arguments of the helper for these limits. The program's arguments come after them.
     pub fn words(&self) -> Vec<String> {
         let mut words = vec![LAUNCH.to_owned()];
         let mut add = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
-        if let Some((uid, gid)) = self.user {
+        if let Some((uid, gid)) = self.user() {
             add("--uid", uid.to_string());
             add("--gid", gid.to_string());
         }
@@ -80,7 +94,7 @@ impl Limits {
             }
             sched_setaffinity(None, &set).map_err(|error| LimitsError::Cpus(error.into()))?;
         }
-        let Some((uid, gid)) = self.user else {
+        let Some((uid, gid)) = self.user() else {
             return Ok(());
         };
         self.become_user(Uid::from_raw(uid), Gid::from_raw(gid))

@@ -4,11 +4,9 @@
 //! All paths of the system are below one root, so that a test can provide another one.
 
 mod child;
-mod child_end;
 mod child_io;
 mod directory;
 mod environment;
-mod environment_error;
 mod files;
 mod holders;
 mod interrupt;
@@ -17,7 +15,6 @@ mod lock;
 mod machine;
 mod memory_limits;
 mod mounts;
-mod mps_programs;
 mod nvidia_smi;
 mod open_beneath;
 mod open_files;
@@ -41,8 +38,7 @@ mod walk;
 
 pub use child::{Output, run};
 pub use directory::Directory;
-pub use environment::{Directories, Environment};
-pub use environment_error::EnvironmentError;
+pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
 pub use files::read_text;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
@@ -50,7 +46,6 @@ pub use limits::{LAUNCH, Limits, LimitsError};
 pub use lock::{Lock, LockError};
 pub use machine::Host;
 pub use memory_limits::{TooLittleMemory, raise_memory, raise_stack};
-pub use mps_programs::MpsPrograms;
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use open_files::{TooFewFiles, open_files, raise_open_files};
 pub use path_error::in_path;

@@ -17,11 +17,10 @@ pub struct ProcessHandle {
 impl Host {
     /// Opens the process with this pid and start time. Returns `None` if it is gone.
     pub fn open_process(&self, pid: Pid, started: StartTime) -> Option<ProcessHandle> {
-        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw)?;
-        // Opened before the check: the pidfd cannot refer to another process afterwards.
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        // Opened before the check: it cannot refer to another process afterwards.
+        let held = ProcessHandle::open(raw_pid(pid.0)?).ok()?;
         let process = self.process(pid)?;
-        (process.started == started).then_some(ProcessHandle { pidfd })
+        (process.started == started).then_some(held)
     }
 
     /// Returns the inode of this process's pid namespace, or `None` if it is hidden. Pids of another namespace mean
@@ -33,19 +32,32 @@ impl Host {
 
     /// True if there is no process with this pid, or it has exited. Works even if `/proc` hides it.
     pub fn has_ended(&self, pid: Pid) -> bool {
-        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
-        let pidfd = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty()));
-        match pidfd {
+        match raw_pid(pid.0).map(ProcessHandle::open) {
             // A zombie may still have threads, but has exited.
             _ if self.shows(pid) => self.process(pid).is_none(),
-            Some(Ok(pidfd)) => ProcessHandle { pidfd }.has_ended(),
+            Some(Ok(held)) => held.has_ended(),
             Some(Err(error)) => error == Errno::SRCH,
             None => true,
         }
     }
 }
 
+/// Returns the kernel's form of a pid.
+pub(super) fn raw_pid(pid: u32) -> Option<RawPid> {
+    i32::try_from(pid).ok().and_then(RawPid::from_raw)
+}
+
 impl ProcessHandle {
+    pub(super) fn open(pid: RawPid) -> rustix::io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self { pidfd })
+    }
+
+    /// Returns what to poll for the exit of the process.
+    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.pidfd, PollFlags::IN)
+    }
+
     /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
@@ -59,7 +71,7 @@ impl ProcessHandle {
             let Ok(timeout) = Timespec::try_from(left) else {
                 return false;
             };
-            let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            let mut watched = [self.poll_fd()];
             match poll(&mut watched, Some(&timeout)) {
                 Ok(count) => return count > 0,
                 // A signal to this process means nothing for the other one.

@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 
 use super::Host;
+use super::files::field;
 
 impl Host {
     /// Handles SIGCHLD if it is ignored: a process that ignores it loses the exit status of its children. Handles SIGXFSZ,
@@ -24,12 +25,8 @@ impl Host {
 
     /// True if this process ignores a signal, according to `/proc/self/status`.
     pub(super) fn ignores(&self, signal: i32) -> bool {
-        let status = std::fs::read_to_string(self.root.join("proc/self/status"));
-        let mask = status
-            .unwrap_or_default()
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:"))
-            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let mask = field(self.root.join("proc/self/status"), "SigIgn:")
+            .and_then(|mask| u64::from_str_radix(&mask, 16).ok());
         // Bit 0 is signal 1.
         mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
     }

@@ -22,19 +22,23 @@ impl Access {
         }
     }
 
+    /// Returns the other user who runs the daemon.
+    pub(super) fn user(&self) -> Option<&Account> {
+        match self {
+            Self::User(account) => Some(account),
+            _ => None,
+        }
+    }
+
     /// The user who runs the daemon and owns its directories.
     pub(super) fn owner(&self) -> Uid {
-        match self {
-            Self::User(account) => account.uid,
-            _ => host::caller(),
-        }
+        self.user().map_or_else(host::caller, |account| account.uid)
     }
 
     pub(super) fn group(&self) -> Option<u32> {
         match self {
             Self::Group(group) => Some(*group),
-            Self::User(account) => Some(account.gid),
-            Self::Everybody | Self::Owner => None,
+            _ => self.user().map(|account| account.gid),
         }
     }
 }

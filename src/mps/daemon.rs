@@ -89,7 +89,7 @@ impl Daemon {
 
     /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.
     pub(super) fn wait_for_user<T>(&self, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
-        match self.limits_of_owner().user {
+        match self.limits_of_owner().user() {
             Some((user, _)) => self.programs.time_for_users.wait(Uid(user), limit, wait),
             None => wait(limit),
         }
@@ -109,8 +109,10 @@ impl Daemon {
         let owner = self
             .owner()
             .filter(|(uid, _)| host::caller() == Uid::ROOT && *uid != Uid::ROOT.0);
+        let (uid, gid) = owner.unzip();
         Limits {
-            user: owner,
+            uid,
+            gid,
             ..Limits::default()
         }
     }

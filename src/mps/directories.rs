@@ -99,10 +99,7 @@ impl Daemon {
         let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
         let name = device.path().file_name().unwrap_or_default();
         let name = name.to_string_lossy();
-        let free = (1..=u16::MAX)
-            .map(|number| format!("{name}.{number}"))
-            .find(|free| !left.has(free));
-        let free = free.unwrap_or_else(|| name.into_owned());
+        let free = free_name(&left, &name).unwrap_or_else(|| name.into_owned());
         device.rename(self.pipe_name(), &left, free)
     }
 
@@ -118,6 +115,13 @@ impl Daemon {
     }
 }
 
+/// Returns a name that begins so and is not taken.
+fn free_name(directory: &Directory, begin: &str) -> Option<String> {
+    (1..=u16::MAX)
+        .map(|number| format!("{begin}.{number}"))
+        .find(|free| !directory.has(free))
+}
+
 /// Renames a log directory that belongs to another user, who may have put links there for the next daemon to write
 /// through.
 fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
@@ -127,10 +131,7 @@ fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()>
     if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
         return Ok(());
     }
-    let aside = (1..=u16::MAX)
-        .map(|number| format!("{name}.of-{}.{number}", meta.st_uid))
-        .find(|aside| !logs.has(aside));
-    match aside {
+    match free_name(logs, &format!("{name}.of-{}", meta.st_uid)) {
         Some(aside) => logs.rename(name, logs, aside),
         None => Ok(()),
     }
@@ -146,10 +147,7 @@ fn rename_non_files(logs: &Directory) -> io::Result<()> {
         if FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile {
             continue;
         }
-        let free = (1..=u16::MAX)
-            .map(|number| format!("{name}.no-file.{number}"))
-            .find(|free| !logs.has(free));
-        let Some(free) = free else {
+        let Some(free) = free_name(logs, &format!("{name}.no-file")) else {
             return Err(io::Error::other(format!(
                 "{path} is no regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
                 path = logs.path().join(name).display()

@@ -124,10 +124,10 @@ impl Daemon {
             device: wanted.device.clone(),
             log: self.log.clone(),
             multiuser: wanted.multiuser,
-            user_dir: match &wanted.access {
-                Access::User(account) => Some(account.directory.clone()),
-                _ => None,
-            },
+            user_dir: wanted
+                .access
+                .user()
+                .map(|account| account.directory.clone()),
         };
         let owner = wanted.access.owner();
         let is_foreign = owner != caller();
@@ -171,7 +171,7 @@ impl Daemon {
     /// Refuses directories that one of the readers cannot enter: CUDA would silently run without MPS.
     fn check_readers(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
         // A daemon of a user writes its logs as that user.
-        let logs = matches!(wanted.access, Access::User(_)).then_some(&self.log);
+        let logs = wanted.access.user().map(|_| &self.log);
         for path in [&self.pipe].into_iter().chain(logs) {
             for (who, reader) in &wanted.readers {
                 if let Some(closed) = reader.is_kept_out_of(path) {
