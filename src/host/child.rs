@@ -24,6 +24,16 @@ pub struct Output {
 /// The program has a session of its own: Ctrl-C in the terminal must not kill, for example, a GPU reset half-way.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
+    run_as(program, command, input, limit)
+}
+
+/// The same with another name of the program in errors, for one that is started through the helper.
+pub fn run_as(
+    program: String,
+    command: &mut Command,
+    input: &str,
+    limit: Duration,
+) -> Result<Output, RunError> {
     isolate(command);
     command
         .stdin(Stdio::piped())

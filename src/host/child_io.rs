@@ -40,14 +40,8 @@ pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::R
     };
     let pid = raw_pid(child.id()).ok_or_else(|| io::Error::other("a child without a pid"))?;
     let held = ProcessHandle::open(pid)?;
-    let mut out = Stream {
-        file: unblocked(child.stdout.take())?.map(File::from),
-        bytes: Vec::new(),
-    };
-    let mut err = Stream {
-        file: unblocked(child.stderr.take())?.map(File::from),
-        bytes: Vec::new(),
-    };
+    let mut out = Stream::of(child.stdout.take())?;
+    let mut err = Stream::of(child.stderr.take())?;
     let mut deadline = Instant::now() + limit;
     let mut alive = true;
     loop {
@@ -136,6 +130,13 @@ struct Stream {
 }
 
 impl Stream {
+    fn of(pipe: Option<impl Into<OwnedFd>>) -> io::Result<Self> {
+        Ok(Self {
+            file: unblocked(pipe)?.map(File::from),
+            bytes: Vec::new(),
+        })
+    }
+
     fn read(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else {
             return Ok(());

@@ -36,7 +36,7 @@ mod units;
 mod user;
 mod walk;
 
-pub use child::{Output, run};
+pub use child::{Output, run, run_as};
 pub use directory::Directory;
 pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
 pub use files::read_text;

@@ -65,7 +65,11 @@ impl ProcessHandle {
 
     /// Waits for the process to exit. Returns false on timeout.
     pub fn ends_within(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
+        self.ends_by(Instant::now() + limit)
+    }
+
+    /// The same until a deadline.
+    pub fn ends_by(&self, until: Instant) -> bool {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(timeout) = Timespec::try_from(left) else {

@@ -1,5 +1,4 @@
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -38,20 +37,4 @@ pub enum RunError {
     /// Waiting for the program failed.
     #[error("cannot wait for {program}: {error}")]
     Wait { program: String, error: io::Error },
-}
-
-impl RunError {
-    /// Returns this error with another program name, for a program that was started through the helper.
-    #[must_use]
-    pub fn about(mut self, name: &Path) -> Self {
-        match &mut self {
-            Self::Start { program, .. }
-            | Self::Late { program, .. }
-            | Self::TooMuch { program, .. }
-            | Self::Unkillable { program, .. }
-            | Self::Traced { program, .. }
-            | Self::Wait { program, .. } => *program = name.display().to_string(),
-        }
-        self
-    }
 }

@@ -1,4 +1,7 @@
-use crate::host::{self, Account, Uid};
+use std::ffi::OsStr;
+use std::io;
+
+use crate::host::{self, Account, Directory, Uid};
 
 /// The users who may connect to a daemon, as the permissions of its directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +38,17 @@ impl Access {
         self.user().map_or_else(host::caller, |account| account.uid)
     }
 
-    pub(super) fn group(&self) -> Option<u32> {
-        match self {
+    /// Makes a directory of the owner for them.
+    pub(super) fn make_in(
+        &self,
+        parent: &Directory,
+        name: impl AsRef<OsStr>,
+        mode: u32,
+    ) -> io::Result<Directory> {
+        let group = match self {
             Self::Group(group) => Some(*group),
             _ => self.user().map(|account| account.gid),
-        }
+        };
+        parent.make_child_of(name, mode, self.owner(), group)
     }
 }

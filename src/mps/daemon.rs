@@ -84,7 +84,8 @@ impl Daemon {
         input: &str,
         limit: Duration,
     ) -> Result<Output, RunError> {
-        host::run(&mut command, input, limit).map_err(|error| error.about(&self.programs.control))
+        let program = self.programs.control.display().to_string();
+        host::run_as(program, &mut command, input, limit)
     }
 
     /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.

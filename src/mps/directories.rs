@@ -17,12 +17,10 @@ impl Daemon {
             let (logs, name) = self.log_parent()?;
             logs.detach_mounts(name)?;
             move_foreign_logs(&logs, name, access.owner())?;
-            let directory =
-                logs.make_child_of(name, access.mode(), access.owner(), access.group())?;
-            rename_non_files(&directory)?;
+            rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
             let device = self.device_directory()?;
             device.detach_mounts(self.pipe_name())?;
-            device.make_child_of(self.pipe_name(), 0o700, access.owner(), access.group())?;
+            access.make_in(&device, self.pipe_name(), 0o700)?;
             Ok(())
         };
         make().map_err(MpsError::Directory)
@@ -33,18 +31,13 @@ impl Daemon {
     pub(super) fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
         let open = || {
             let device = self.device_directory()?;
-            if !matches!(access, Access::User(_))
+            if access.user().is_none()
                 && let Some(pipe) = device.child(self.pipe_name())?
                 && let Some(lock) = pipe.open_file(LOCK_FILE)?
             {
                 lock.set_permissions(PermissionsExt::from_mode(0o600))?;
             }
-            device.make_child_of(
-                self.pipe_name(),
-                access.mode(),
-                access.owner(),
-                access.group(),
-            )?;
+            access.make_in(&device, self.pipe_name(), access.mode())?;
             Ok(())
         };
         open().map_err(MpsError::Directory)

@@ -1,7 +1,7 @@
 //! The MPS processes of a pipe directory, found through /proc.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -94,17 +94,14 @@ pub(super) fn end_all(processes: &[(Pid, ProcessHandle)]) -> Vec<Pid> {
 
 /// Kills the processes that have not exited after the limit. Returns those that the kernel does not end.
 pub(super) fn kill_all_after(processes: &[(Pid, ProcessHandle)], limit: Duration) -> Vec<Pid> {
-    let until = std::time::Instant::now() + limit;
+    let until = Instant::now() + limit;
     for (_, held) in processes {
-        if !held.ends_within(until.saturating_duration_since(std::time::Instant::now())) {
+        if !held.ends_by(until) {
             let _ = held.signal(Signal::KILL);
         }
     }
-    let until = std::time::Instant::now() + KILL_LIMIT;
-    let is_left = |held: &ProcessHandle| {
-        !held.ends_within(until.saturating_duration_since(std::time::Instant::now()))
-    };
-    let left = processes.iter().filter(|(_, held)| is_left(held));
+    let until = Instant::now() + KILL_LIMIT;
+    let left = processes.iter().filter(|(_, held)| !held.ends_by(until));
     left.map(|(pid, _)| *pid).collect()
 }
 

@@ -1,5 +1,4 @@
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
 use super::ffi::{handle, symbol};
 use super::{MigMode, NvmlError, Session};
@@ -62,11 +61,11 @@ impl Session {
     }
 
     /// Opens a GPU.
-    pub(super) fn find(&self, index: u32) -> Result<(), NvmlError> {
-        self.device_at(index, &format!("GPU {index}")).map(drop)
-    }
-
-    fn device_at(&self, index: u32, subject: &str) -> Result<Device<'static>, NvmlError> {
+    pub(super) fn device_at(
+        &self,
+        index: u32,
+        subject: &str,
+    ) -> Result<Device<'static>, NvmlError> {
         self.ask("nvmlDeviceGetHandleByIndex_v2", subject, || {
             self.library.device_by_index(index)
         })
@@ -126,20 +125,18 @@ impl Session {
                 total: info.total,
                 used: info.used,
             }),
-            Err(NvmlError::TooOld { .. }) => self.memory_v1(handle(device), subject),
+            Err(NvmlError::TooOld { .. }) => {
+                let symbol = symbol!(self, nvmlDeviceGetMemoryInfo);
+                let info = self.get(symbol, subject, |function, info| {
+                    // SAFETY: the handle came from this library.
+                    unsafe { function(handle(device), info) }
+                })?;
+                Ok(Memory {
+                    total: info.total,
+                    used: info.used,
+                })
+            }
             Err(error) => Err(error),
         }
-    }
-
-    fn memory_v1(&self, device: nvmlDevice_t, subject: &str) -> Result<Memory, NvmlError> {
-        let symbol = symbol!(self, nvmlDeviceGetMemoryInfo);
-        let info = self.get(symbol, subject, |function, info| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(device, info) }
-        })?;
-        Ok(Memory {
-            total: info.total,
-            used: info.used,
-        })
     }
 }
