@@ -3,12 +3,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process_group};
+use thiserror::Error;
 
-use super::child_io::{Exchange, exchange};
+use super::child_io::{Exchange, MOST_OUTPUT, exchange};
 use super::files::field;
 use super::process_handle::raw_pid;
 use super::spawn::isolate;
-use super::{ProcessHandle, RunError};
+use super::{Pid, ProcessHandle};
 
 /// The result of a child program.
 #[derive(Debug)]
@@ -16,6 +17,40 @@ pub struct Output {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
+}
+
+/// A failed run of a child program.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The program could not be started.
+    #[error("cannot start {program}: {error}")]
+    Start { program: String, error: io::Error },
+    /// The program did not exit within its limit and was killed.
+    #[error("{program} did not answer within {limit:?} and was ended")]
+    Late { program: String, limit: Duration },
+    /// The program wrote too much and was killed.
+    #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MOST_OUTPUT >> 10)]
+    TooMuch {
+        program: String,
+        /// The start of its output.
+        begun: String,
+    },
+    /// The kernel does not end the process, which waits for hanging hardware or a hanging file system.
+    #[error(
+        "{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now"
+    )]
+    Unkillable { program: String, pid: u32 },
+    /// The program has exited, and the process that traces it keeps the exit status.
+    #[error("{program} (pid {pid}) has ended, but {tracer} traces it and keeps its exit status")]
+    Traced {
+        program: String,
+        pid: u32,
+        /// The tracing process, in words.
+        tracer: String,
+    },
+    /// Waiting for the program failed.
+    #[error("cannot wait for {program}: {error}")]
+    Wait { program: String, error: io::Error },
 }
 
 /// Runs a program to its end with `input` on its standard input. A program that exceeds `limit` or writes more than
@@ -92,13 +127,10 @@ const KILL_LIMIT: Duration = Duration::from_secs(2);
 fn kill(child: &mut Child) -> bool {
     // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
     // reused.
-    let pid = raw_pid(child.id());
-    let _ = pid.map(|group| kill_process_group(group, Signal::KILL));
+    let pid = Pid(child.id());
+    let _ = raw_pid(pid).map(|group| kill_process_group(group, Signal::KILL));
     let _ = child.kill();
-    match pid.map(ProcessHandle::open) {
-        Some(Ok(held)) => held.ends_within(KILL_LIMIT),
-        _ => true,
-    }
+    ProcessHandle::open(pid).map_or(true, |held| held.ends_within(KILL_LIMIT))
 }
 
 /// The time that the exit status of a process may take to arrive after its exit.
@@ -129,7 +161,6 @@ mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::host::child_io::MOST_OUTPUT;
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("/bin/sh");

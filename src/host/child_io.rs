@@ -10,8 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::ProcessHandle;
-use super::process_handle::raw_pid;
+use super::{Pid, ProcessHandle};
 
 /// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
 const GRACE: Duration = Duration::from_millis(200);
@@ -38,8 +37,7 @@ pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::R
         pipe: unblocked(child.stdin.take())?,
         left: input.as_bytes(),
     };
-    let pid = raw_pid(child.id()).ok_or_else(|| io::Error::other("a child without a pid"))?;
-    let held = ProcessHandle::open(pid)?;
+    let held = ProcessHandle::open(Pid(child.id()))?;
     let mut out = Stream::of(child.stdout.take())?;
     let mut err = Stream::of(child.stderr.take())?;
     let mut deadline = Instant::now() + limit;

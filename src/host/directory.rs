@@ -19,8 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::files::read_limited;
-use super::mounts::foreign_mount;
-use super::open_beneath::open_beneath;
+use super::open_beneath::{foreign_mount, open_beneath};
 use super::path_error::{belongs_to, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};

@@ -136,7 +136,7 @@ impl Process {
 
     /// Returns the value of a variable at its start, or `None` if it was unset or is hidden.
     pub fn environment(&self, variable: &str) -> Option<String> {
-        self.environ()?.get(variable).map(str::to_owned)
+        self.environ()?.remove(variable)
     }
 
     /// The same without replaced characters: for comparisons, not for a terminal.
@@ -159,7 +159,7 @@ impl Process {
             let (name, value) = entry.split_once('=')?;
             Some((name.to_owned(), printable(value)))
         });
-        Some(Environ(entries.collect()))
+        Some(entries.collect())
     }
 
     /// Returns the file name of its program from its first argument, like `ps`. A process can change it.
@@ -233,16 +233,8 @@ fn is_polling(directory: &Path) -> Option<bool> {
     )
 }
 
-/// The environment of a process at its start.
-#[derive(Clone, Debug, Default)]
-pub struct Environ(BTreeMap<String, String>);
-
-impl Environ {
-    /// Returns the [printable] value of a variable, or `None` if it was unset.
-    pub fn get(&self, variable: &str) -> Option<&str> {
-        self.0.get(variable).map(String::as_str)
-    }
-}
+/// The variables of a process at its start, with [printable] values.
+pub type Environ = BTreeMap<String, String>;
 
 /// All processes that were visible at one moment.
 #[derive(Clone, Debug, Default)]

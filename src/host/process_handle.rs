@@ -11,6 +11,7 @@ use super::{Host, Pid, StartTime};
 /// A process by its pidfd, which never refers to a later process with the same pid.
 #[derive(Debug)]
 pub struct ProcessHandle {
+    pub pid: Pid,
     pidfd: OwnedFd,
 }
 
@@ -18,7 +19,7 @@ impl Host {
     /// Opens the process with this pid and start time. Returns `None` if it is gone.
     pub fn open_process(&self, pid: Pid, started: StartTime) -> Option<ProcessHandle> {
         // Opened before the check: it cannot refer to another process afterwards.
-        let held = ProcessHandle::open(raw_pid(pid.0)?).ok()?;
+        let held = ProcessHandle::open(pid).ok()?;
         let process = self.process(pid)?;
         (process.started == started).then_some(held)
     }
@@ -32,25 +33,25 @@ impl Host {
 
     /// True if there is no process with this pid, or it has exited. Works even if `/proc` hides it.
     pub fn has_ended(&self, pid: Pid) -> bool {
-        match raw_pid(pid.0).map(ProcessHandle::open) {
+        match ProcessHandle::open(pid) {
             // A zombie may still have threads, but has exited.
             _ if self.shows(pid) => self.process(pid).is_none(),
-            Some(Ok(held)) => held.has_ended(),
-            Some(Err(error)) => error == Errno::SRCH,
-            None => true,
+            Ok(held) => held.has_ended(),
+            Err(error) => error == Errno::SRCH,
         }
     }
 }
 
 /// Returns the kernel's form of a pid.
-pub(super) fn raw_pid(pid: u32) -> Option<RawPid> {
-    i32::try_from(pid).ok().and_then(RawPid::from_raw)
+pub(super) fn raw_pid(pid: Pid) -> Option<RawPid> {
+    i32::try_from(pid.0).ok().and_then(RawPid::from_raw)
 }
 
 impl ProcessHandle {
-    pub(super) fn open(pid: RawPid) -> rustix::io::Result<Self> {
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Self { pidfd })
+    pub(super) fn open(pid: Pid) -> Result<Self, Errno> {
+        let raw = raw_pid(pid).ok_or(Errno::SRCH)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+        Ok(Self { pid, pidfd })
     }
 
     /// Returns what to poll for the exit of the process.

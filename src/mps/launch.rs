@@ -1,10 +1,10 @@
 use std::time::{Duration, Instant};
 
 use super::invocation::Task;
-use super::launch_status::in_words;
+use super::log::cuda_error;
 use super::processes::{list_pids, serves_in};
 use super::{Access, Daemon, LaunchOptions, LockHolder, MAX_PIPE_DIR, MpsError};
-use crate::host::{Host, Process, RunError, Uid, caller, user_name};
+use crate::host::{Host, Output, Process, RunError, Uid, caller, user_name};
 
 /// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle
 /// H200, seconds on a node without persistence mode).
@@ -73,7 +73,7 @@ impl Daemon {
         error: MpsError,
         in_the_way: Option<String>,
     ) -> MpsError {
-        let found = self.mps_processes(host, owner).len();
+        let found = self.count_processes(host, owner);
         let left = self.end_mps_processes(host, owner);
         let ended = format!("what it had started ({found} processes) was ended");
         let notes = [
@@ -185,4 +185,27 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// Explains the exit status of the launcher, which prints nothing. The status is the low byte of CUDA's error code.
+fn in_words(output: &Output, device: &str) -> String {
+    let printed = format!("{}{}", output.stdout, output.stderr);
+    let printed = printed.trim();
+    let code = output.status.code();
+    let meaning = match code {
+        _ if !printed.is_empty() => printed.to_owned(),
+        Some(100) => format!("CUDA sees no device {device}"),
+        Some(0) => "it ended without an error and no daemon is there".to_owned(),
+        // Measured with a path that is too long.
+        Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
+        _ => match cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
+            Some(words) => words.to_owned(),
+            None => "it said nothing".to_owned(),
+        },
+    };
+    let status = code.map_or_else(
+        || output.status.to_string(),
+        |code| format!("exit status {code}"),
+    );
+    format!("the control daemon of {device} did not start ({status}): {meaning}")
 }

@@ -41,12 +41,14 @@ pub fn is_daemon(process: &Process) -> bool {
         })
 }
 
+pub(super) fn is_server(process: &Process) -> bool {
+    MpsProgram::of(process) == Some(MpsProgram::Server)
+}
+
 /// Returns the servers of a daemon.
 pub fn servers_of<'t>(
     table: &'t ProcessTable,
     daemon: &Process,
 ) -> impl Iterator<Item = &'t Process> + use<'t> {
-    table
-        .children(daemon.pid)
-        .filter(|child| MpsProgram::of(child) == Some(MpsProgram::Server))
+    table.children(daemon.pid).filter(|child| is_server(child))
 }

@@ -61,19 +61,15 @@ impl Session {
     }
 
     /// Opens a GPU.
-    pub(super) fn device_at(
-        &self,
-        index: u32,
-        subject: &str,
-    ) -> Result<Device<'static>, NvmlError> {
-        self.ask("nvmlDeviceGetHandleByIndex_v2", subject, || {
-            self.library.device_by_index(index)
-        })
+    pub(super) fn device_at(&self, index: u32) -> Result<Device<'static>, NvmlError> {
+        let call = "nvmlDeviceGetHandleByIndex_v2";
+        let subject = format!("GPU {index}");
+        self.ask(call, &subject, || self.library.device_by_index(index))
     }
 
     fn identify(&self, index: u32) -> Result<(Device<'static>, GpuReading), NvmlError> {
         let subject = format!("GPU {index}");
-        let device = self.device_at(index, &subject)?;
+        let device = self.device_at(index)?;
         let uuid = self.ask("nvmlDeviceGetUUID", &subject, || device.uuid())?;
         let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
         let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
@@ -120,23 +116,18 @@ impl Session {
     /// counts the driver's own share as used.
     pub(super) fn memory(&self, device: &Device<'_>, subject: &str) -> Result<Memory, NvmlError> {
         let call = "nvmlDeviceGetMemoryInfo_v2";
-        match self.ask(call, subject, || device.memory_info()) {
-            Ok(info) => Ok(Memory {
-                total: info.total,
-                used: info.used,
-            }),
+        let (total, used) = match self.ask(call, subject, || device.memory_info()) {
+            Ok(info) => (info.total, info.used),
             Err(NvmlError::TooOld { .. }) => {
                 let symbol = symbol!(self, nvmlDeviceGetMemoryInfo);
                 let info = self.get(symbol, subject, |function, info| {
                     // SAFETY: the handle came from this library.
                     unsafe { function(handle(device), info) }
                 })?;
-                Ok(Memory {
-                    total: info.total,
-                    used: info.used,
-                })
+                (info.total, info.used)
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => return Err(error),
+        };
+        Ok(Memory { total, used })
     }
 }

@@ -74,11 +74,7 @@ impl Nvml {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
         let library = self.library;
         let find = |index| {
-            let subject = format!("GPU {index}");
-            let task = move |watch| {
-                let session = Session::new(library, watch);
-                session.device_at(index, &subject).map(drop)
-            };
+            let task = move |watch| Session::new(library, watch).device_at(index).map(drop);
             supervise::begin(self.limit, task)
         };
         // Without a thread, the GPU is opened by its next call.
