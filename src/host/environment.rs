@@ -86,13 +86,9 @@ impl Environment {
     /// Returns the user of an eager server: the caller, or the user who called `sudo`. The first client
     /// of any other user waits until that server is replaced.
     pub fn server_user(&self) -> Uid {
-        let behind_sudo = env::var("SUDO_UID")
-            .ok()
-            .and_then(|uid| uid.parse().ok())
-            .map(Uid);
-        behind_sudo
-            .filter(|_| self.is_root())
-            .unwrap_or(self.caller)
+        let behind_sudo = env::var("SUDO_UID").ok().filter(|_| self.is_root());
+        let user = behind_sudo.and_then(|uid| uid.parse().ok());
+        user.map_or(self.caller, Uid)
     }
 
     pub fn is_root(&self) -> bool {
@@ -125,11 +121,10 @@ impl Environment {
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
-        let own = self.directories().ok().filter(|own| own.run == run_dir);
-        let own = own.map(|own| own.log);
-        own.or_else(|| {
-            (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| PathBuf::from(SYSTEM_LOG_DIR))
-        })
+        match self.directories() {
+            Ok(own) if own.run == run_dir => Some(own.log),
+            _ => (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| SYSTEM_LOG_DIR.into()),
+        }
     }
 
     /// Returns the run directories that commands read: the system's and the caller's, or the one in `MIG_MPS_RUN_DIR`.
@@ -138,13 +133,9 @@ impl Environment {
         if let Some(run) = &self.run {
             return vec![run.clone()];
         }
-        let mut dirs = vec![PathBuf::from(SYSTEM_RUN_DIR)];
-        if !self.is_root()
-            && let Ok(own) = self.directories()
-        {
-            dirs.push(own.run);
-        }
-        dirs
+        let own = self.directories().ok().filter(|_| !self.is_root());
+        let system = PathBuf::from(SYSTEM_RUN_DIR);
+        [system].into_iter().chain(own.map(|own| own.run)).collect()
     }
 
     /// Returns the log directories that commands read: the system's and the caller's, or only the caller's if

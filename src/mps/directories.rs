@@ -7,14 +7,16 @@ use std::path::PathBuf;
 use rustix::fs::FileType;
 
 use super::pipe_dir::{LEFT, LOCK_FILE, PIPE_FILES};
-use super::{Access, Daemon, LogFile, MpsError};
+use super::{Access, Daemon, LogDir, LogFile, MpsError};
 use crate::host::{self, Directory, Uid};
 
 impl Daemon {
     /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
     pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
         let make = || {
-            let (logs, name) = self.log_parent()?;
+            let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+            let name = self.log.file_name().and_then(|name| name.to_str());
+            let name = name.unwrap_or_default();
             logs.detach_mounts(name)?;
             move_foreign_logs(&logs, name, access.owner())?;
             rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
@@ -43,29 +45,19 @@ impl Daemon {
         open().map_err(MpsError::Directory)
     }
 
-    /// Opens the parent of the log directory, and returns the name of the log directory in it.
-    fn log_parent(&self) -> io::Result<(Directory, &str)> {
-        let parent = Directory::open(self.log.parent().unwrap_or(&self.log))?;
-        let name = self.log.file_name().and_then(|name| name.to_str());
-        Ok((parent, name.unwrap_or_default()))
-    }
-
     /// Returns the path of a log that is not a regular file, and its type.
     pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
-        let (parent, name) = self.log_parent().ok()?;
-        let logs = parent.child(name).ok()??;
-        LogFile::ALL
-            .map(LogFile::name)
-            .into_iter()
-            .find_map(|name| {
-                let kind = match FileType::from_raw_mode(logs.stat(name).ok()??.st_mode) {
-                    FileType::RegularFile => return None,
-                    FileType::Fifo => "a FIFO",
-                    FileType::Symlink => "a symbolic link",
-                    _ => "no regular file",
-                };
-                Some((self.log.join(name), kind))
-            })
+        let logs = LogDir::open(&self.log).ok()?;
+        LogFile::ALL.into_iter().find_map(|log| {
+            let meta = logs.directory().stat(log.name()).ok()??;
+            let kind = match FileType::from_raw_mode(meta.st_mode) {
+                FileType::RegularFile => return None,
+                FileType::Fifo => "a FIFO",
+                FileType::Symlink => "a symbolic link",
+                _ => "no regular file",
+            };
+            Some((self.log.join(log.name()), kind))
+        })
     }
 
     /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if its user keeps

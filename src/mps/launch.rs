@@ -70,7 +70,7 @@ impl Daemon {
         &self,
         host: &Host,
         owner: Uid,
-        error: MpsError,
+        mut error: MpsError,
         in_the_way: Option<String>,
     ) -> MpsError {
         let found = self.count_processes(host, owner);
@@ -83,19 +83,12 @@ impl Daemon {
         ];
         let notes = notes.into_iter().flatten();
         let notes = notes.fold(String::new(), |notes, note| notes + "; " + &note);
-        match error {
-            error if notes.is_empty() => error,
-            MpsError::Failed {
-                what,
-                log,
-                last_lines,
-            } => MpsError::Failed {
-                what: what + &notes,
-                log,
-                last_lines,
-            },
-            error => self.failure(format!("{error}{notes}")),
+        match &mut error {
+            _ if notes.is_empty() => {}
+            MpsError::Failed { what, .. } => what.push_str(&notes),
+            _ => error = self.failure(format!("{error}{notes}")),
         }
+        error
     }
 
     /// Makes the directories without any files of earlier daemons.
