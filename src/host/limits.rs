@@ -57,21 +57,20 @@ impl Limits {
 
     /// Returns the arguments of the helper for these limits. The program's arguments come after them.
     pub fn words(&self) -> Vec<String> {
+        let numbers = |cpus: &Vec<usize>| cpus.iter().map(usize::to_string).collect::<Vec<_>>();
+        let options = [
+            ("--uid", self.uid.map(|uid| uid.to_string())),
+            ("--gid", self.gid.map(|gid| gid.to_string())),
+            ("--groups-of", self.groups_of.clone()),
+            (
+                "--cpus",
+                self.cpus.as_ref().map(|cpus| numbers(cpus).join(",")),
+            ),
+            ("--files", self.files.map(|files| files.to_string())),
+        ];
         let mut words = vec![LAUNCH.to_owned()];
-        let mut add = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
-        if let Some((uid, gid)) = self.user() {
-            add("--uid", uid.to_string());
-            add("--gid", gid.to_string());
-        }
-        if let Some(name) = &self.groups_of {
-            add("--groups-of", name.clone());
-        }
-        if let Some(cpus) = &self.cpus {
-            let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
-            add("--cpus", cpus.join(","));
-        }
-        if let Some(files) = self.files {
-            add("--files", files.to_string());
+        for (name, value) in options {
+            words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
         }
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
         words
@@ -106,10 +105,9 @@ impl Limits {
             return Ok(());
         };
         let hard = getrlimit(Resource::Nofile).maximum;
-        let raised = hard.map(|hard| hard.max(files));
         let wanted = Rlimit {
             current: Some(files),
-            maximum: raised,
+            maximum: hard.map(|hard| hard.max(files)),
         };
         let mut answer = setrlimit(Resource::Nofile, wanted);
         if answer.is_err() && self.or_fewer {

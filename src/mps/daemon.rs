@@ -108,20 +108,14 @@ impl Daemon {
 
     /// Returns the limits with the owner of the pipe directory as user. Only we can have made the directory.
     pub(super) fn limits_of_owner(&self) -> Limits {
-        let owner = self
-            .owner()
-            .filter(|(uid, _)| host::caller() == Uid::ROOT && *uid != Uid::ROOT.0);
-        let (uid, gid) = owner.unzip();
+        let meta = self.pipe_directory().ok().flatten();
+        let meta = meta.and_then(|pipe| pipe.stat_self().ok());
+        let other = meta.filter(|meta| host::caller() == Uid::ROOT && meta.st_uid != Uid::ROOT.0);
         Limits {
-            uid,
-            gid,
+            uid: other.as_ref().map(|meta| meta.st_uid),
+            gid: other.as_ref().map(|meta| meta.st_gid),
             ..Limits::default()
         }
-    }
-
-    fn owner(&self) -> Option<(u32, u32)> {
-        let meta = self.pipe_directory().ok()??.stat_self().ok()?;
-        Some((meta.st_uid, meta.st_gid))
     }
 
     /// Returns the last `most` bytes of a log, or nothing if it cannot be read.

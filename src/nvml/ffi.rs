@@ -1,4 +1,4 @@
-//! What the calls need that nvml-wrapper lacks.
+//! Types and conversions for the calls that nvml-wrapper lacks.
 
 use std::ffi::{CStr, c_char, c_uint};
 

@@ -86,8 +86,8 @@ impl Session {
     }
 }
 
-/// Reads what the driver has for the numbers 0, 1, 2 and so on up to the first number that it does not know, or to
-/// `most` of them. Omits what is not supported.
+/// Reads the driver's answers for the numbers 0, 1, 2 and so on, up to the first number that it does not know, and for at
+/// most this many numbers. Omits those that are not supported.
 pub(super) fn numbered<T>(
     most: u32,
     read: impl FnMut(u32) -> Result<T, NvmlError>,

@@ -152,11 +152,9 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
     }
     let mut all: Vec<Shown> = Vec::new();
     for (block, asked) in blocks.into_iter().zip(units) {
-        let value = |name: &str| {
-            block
-                .lines()
-                .find_map(|line| line.split_once('=').filter(|(key, _)| *key == name))
-                .map(|(_, value)| value)
+        let value = |name| {
+            let mut lines = block.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
         };
         // An alias may be known while the own name is not.
         let unit = Unit::named(value("Id")?).unwrap_or(*asked);
