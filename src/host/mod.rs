@@ -24,7 +24,6 @@ mod process_handle;
 mod programs;
 mod reader;
 mod removal;
-mod signals;
 mod spawn;
 mod system_command;
 mod text;

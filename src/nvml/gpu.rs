@@ -74,15 +74,12 @@ impl Session {
         let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
         let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
         let mig = self.mig_mode(&device, &subject)?;
+        let bus_id = pci.bus_id.strip_prefix("0000").unwrap_or(&pci.bus_id);
         let reading = GpuReading {
             index,
             uuid,
             product,
-            pci: pci
-                .bus_id
-                .strip_prefix("0000")
-                .unwrap_or(&pci.bus_id)
-                .to_lowercase(),
+            pci: bus_id.to_lowercase(),
             minor: None,
             memory: None,
             mig,
