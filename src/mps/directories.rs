@@ -13,36 +13,30 @@ use crate::host::{self, Directory, Uid};
 impl Daemon {
     /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
     pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
-        let make = || {
-            let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
-            let name = self.log.file_name().and_then(|name| name.to_str());
-            let name = name.unwrap_or_default();
-            logs.detach_mounts(name)?;
-            move_foreign_logs(&logs, name, access.owner())?;
-            rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
-            let device = self.device_directory()?;
-            device.detach_mounts(self.pipe_name())?;
-            access.make_in(&device, self.pipe_name(), 0o700)?;
-            Ok(())
-        };
-        make().map_err(MpsError::Directory)
+        let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+        let name = self.log.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        logs.detach_mounts(name)?;
+        move_foreign_logs(&logs, name, access.owner())?;
+        rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
+        let device = self.device_directory()?;
+        device.detach_mounts(self.pipe_name())?;
+        access.make_in(&device, self.pipe_name(), 0o700)?;
+        Ok(())
     }
 
     /// Opens the pipe directory to clients. Closes the lock file to them first: a user who can open it can take its lock
     /// as soon as the daemon has exited.
     pub(super) fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
-        let open = || {
-            let device = self.device_directory()?;
-            if access.user().is_none()
-                && let Some(pipe) = device.child(self.pipe_name())?
-                && let Some(lock) = pipe.open_file(LOCK_FILE)?
-            {
-                lock.set_permissions(PermissionsExt::from_mode(0o600))?;
-            }
-            access.make_in(&device, self.pipe_name(), access.mode())?;
-            Ok(())
-        };
-        open().map_err(MpsError::Directory)
+        let device = self.device_directory()?;
+        if access.user().is_none()
+            && let Some(pipe) = device.child(self.pipe_name())?
+            && let Some(lock) = pipe.open_file(LOCK_FILE)?
+        {
+            lock.set_permissions(PermissionsExt::from_mode(0o600))?;
+        }
+        access.make_in(&device, self.pipe_name(), access.mode())?;
+        Ok(())
     }
 
     /// Returns the path of a log that is not a regular file, and its type.
@@ -63,18 +57,15 @@ impl Daemon {
     /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if its user keeps
     /// other files there: those must not block us, and are not ours to remove.
     pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
-        let remove = || {
-            let device = match self.device_directory() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                other => other?,
-            };
-            device.detach_mounts(self.pipe_name())?;
-            let removed = self
-                .remove_leftovers()
-                .and_then(|()| device.remove_dir(self.pipe_name()));
-            removed.or_else(|_| self.move_away())
+        let device = match self.device_directory() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
         };
-        remove().map_err(MpsError::Directory)
+        device.detach_mounts(self.pipe_name())?;
+        let removed = self
+            .remove_leftovers()
+            .and_then(|()| device.remove_dir(self.pipe_name()));
+        Ok(removed.or_else(|_| self.move_away())?)
     }
 
     /// Moves the pipe directory to [`LEFT`], where no records are read: a user could have forged one.

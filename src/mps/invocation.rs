@@ -24,22 +24,26 @@ pub struct Invocation {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Task {
     /// Become the daemon of a device
-    Daemon {
-        /// The UUID of the device
-        #[arg(long)]
-        device: String,
-        /// The `CUDA_MPS_LOG_DIRECTORY`
-        #[arg(long)]
-        log: PathBuf,
-        /// Let one server of root serve all users at once
-        #[arg(long)]
-        multiuser: bool,
-        /// `HOME` of the daemon's user, if that is not the caller
-        #[arg(long)]
-        user_dir: Option<PathBuf>,
-    },
+    Daemon(DaemonTask),
     /// Pass on the commands on standard input
     Session,
+}
+
+/// The daemon of a device.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct DaemonTask {
+    /// The UUID of the device
+    #[arg(long)]
+    pub device: String,
+    /// The `CUDA_MPS_LOG_DIRECTORY`
+    #[arg(long)]
+    pub log: PathBuf,
+    /// Let one server of root serve all users at once
+    #[arg(long)]
+    pub multiuser: bool,
+    /// `HOME` of the daemon's user, if that is not the caller
+    #[arg(long)]
+    pub user_dir: Option<PathBuf>,
 }
 
 /// The variable of the caller that every call keeps.
@@ -54,19 +58,13 @@ impl Invocation {
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
         let mut user_dir = std::env::var_os("HOME");
-        if let Task::Daemon {
-            device,
-            log,
-            multiuser,
-            user_dir: other,
-        } = &self.task
-        {
+        if let Task::Daemon(daemon) = &self.task {
             command
                 .arg("-d")
-                .env("CUDA_VISIBLE_DEVICES", device)
-                .env("CUDA_MPS_LOG_DIRECTORY", log);
-            command.args(multiuser.then_some(MULTIUSER));
-            user_dir = other.clone().map(Into::into).or(user_dir);
+                .args(daemon.multiuser.then_some(MULTIUSER))
+                .env("CUDA_VISIBLE_DEVICES", &daemon.device)
+                .env("CUDA_MPS_LOG_DIRECTORY", &daemon.log);
+            user_dir = daemon.user_dir.clone().map(Into::into).or(user_dir);
         }
         command.envs(user_dir.map(|user_dir| ("HOME", user_dir)));
         command
@@ -91,16 +89,11 @@ impl Invocation {
         let mut words: Vec<OsString> = vec!["--pipe".into(), self.pipe.clone().into()];
         match &self.task {
             Task::Session => words.push("session".into()),
-            Task::Daemon {
-                device,
-                log,
-                multiuser,
-                user_dir,
-            } => {
-                words.extend(["daemon", "--device", device, "--log"].map(Into::into));
-                words.push(log.into());
-                words.extend(multiuser.then(|| "--multiuser".into()));
-                if let Some(user_dir) = user_dir {
+            Task::Daemon(daemon) => {
+                words.extend(["daemon", "--device", &daemon.device, "--log"].map(Into::into));
+                words.push((&daemon.log).into());
+                words.extend(daemon.multiuser.then(|| "--multiuser".into()));
+                if let Some(user_dir) = &daemon.user_dir {
                     words.extend(["--user-dir".into(), user_dir.into()]);
                 }
             }

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::invocation::Task;
+use super::invocation::{DaemonTask, Task};
 use super::log::cuda_error;
 use super::processes::{list_pids, serves_in};
 use super::{Access, Daemon, LaunchOptions, LockHolder, MAX_PIPE_DIR, MpsError};
@@ -105,7 +105,7 @@ impl Daemon {
         }
         self.make_directories(access)?;
         if self.remove_leftovers().is_err() {
-            self.move_away().map_err(MpsError::Directory)?;
+            self.move_away()?;
             self.make_directories(access)?;
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Daemon {
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
     fn start(&self, host: &Host, wanted: &LaunchOptions) -> Result<Process, MpsError> {
-        let task = Task::Daemon {
+        let task = Task::Daemon(DaemonTask {
             device: wanted.device.clone(),
             log: self.log.clone(),
             multiuser: wanted.multiuser,
@@ -121,7 +121,7 @@ impl Daemon {
                 .access
                 .user()
                 .map(|account| account.directory.clone()),
-        };
+        });
         let owner = wanted.access.owner();
         let is_foreign = owner != caller();
         let launcher = self.command(task, &self.limits(wanted));
