@@ -10,7 +10,7 @@ struct MemoryLimit {
     what: &'static str,
     /// The letter for `ulimit`.
     flag: char,
-    /// How much a change may need, in bytes. Measured with `up` of 56 devices on a simulated node: 1.3 GB of addresses on
+    /// The bytes that a change may need. Measured with `up` of 56 devices on a simulated node: 1.3 GB of addresses on
     /// 2 CPUs, and 21 GB if every thread has a heap of its own, as on many CPUs; 332 MB of data; 176 KiB of stack.
     needed: u64,
     /// The limit to set instead of none.
