@@ -148,7 +148,7 @@ fn run() -> ExitCode {
         .nth(1)
         .is_some_and(|word| word == LAUNCH)
     {
-        let Err(error) = launch::run(launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
+        let Err(error) = launch::run(&launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
         return failed(&error);
     }
     let parsed = command()

@@ -50,7 +50,7 @@ impl Shared<'_> {
     pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
         let host = &self.context.environment.host;
         let owner = owner(record);
-        owner.is_ok_and(|owner| self.daemon(record).has_processes(host, owner))
+        owner.is_ok_and(|owner| self.daemon(record).count_processes(host, owner) > 0)
     }
 
     /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.

@@ -19,7 +19,7 @@ impl Shared<'_> {
     pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
         let host = &self.context.environment.host;
         let daemon = self.daemon_of(&stray.uuid);
-        Ok(daemon.kill_servers(host, &[stray.server])?)
+        Ok(daemon.kill_server(host, stray.server)?)
     }
 
     /// Stops a daemon. Its record stays if the plan starts it again unchanged.

@@ -108,7 +108,7 @@ fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
     if let Some(node) = node
         && program.is_some_and(|program| program.support == Support::Unmeasured)
     {
-        let first = ControlProgram::first_that(|program| program.support == Support::Measured);
+        let first = ControlProgram::FIRST_MEASURED;
         ui.note(&format!(
             "Nobody has tried MPS with driver {} here: {first} is the oldest that was. It goes on as long as every \
              command it needs is answered.",

@@ -2,10 +2,14 @@ use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::RunError;
-use super::child_end::{kill, reap, tracer_of};
-use super::child_io::{Exchange, exchange};
+use rustix::process::{Signal, kill_process_group};
+use thiserror::Error;
+
+use super::child_io::{Exchange, MOST_OUTPUT, exchange};
+use super::files::field;
+use super::process_handle::raw_pid;
 use super::spawn::isolate;
+use super::{Pid, ProcessHandle};
 
 /// The result of a child program.
 #[derive(Debug)]
@@ -15,12 +19,56 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// A failed run of a child program.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The program could not be started.
+    #[error("cannot start {program}: {error}")]
+    Start { program: String, error: io::Error },
+    /// The program did not exit within its limit and was killed.
+    #[error("{program} did not answer within {limit:?} and was ended")]
+    Late { program: String, limit: Duration },
+    /// The program wrote too much and was killed.
+    #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MOST_OUTPUT >> 10)]
+    TooMuch {
+        program: String,
+        /// The start of its output.
+        begun: String,
+    },
+    /// The kernel does not end the process, which waits for hanging hardware or a hanging file system.
+    #[error(
+        "{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now"
+    )]
+    Unkillable { program: String, pid: u32 },
+    /// The program has exited, and the process that traces it keeps the exit status.
+    #[error("{program} (pid {pid}) has ended, but {tracer} traces it and keeps its exit status")]
+    Traced {
+        program: String,
+        pid: u32,
+        /// The tracing process, in words.
+        tracer: String,
+    },
+    /// Waiting for the program failed.
+    #[error("cannot wait for {program}: {error}")]
+    Wait { program: String, error: io::Error },
+}
+
 /// Runs a program to its end with `input` on its standard input. A program that exceeds `limit` or writes more than
 /// 1 MiB is killed, with all processes in its group.
 ///
 /// The program has a session of its own: Ctrl-C in the terminal must not kill, for example, a GPU reset half-way.
 pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
+    run_as(program, command, input, limit)
+}
+
+/// The same with another name of the program in errors, for one that is started through the helper.
+pub fn run_as(
+    program: String,
+    command: &mut Command,
+    input: &str,
+    limit: Duration,
+) -> Result<Output, RunError> {
     isolate(command);
     command
         .stdin(Stdio::piped())
@@ -38,19 +86,13 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
             pid: child.id(),
         });
     }
-    let status = match reap(&mut child) {
-        Ok(None) => {
-            return Err(RunError::Traced {
-                program,
-                pid: child.id(),
-                tracer: tracer_of(child.id()),
-            });
-        }
-        Ok(Some(status)) => Ok(status),
-        Err(error) => Err(error),
-    };
-    match (exchanged, status) {
-        (Ok(Exchange::Ended { stdout, stderr }), Ok(status)) => Ok(Output {
+    match (exchanged, reap(&mut child)) {
+        (_, Ok(None)) => Err(RunError::Traced {
+            program,
+            pid: child.id(),
+            tracer: tracer_of(child.id()),
+        }),
+        (Ok(Exchange::Ended { stdout, stderr }), Ok(Some(status))) => Ok(Output {
             status,
             stdout,
             stderr,
@@ -78,12 +120,47 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
+/// The time that the kernel may take to end a process after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+
+/// Kills a child and its group. Returns false if the kernel does not end it in time.
+fn kill(child: &mut Child) -> bool {
+    // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
+    // reused.
+    let pid = Pid(child.id());
+    let _ = raw_pid(pid).map(|group| kill_process_group(group, Signal::KILL));
+    let _ = child.kill();
+    ProcessHandle::open(pid).map_or(true, |held| held.ends_within(KILL_LIMIT))
+}
+
+/// The time that the exit status of a process may take to arrive after its exit.
+const REAP_LIMIT: Duration = Duration::from_secs(1);
+
+/// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
+/// and may keep it, and a user can trace a program that runs as that user.
+fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + REAP_LIMIT;
+    loop {
+        match child.try_wait()? {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            status => return Ok(status),
+        }
+    }
+}
+
+/// Describes the process that traces another one.
+fn tracer_of(pid: u32) -> String {
+    match field(format!("/proc/{pid}/status"), "TracerPid:").as_deref() {
+        Some(tracer) if tracer != "0" => format!("pid {tracer}"),
+        _ => "another process".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
 
     use super::*;
-    use crate::host::child_io::MOST_OUTPUT;
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("/bin/sh");

@@ -2,16 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::child_end::id_of;
+use super::{Pid, ProcessHandle};
 
 /// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
 const GRACE: Duration = Duration::from_millis(200);
@@ -34,31 +33,24 @@ pub(super) enum Exchange {
 
 /// Writes the input and reads both outputs until the child has exited.
 pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::Result<Exchange> {
-    let mut input = Input::new(child.stdin.take().map(OwnedFd::from), input)?;
-    let ended = pidfd_open(id_of(child)?, PidfdFlags::empty())?;
-    let mut out = Stream::new(child.stdout.take().map(OwnedFd::from))?;
-    let mut err = Stream::new(child.stderr.take().map(OwnedFd::from))?;
+    let mut input = Input {
+        pipe: unblocked(child.stdin.take())?,
+        left: input.as_bytes(),
+    };
+    let held = ProcessHandle::open(Pid(child.id()))?;
+    let mut out = Stream::of(child.stdout.take())?;
+    let mut err = Stream::of(child.stderr.take())?;
     let mut deadline = Instant::now() + limit;
     let mut alive = true;
     loop {
         input.write()?;
-        let mut watched: Vec<PollFd<'_>> = Vec::with_capacity(4);
-        watched.extend(
-            input
-                .pipe
-                .as_ref()
-                .map(|pipe| PollFd::new(pipe, PollFlags::OUT)),
-        );
-        let streams = [out.file.as_ref(), err.file.as_ref()];
-        watched.extend(
-            streams
-                .into_iter()
-                .flatten()
-                .map(|file| PollFd::new(file, PollFlags::IN)),
-        );
-        if alive {
-            watched.push(PollFd::new(&ended, PollFlags::IN));
-        }
+        let pipe = input.pipe.iter();
+        let streams = out.file.iter().chain(&err.file);
+        let mut watched: Vec<PollFd<'_>> = pipe
+            .map(|pipe| PollFd::new(pipe, PollFlags::OUT))
+            .chain(streams.map(|file| PollFd::new(file, PollFlags::IN)))
+            .chain(alive.then(|| held.poll_fd()))
+            .collect();
         if watched.is_empty() {
             break;
         }
@@ -73,7 +65,7 @@ pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::R
         let just_ended = alive
             && watched
                 .last()
-                .is_some_and(|ended| ended.revents().contains(PollFlags::IN));
+                .is_some_and(|held| held.revents().contains(PollFlags::IN));
         for stream in [&mut out, &mut err] {
             stream.read()?;
             if stream.bytes.len() > MOST_OUTPUT {
@@ -94,23 +86,22 @@ pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::R
     })
 }
 
+/// Returns an end of a pipe to the child, which no longer blocks.
+fn unblocked(pipe: Option<impl Into<OwnedFd>>) -> io::Result<Option<OwnedFd>> {
+    let pipe = pipe.map(Into::into);
+    if let Some(pipe) = &pipe {
+        fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
+    }
+    Ok(pipe)
+}
+
 /// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
 struct Input<'a> {
     pipe: Option<OwnedFd>,
     left: &'a [u8],
 }
 
-impl<'a> Input<'a> {
-    fn new(pipe: Option<OwnedFd>, text: &'a str) -> io::Result<Self> {
-        if let Some(pipe) = &pipe {
-            fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
-        }
-        Ok(Self {
-            pipe,
-            left: text.as_bytes(),
-        })
-    }
-
+impl Input<'_> {
     /// Writes as much as the pipe takes, and closes it at the end.
     fn write(&mut self) -> io::Result<()> {
         while let Some(pipe) = &self.pipe {
@@ -137,12 +128,9 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(fd: Option<OwnedFd>) -> io::Result<Self> {
-        if let Some(fd) = &fd {
-            fcntl_setfl(fd.as_fd(), fcntl_getfl(fd.as_fd())? | OFlags::NONBLOCK)?;
-        }
+    fn of(pipe: Option<impl Into<OwnedFd>>) -> io::Result<Self> {
         Ok(Self {
-            file: fd.map(File::from),
+            file: unblocked(pipe)?.map(File::from),
             bytes: Vec::new(),
         })
     }

@@ -12,15 +12,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid as RawUid, fchmod, fstat, mkdirat, openat,
-    readlinkat, renameat, statat, unlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid as RawUid, fchmod, fchown, fstat, mkdirat,
+    openat, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::files::read_limited;
-use super::mounts::foreign_mount;
-use super::open_beneath::open_beneath;
+use super::open_beneath::{foreign_mount, open_beneath};
 use super::path_error::{belongs_to, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};
@@ -39,20 +38,18 @@ impl Directory {
     /// Opens a directory that only root and the caller control, like all directories above it. Fails with
     /// `PermissionDenied` if another user could replace a part of the path.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::at(path, Walk::Ours)
+        Self::reached_by(Walk::Ours, path)
     }
 
     /// Opens such a directory, or creates it with this mode, and missing parents with 0755.
     pub fn make(path: &Path, mode: u32) -> io::Result<Self> {
-        Self::at(path, Walk::Make(mode))
+        Self::reached_by(Walk::Make(mode), path)
     }
 
-    fn at(path: &Path, how: Walk) -> io::Result<Self> {
+    fn reached_by(how: Walk, path: &Path) -> io::Result<Self> {
         let fd = walk(path, how).map_err(|error| in_path(path, &error))?;
-        Ok(Self {
-            fd,
-            path: path.to_owned(),
-        })
+        let path = path.to_owned();
+        Ok(Self { fd, path })
     }
 
     /// Returns the path that was opened.
@@ -101,29 +98,26 @@ impl Directory {
                 Err(Errno::EXIST) => false,
                 Err(error) => return Err(error.into()),
             };
-            let fd = open_beneath(
-                self.fd.as_fd(),
-                name,
-                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK,
-            )?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+            let fd = open_beneath(self.fd.as_fd(), name, flags)?;
             let meta = fstat(&fd)?;
             if meta.st_uid != owner.0 {
                 if !is_new {
                     return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
                 }
-                rustix::fs::fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
+                fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
             } else if !is_new && owner == caller() && meta.st_mode & OTHERS_WRITE != 0 {
                 return Err(refused("others can write to it"));
             }
             if let Some(group) = group.filter(|group| *group != meta.st_gid) {
-                rustix::fs::fchown(&fd, None, Some(Gid::from_raw(group)))?;
+                fchown(&fd, None, Some(Gid::from_raw(group)))?;
             }
             // The umask may have removed bits, and the mode of an existing directory may differ.
             fchmod(&fd, Mode::from_raw_mode(mode))?;
             Ok(fd)
         };
+        let fd = make().map_err(|error: io::Error| self.at(name, error))?;
         let path = self.path.join(name);
-        let fd = make().map_err(|error: io::Error| in_path(&path, &error))?;
         Ok(Self { fd, path })
     }
 
@@ -133,7 +127,7 @@ impl Directory {
         let meta = || match open_beneath(self.fd.as_fd(), name, OFlags::PATH) {
             Ok(fd) => Ok(fstat(fd)?),
             // Reading the data of the link itself is safe.
-            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
                 Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
             }
             Err(error) => Err(error),
@@ -162,13 +156,10 @@ impl Directory {
             // A FIFO without a reader or a file with a lease must not block us.
             let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
             let fd = open_beneath(self.fd.as_fd(), name, flags).map_err(|error| {
-                let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
-                if is(Errno::LOOP) {
-                    refused("it is a link: not followed")
-                } else if is(Errno::NXIO) || is(Errno::ISDIR) {
-                    refused("it is no regular file")
-                } else {
-                    error
+                match Errno::from_io_error(&error) {
+                    Some(Errno::LOOP) => refused("it is a link: not followed"),
+                    Some(Errno::NXIO | Errno::ISDIR) => refused("it is no regular file"),
+                    _ => error,
                 }
             })?;
             if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
@@ -195,8 +186,7 @@ impl Directory {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
-        file.map(File::from)
-            .map_err(|error| in_path(&self.path.join(name), &error.into()))
+        Ok(File::from(file.map_err(|error| self.at(name, error))?))
     }
 
     /// Returns the names of the entries, unsorted.
@@ -226,8 +216,7 @@ impl Directory {
     /// Creates a link.
     pub fn make_link(&self, to: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
-        let made = rustix::fs::symlinkat(to, &self.fd, name);
-        made.map_err(|error| in_path(&self.path.join(name), &error.into()))
+        symlinkat(to, &self.fd, name).map_err(|error| self.at(name, error))
     }
 
     /// Removes a file or link. Succeeds if it is already gone.
@@ -251,7 +240,7 @@ impl Directory {
     fn remove(&self, name: &OsStr, flags: AtFlags) -> io::Result<()> {
         match unlinkat(&self.fd, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(in_path(&self.path.join(name), &error.into())),
+            Err(error) => Err(self.at(name, error)),
         }
     }
 
@@ -289,11 +278,16 @@ impl Directory {
                 _ => return Ok(()),
             }
         }
-        Err(in_path(&self.path.join(name), &foreign_mount()))
+        Err(self.at(name, foreign_mount()))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Adds the path of an entry to an error.
+    fn at(&self, name: &OsStr, error: impl Into<io::Error>) -> io::Error {
+        in_path(&self.path.join(name), &error.into())
     }
 
     /// Turns `NotFound` into `None`, and adds the path to other errors.
@@ -301,7 +295,7 @@ impl Directory {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(in_path(&self.path.join(name), &error)),
+            Err(error) => Err(self.at(name, error)),
         }
     }
 }

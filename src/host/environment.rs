@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{
-    EnvironmentError, Host, Interrupt, MpsPrograms, NvidiaSmi, TimeForUsers, Uid, Units, caller,
-};
+use thiserror::Error;
+
+use super::{Host, Interrupt, NvidiaSmi, TimeForUsers, Uid, Units, caller};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_CALL_LIMIT,
     NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL,
@@ -40,6 +40,17 @@ pub struct Environment {
 pub struct Directories {
     pub run: PathBuf,
     pub log: PathBuf,
+}
+
+/// The programs of MPS, the search path by which they find each other, and the time that other users' may take.
+#[derive(Clone, Debug, Default)]
+pub struct MpsPrograms {
+    pub control: PathBuf,
+    /// The daemon's `PATH`, in which it finds the server program.
+    pub path: OsString,
+    /// `mig-mps` as the helper that becomes another user and then the control program.
+    pub helper: PathBuf,
+    pub time_for_users: TimeForUsers,
 }
 
 impl Environment {
@@ -75,13 +86,9 @@ impl Environment {
     /// Returns the user of an eager server: the caller, or the user who called `sudo`. The first client
     /// of any other user waits until that server is replaced.
     pub fn server_user(&self) -> Uid {
-        let behind_sudo = env::var("SUDO_UID")
-            .ok()
-            .and_then(|uid| uid.parse().ok())
-            .map(Uid);
-        behind_sudo
-            .filter(|_| self.is_root())
-            .unwrap_or(self.caller)
+        let behind_sudo = env::var("SUDO_UID").ok().filter(|_| self.is_root());
+        let user = behind_sudo.and_then(|uid| uid.parse().ok());
+        user.map_or(self.caller, Uid)
     }
 
     pub fn is_root(&self) -> bool {
@@ -93,10 +100,9 @@ impl Environment {
         let run = match (&self.run, self.is_root()) {
             (Some(run), _) => run.clone(),
             (None, true) => PathBuf::from(SYSTEM_RUN_DIR),
-            (None, false) => env::var_os("XDG_RUNTIME_DIR")
-                .filter(|value| !value.is_empty())
-                .map(|runtime| Path::new(&runtime).join("mig-mps"))
-                .ok_or(EnvironmentError::NoRuntimeDir)?,
+            (None, false) => directory_in("XDG_RUNTIME_DIR")
+                .ok_or(EnvironmentError::NoRuntimeDir)?
+                .join("mig-mps"),
         };
         let log = self.own_logs()?;
         Ok(Directories { run, log })
@@ -114,17 +120,19 @@ impl Environment {
         match (&self.log, self.is_root()) {
             (Some(log), _) => Ok(log.clone()),
             (None, true) => Ok(PathBuf::from(SYSTEM_LOG_DIR)),
-            (None, false) => Ok(state_dir()?.join("mig-mps")),
+            (None, false) => directory_in("XDG_STATE_HOME")
+                .or_else(|| Some(directory_in("HOME")?.join(".local/state")))
+                .map(|state| state.join("mig-mps"))
+                .ok_or(EnvironmentError::NoStateDir),
         }
     }
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
-        let own = self.directories().ok().filter(|own| own.run == run_dir);
-        let own = own.map(|own| own.log);
-        own.or_else(|| {
-            (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| PathBuf::from(SYSTEM_LOG_DIR))
-        })
+        match self.directories() {
+            Ok(own) if own.run == run_dir => Some(own.log),
+            _ => (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| SYSTEM_LOG_DIR.into()),
+        }
     }
 
     /// Returns the run directories that commands read: the system's and the caller's, or the one in `MIG_MPS_RUN_DIR`.
@@ -133,13 +141,9 @@ impl Environment {
         if let Some(run) = &self.run {
             return vec![run.clone()];
         }
-        let mut dirs = vec![PathBuf::from(SYSTEM_RUN_DIR)];
-        if !self.is_root()
-            && let Ok(own) = self.directories()
-        {
-            dirs.push(own.run);
-        }
-        dirs
+        let own = self.directories().ok().filter(|_| !self.is_root());
+        let system = PathBuf::from(SYSTEM_RUN_DIR);
+        [system].into_iter().chain(own.map(|own| own.run)).collect()
     }
 
     /// Returns the log directories that commands read: the system's and the caller's, or only the caller's if
@@ -153,11 +157,8 @@ impl Environment {
 
     /// Finds the programs of MPS. Fails with the one that is missing.
     pub fn mps_programs(&self) -> Result<MpsPrograms, EnvironmentError> {
-        let control = match &self.control {
-            Some(control) if is_program(control) => control.clone(),
-            Some(control) => return Err(EnvironmentError::WrongControlProgram(control.clone())),
-            None => find(CONTROL_PROGRAM, &self.path).ok_or(EnvironmentError::NoControlProgram)?,
-        };
+        let missing = EnvironmentError::NoControlProgram;
+        let control = self.program(self.control.as_ref(), CONTROL, CONTROL_PROGRAM, missing)?;
         let mut path = self.path.clone();
         if find(SERVER_PROGRAM, &path).is_none() {
             let beside = control.parent().unwrap_or(Path::new("/"));
@@ -177,34 +178,43 @@ impl Environment {
 
     /// Finds the program that resets GPUs.
     pub fn nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
-        let program = match &self.nvidia_smi {
-            Some(program) if is_program(program) => program.clone(),
-            Some(program) => return Err(EnvironmentError::WrongNvidiaSmi(program.clone())),
-            None => find(NVIDIA_SMI_PROGRAM, &self.path).ok_or(EnvironmentError::NoNvidiaSmi)?,
-        };
+        let missing = EnvironmentError::NoNvidiaSmi;
+        let set = self.nvidia_smi.as_ref();
+        let program = self.program(set, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, missing)?;
         Ok(NvidiaSmi::at(program))
     }
 
     /// Finds the program that stops and starts services.
     pub fn units(&self) -> Result<Units, EnvironmentError> {
-        let program = match &self.systemctl {
-            Some(program) if is_program(program) => program.clone(),
-            Some(program) => return Err(EnvironmentError::WrongSystemctl(program.clone())),
-            None => find(SYSTEMCTL_PROGRAM, &self.path).ok_or(EnvironmentError::NoSystemctl)?,
-        };
+        let missing = EnvironmentError::NoSystemctl;
+        let set = self.systemctl.as_ref();
+        let program = self.program(set, SYSTEMCTL, SYSTEMCTL_PROGRAM, missing)?;
         Ok(Units::at(program))
+    }
+
+    /// Returns the program that a variable was set to, or the one with this name in `PATH`.
+    fn program(
+        &self,
+        set: Option<&PathBuf>,
+        variable: &'static str,
+        name: &str,
+        missing: EnvironmentError,
+    ) -> Result<PathBuf, EnvironmentError> {
+        match set {
+            Some(path) if is_program(path) => Ok(path.clone()),
+            Some(path) => Err(EnvironmentError::WrongProgram {
+                variable,
+                path: path.clone(),
+                missing: Box::new(missing),
+            }),
+            None => find(name, &self.path).ok_or(missing),
+        }
     }
 }
 
-fn state_dir() -> Result<PathBuf, EnvironmentError> {
-    let set = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    set("XDG_STATE_HOME")
-        .or_else(|| Some(set("HOME")?.join(".local/state")))
-        .ok_or(EnvironmentError::NoStateDir)
+fn directory_in(variable: &str) -> Option<PathBuf> {
+    let value = env::var_os(variable).filter(|value| !value.is_empty())?;
+    Some(value.into())
 }
 
 fn find(program: &str, path: &OsString) -> Option<PathBuf> {
@@ -216,4 +226,56 @@ fn find(program: &str, path: &OsString) -> Option<PathBuf> {
 fn is_program(path: &Path) -> bool {
     let meta = std::fs::metadata(path);
     meta.is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// A directory or program that the environment lacks.
+#[derive(Debug, Error)]
+pub enum EnvironmentError {
+    /// A plain user has no runtime directory.
+    #[error("XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons")]
+    NoRuntimeDir,
+    /// A plain user has no directory for logs.
+    #[error("neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs")]
+    NoStateDir,
+    #[error("{CONTROL_PROGRAM} is not in PATH")]
+    NoControlProgram,
+    /// The control daemon would not find the server program.
+    #[error("{SERVER_PROGRAM} is not in PATH, where {CONTROL_PROGRAM} looks for it")]
+    NoServerProgram,
+    #[error("{NVIDIA_SMI_PROGRAM}, which resets GPUs, is not in PATH")]
+    NoNvidiaSmi,
+    /// The system has no systemd, like most containers.
+    #[error("{SYSTEMCTL_PROGRAM} is not in PATH: no service can be stopped from here")]
+    NoSystemctl,
+    /// A variable names no program.
+    #[error("{variable} is {}, where there is no program", path.display())]
+    WrongProgram {
+        variable: &'static str,
+        path: PathBuf,
+        /// The error without the variable.
+        missing: Box<Self>,
+    },
+}
+
+impl EnvironmentError {
+    /// Returns the remedy.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoRuntimeDir => {
+                "log in through a session that sets XDG_RUNTIME_DIR, set MIG_MPS_RUN_DIR, or run it as root"
+            }
+            Self::NoStateDir => "set HOME or MIG_MPS_LOG_DIR",
+            Self::NoControlProgram | Self::NoServerProgram => {
+                "both programs come with the NVIDIA driver (Debian: nvidia-cuda-mps); \
+                 MIG_MPS_CONTROL may give the path of the control program"
+            }
+            Self::NoNvidiaSmi => {
+                "it comes with the NVIDIA driver; MIG_MPS_NVIDIA_SMI may give its path"
+            }
+            Self::NoSystemctl => {
+                "stop what holds the GPU by the means that started it; from within a container, on the host"
+            }
+            Self::WrongProgram { missing, .. } => missing.hint(),
+        }
+    }
 }

@@ -1,4 +1,5 @@
 use std::io::{self, Read};
+use std::path::Path;
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
@@ -19,4 +20,11 @@ pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(bytes)
+}
+
+/// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.
+pub(super) fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().to_owned())
 }

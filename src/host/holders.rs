@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+use rustix::io::Errno;
 
 use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
 
@@ -90,8 +91,10 @@ impl Holder {
 
 /// True for `ENOENT`, and for `ESRCH` from a file that was opened before.
 fn has_ended(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::SRCH)
+    )
 }
 
 /// A GPU's device node.
@@ -145,21 +148,15 @@ fn number_of(path: &Path) -> Option<(u32, u32)> {
 
 /// Returns the unit in `/proc/PID/cgroup`. The hierarchy of systemd is `0::` in version 2 and `name=systemd` in version 1,
 /// and the unit is the first part of the path that is no slice.
-fn unit_of(cgroup: &str) -> Option<String> {
-    let path_in = |is_systemd: fn(&str, &str) -> bool| {
-        cgroup.lines().find_map(|line| {
-            let (hierarchy, rest) = line.split_once(':')?;
-            let (controllers, path) = rest.split_once(':')?;
-            is_systemd(hierarchy, controllers).then_some(path)
-        })
-    };
-    let path = path_in(|_, controllers| controllers == "name=systemd")
-        .or_else(|| path_in(|hierarchy, controllers| hierarchy == "0" && controllers.is_empty()))?;
-    let kind = |part: &str| part.rsplit_once('.').map(|(_, kind)| kind.to_owned());
+fn unit_of<'c>(cgroup: &'c str) -> Option<String> {
+    let version_1 = |line: &'c str| line.split_once(':')?.1.strip_prefix("name=systemd:");
+    let path = cgroup.lines().find_map(version_1);
+    let path = path.or_else(|| cgroup.lines().find_map(|line| line.strip_prefix("0::")))?;
+    let kind = |part: &'c str| Some(part.rsplit_once('.')?.1);
     let unit = path
         .split('/')
-        .find(|part| !part.is_empty() && *part != ".." && kind(part).as_deref() != Some("slice"))?;
-    let is_unit = matches!(kind(unit).as_deref(), Some("service" | "scope"));
+        .find(|part| !part.is_empty() && *part != ".." && kind(part) != Some("slice"))?;
+    let is_unit = matches!(kind(unit), Some("service" | "scope"));
     // A user can choose the name of a cgroup, which must not control the terminal.
     (is_unit && !unit.contains(char::is_control)).then(|| unit.to_owned())
 }

@@ -50,10 +50,8 @@ impl Interrupt {
     /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] it
     /// should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
     pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
-        let heeded: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
-            .into_iter()
-            .filter(|signal| !host.ignores(*signal))
-            .collect();
+        let mut heeded = vec![SIGINT, SIGTERM, SIGHUP];
+        heeded.retain(|signal| !host.ignores(*signal));
         // The thread comes first: if it cannot be started, the signals keep their default actions.
         let (give, take) = mpsc::channel::<Signals>();
         let state = Arc::clone(&self.state);

@@ -6,6 +6,7 @@
 use std::ffi::CString;
 use std::io;
 
+use clap::Args;
 use nix::unistd::{Gid, Uid, initgroups, setgid, setgroups, setuid};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -14,18 +15,26 @@ use thiserror::Error;
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
 
-/// The user and the limits of a program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The user and the limits of a program, which are arguments of the helper.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The uid and gid; `None` for the caller's.
-    pub user: Option<(u32, u32)>,
-    /// The user whose supplementary groups it gets; `None` for none.
+    /// The user [default: the caller]
+    #[arg(long, requires = "gid")]
+    pub uid: Option<u32>,
+    /// The user's own group
+    #[arg(long, requires = "uid")]
+    pub gid: Option<u32>,
+    /// The user whose supplementary groups it gets [default: none]
+    #[arg(long, requires = "uid", value_name = "USER")]
     pub groups_of: Option<String>,
-    /// `None` for the caller's CPUs.
+    /// The CPUs [default: the caller's]
+    #[arg(long, value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
-    /// The limit of open files; `None` for the caller's.
+    /// The number of files it may have open [default: the caller's]
+    #[arg(long)]
     pub files: Option<u64>,
-    /// Accept a lower limit of open files if the system does not allow this one.
+    /// Take fewer files where the system does not allow so many
+    #[arg(long)]
     pub or_fewer: bool,
 }
 
@@ -41,23 +50,27 @@ pub enum LimitsError {
 }
 
 impl Limits {
+    /// Returns the uid and gid of another user.
+    pub fn user(&self) -> Option<(u32, u32)> {
+        self.uid.zip(self.gid)
+    }
+
     /// Returns the arguments of the helper for these limits. The program's arguments come after them.
     pub fn words(&self) -> Vec<String> {
+        let numbers = |cpus: &Vec<usize>| cpus.iter().map(usize::to_string).collect::<Vec<_>>();
+        let options = [
+            ("--uid", self.uid.map(|uid| uid.to_string())),
+            ("--gid", self.gid.map(|gid| gid.to_string())),
+            ("--groups-of", self.groups_of.clone()),
+            (
+                "--cpus",
+                self.cpus.as_ref().map(|cpus| numbers(cpus).join(",")),
+            ),
+            ("--files", self.files.map(|files| files.to_string())),
+        ];
         let mut words = vec![LAUNCH.to_owned()];
-        let mut add = |flag: &str, value: String| words.extend([flag.to_owned(), value]);
-        if let Some((uid, gid)) = self.user {
-            add("--uid", uid.to_string());
-            add("--gid", gid.to_string());
-        }
-        if let Some(name) = &self.groups_of {
-            add("--groups-of", name.clone());
-        }
-        if let Some(cpus) = &self.cpus {
-            let cpus: Vec<String> = cpus.iter().map(usize::to_string).collect();
-            add("--cpus", cpus.join(","));
-        }
-        if let Some(files) = self.files {
-            add("--files", files.to_string());
+        for (name, value) in options {
+            words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
         }
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
         words
@@ -80,7 +93,7 @@ impl Limits {
             }
             sched_setaffinity(None, &set).map_err(|error| LimitsError::Cpus(error.into()))?;
         }
-        let Some((uid, gid)) = self.user else {
+        let Some((uid, gid)) = self.user() else {
             return Ok(());
         };
         self.become_user(Uid::from_raw(uid), Gid::from_raw(gid))
@@ -92,10 +105,9 @@ impl Limits {
             return Ok(());
         };
         let hard = getrlimit(Resource::Nofile).maximum;
-        let raised = hard.map(|hard| hard.max(files));
         let wanted = Rlimit {
             current: Some(files),
-            maximum: raised,
+            maximum: hard.map(|hard| hard.max(files)),
         };
         let mut answer = setrlimit(Resource::Nofile, wanted);
         if answer.is_err() && self.or_fewer {

@@ -1,5 +1,5 @@
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -65,11 +65,7 @@ impl Lock {
             }
         }
         // Only we can write to the file, and it contains only the pid of its last holder.
-        let write = |file: &mut File| {
-            file.seek(SeekFrom::Start(0))?;
-            write!(file, "{:<10}", std::process::id())
-        };
-        write(&mut file).map_err(unusable)?;
+        write!(file, "{:<10}", std::process::id()).map_err(unusable)?;
         Ok(Self { _file: file })
     }
 }
@@ -90,18 +86,13 @@ fn open(directory: &Directory, name: &str) -> io::Result<File> {
 
 fn holder(host: &Host, file: &mut File) -> String {
     let mut text = String::new();
-    let read = file
-        .seek(SeekFrom::Start(0))
-        .and_then(|_| file.read_to_string(&mut text));
+    let read = file.read_to_string(&mut text);
     let pid = read.ok().and_then(|_| text.trim().parse().ok()).map(Pid);
     match pid.and_then(|pid| host.process(pid)) {
         Some(process) => {
             let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
-            format!(
-                "process {} ({user}, {})",
-                process.pid,
-                bounded(&process.command())
-            )
+            let command = process.command();
+            format!("process {} ({user}, {})", process.pid, bounded(&command))
         }
         None => "another process".to_owned(),
     }

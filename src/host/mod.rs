@@ -4,23 +4,18 @@
 //! All paths of the system are below one root, so that a test can provide another one.
 
 mod child;
-mod child_end;
 mod child_io;
 mod directory;
 mod environment;
-mod environment_error;
 mod files;
 mod holders;
 mod interrupt;
 mod limits;
 mod lock;
 mod machine;
-mod memory_limits;
-mod mounts;
-mod mps_programs;
 mod nvidia_smi;
 mod open_beneath;
-mod open_files;
+mod own_limits;
 mod path_error;
 mod pool;
 mod process;
@@ -29,8 +24,6 @@ mod process_handle;
 mod programs;
 mod reader;
 mod removal;
-mod run_error;
-mod signals;
 mod spawn;
 mod system_command;
 mod text;
@@ -39,26 +32,24 @@ mod units;
 mod user;
 mod walk;
 
-pub use child::{Output, run};
+pub use child::{Output, RunError, run, run_as};
 pub use directory::Directory;
-pub use environment::{Directories, Environment};
-pub use environment_error::EnvironmentError;
+pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
 pub use files::read_text;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use limits::{LAUNCH, Limits, LimitsError};
 pub use lock::{Lock, LockError};
 pub use machine::Host;
-pub use memory_limits::{TooLittleMemory, raise_memory, raise_stack};
-pub use mps_programs::MpsPrograms;
 pub use nvidia_smi::{NvidiaSmi, ResetError};
-pub use open_files::{TooFewFiles, open_files, raise_open_files};
+pub use own_limits::{
+    TooFewFiles, TooLittleMemory, open_files, raise_memory, raise_open_files, raise_stack,
+};
 pub use path_error::in_path;
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use process_handle::ProcessHandle;
 pub use reader::Reader;
-pub use run_error::RunError;
 pub use text::{bounded, printable, steers};
 pub use time_for_users::TimeForUsers;
 pub use units::{Unit, Units, UnitsError};

@@ -2,10 +2,9 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, Scope, ScopedJoinHandle};
+use std::thread::{Builder, ScopedJoinHandle};
 
 /// The remedy if the system starts no more threads or processes.
 pub const MORE_PROCESSES: &str =
@@ -38,21 +37,24 @@ impl<'a> Pool<'a> {
     /// Calls `work` with a pool of this number of additional threads, or of none if the system would then not allow
     /// `others` more child processes and threads.
     pub fn with<R>(threads: usize, others: usize, work: impl FnOnce(&Self) -> R) -> R {
-        let threads = if threads > 0 && has_room(threads + others) {
-            threads
-        } else {
-            0
-        };
+        let has_room = threads > 0 && has_room(threads + others);
+        let threads = if has_room { threads } else { 0 };
         let pool = Self {
             state: Mutex::default(),
             changed: Condvar::new(),
         };
         std::thread::scope(|scope| {
-            let mut made: Vec<ScopedJoinHandle<'_, ()>> = Vec::new();
+            let mut made = Vec::new();
             while made.len() < threads {
-                let Ok(thread) = pool.spawn(scope) else {
+                let worker = || {
+                    while let Some(job) = pool.next() {
+                        pool.carry_out(job);
+                    }
+                };
+                let Ok(thread) = Builder::new().spawn_scoped(scope, worker) else {
                     pool.close();
-                    made.drain(..).for_each(|thread| drop(thread.join()));
+                    made.drain(..)
+                        .for_each(|thread: ScopedJoinHandle<'_, ()>| drop(thread.join()));
                     break;
                 };
                 made.push(thread);
@@ -61,17 +63,6 @@ impl<'a> Pool<'a> {
             // Needed even if `work` panics: the scope waits for its threads.
             let _closed = Closed(&pool);
             work(&pool)
-        })
-    }
-
-    fn spawn<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-    ) -> io::Result<ScopedJoinHandle<'scope, ()>> {
-        Builder::new().spawn_scoped(scope, || {
-            while let Some(job) = self.next() {
-                self.carry_out(job);
-            }
         })
     }
 

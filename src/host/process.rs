@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::files::field;
 use super::{Uid, printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
@@ -100,22 +101,20 @@ impl Process {
     }
 
     /// Returns the start of its command line, or nothing if it is hidden. A command line may be megabytes long.
-    fn command_line(&self) -> Vec<u8> {
+    fn words(&self) -> Vec<String> {
         let mut line = Vec::new();
         if let Ok(file) = fs::File::open(self.directory.join("cmdline")) {
             let _ = file.take(LONGEST_COMMAND_LINE).read_to_end(&mut line);
         }
-        line
+        line.split(|byte| *byte == 0)
+            .map(|word| printable(&String::from_utf8_lossy(word)))
+            .collect()
     }
 
     /// Returns its command line, or its name if that is hidden or empty.
     pub fn command(&self) -> String {
-        let line = self.command_line();
-        let words: Vec<_> = line
-            .split(|byte| *byte == 0)
-            .filter(|word| !word.is_empty())
-            .map(|word| printable(&String::from_utf8_lossy(word)))
-            .collect();
+        let mut words = self.words();
+        words.retain(|word| !word.is_empty());
         if words.is_empty() {
             printable(&self.name)
         } else {
@@ -125,21 +124,19 @@ impl Process {
 
     /// Returns its groups, as far as they are visible.
     pub fn groups(&self) -> Vec<u32> {
-        let status = fs::read_to_string(self.directory.join("status")).unwrap_or_default();
-        let of = |field: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(field));
-            let numbers = line.unwrap_or_default().split_whitespace();
+        let of = |name| -> Vec<u32> {
+            let numbers = field(self.directory.join("status"), name).unwrap_or_default();
+            let numbers = numbers.split_whitespace();
             numbers.filter_map(|number| number.parse().ok()).collect()
         };
-        let own: Vec<u32> = of("Gid:");
-        let others: Vec<u32> = of("Groups:");
         // Real, effective, saved, and file system gid.
-        own.into_iter().nth(3).into_iter().chain(others).collect()
+        let own = of("Gid:").into_iter().nth(3);
+        own.into_iter().chain(of("Groups:")).collect()
     }
 
     /// Returns the value of a variable at its start, or `None` if it was unset or is hidden.
     pub fn environment(&self, variable: &str) -> Option<String> {
-        self.environ()?.get(variable).map(str::to_owned)
+        self.environ()?.remove(variable)
     }
 
     /// The same without replaced characters: for comparisons, not for a terminal.
@@ -162,25 +159,21 @@ impl Process {
             let (name, value) = entry.split_once('=')?;
             Some((name.to_owned(), printable(value)))
         });
-        Some(Environ(entries.collect()))
+        Some(entries.collect())
     }
 
     /// Returns the file name of its program from its first argument, like `ps`. A process can change it.
     pub fn program(&self) -> String {
-        let line = self.command_line();
-        let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
-        let path = String::from_utf8_lossy(first).into_owned();
-        let name = path.rsplit('/').next().unwrap_or_default();
-        printable(if name.is_empty() { &self.name } else { name })
+        let words = self.words();
+        match words.first().and_then(|path| path.rsplit('/').next()) {
+            Some(name) if !name.is_empty() => name.to_owned(),
+            _ => printable(&self.name),
+        }
     }
 
     /// Returns its arguments.
     pub fn arguments(&self) -> Vec<String> {
-        let line = self.command_line();
-        let words = line.split(|byte| *byte == 0).skip(1);
-        words
-            .map(|word| printable(&String::from_utf8_lossy(word)))
-            .collect()
+        self.words().into_iter().skip(1).collect()
     }
 
     /// Returns its mount namespace and its root directory, which differ in a container, or `None` if they are hidden. The
@@ -193,20 +186,13 @@ impl Process {
 
     /// Returns its limit of open files, or `None` if that is hidden.
     pub fn open_files(&self) -> Option<u64> {
-        let limits = fs::read_to_string(self.directory.join("limits")).ok()?;
-        let line = limits
-            .lines()
-            .find_map(|line| line.strip_prefix("Max open files"))?;
+        let line = field(self.directory.join("limits"), "Max open files")?;
         line.split_whitespace().next()?.parse().ok()
     }
 
     /// Returns its CPUs in the kernel's form `0-7,16`, or `None` if they are hidden.
     pub fn cpus(&self) -> Option<String> {
-        let status = fs::read_to_string(self.directory.join("status")).ok()?;
-        let cpus = status
-            .lines()
-            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-        Some(cpus.trim().to_owned())
+        field(self.directory.join("status"), "Cpus_allowed_list:")
     }
 
     /// True if its main thread waits for several files, like an idle server program. `None` if that is hidden.
@@ -247,16 +233,8 @@ fn is_polling(directory: &Path) -> Option<bool> {
     )
 }
 
-/// The environment of a process at its start.
-#[derive(Clone, Debug, Default)]
-pub struct Environ(BTreeMap<String, String>);
-
-impl Environ {
-    /// Returns the [printable] value of a variable, or `None` if it was unset.
-    pub fn get(&self, variable: &str) -> Option<&str> {
-        self.0.get(variable).map(String::as_str)
-    }
-}
+/// The variables of a process at its start, with [printable] values.
+pub type Environ = BTreeMap<String, String>;
 
 /// All processes that were visible at one moment.
 #[derive(Clone, Debug, Default)]

@@ -11,17 +11,17 @@ use super::{Host, Pid, StartTime};
 /// A process by its pidfd, which never refers to a later process with the same pid.
 #[derive(Debug)]
 pub struct ProcessHandle {
+    pub pid: Pid,
     pidfd: OwnedFd,
 }
 
 impl Host {
     /// Opens the process with this pid and start time. Returns `None` if it is gone.
     pub fn open_process(&self, pid: Pid, started: StartTime) -> Option<ProcessHandle> {
-        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw)?;
-        // Opened before the check: the pidfd cannot refer to another process afterwards.
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        // Opened before the check: it cannot refer to another process afterwards.
+        let held = ProcessHandle::open(pid).ok()?;
         let process = self.process(pid)?;
-        (process.started == started).then_some(ProcessHandle { pidfd })
+        (process.started == started).then_some(held)
     }
 
     /// Returns the inode of this process's pid namespace, or `None` if it is hidden. Pids of another namespace mean
@@ -33,19 +33,32 @@ impl Host {
 
     /// True if there is no process with this pid, or it has exited. Works even if `/proc` hides it.
     pub fn has_ended(&self, pid: Pid) -> bool {
-        let raw = i32::try_from(pid.0).ok().and_then(RawPid::from_raw);
-        let pidfd = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty()));
-        match pidfd {
+        match ProcessHandle::open(pid) {
             // A zombie may still have threads, but has exited.
             _ if self.shows(pid) => self.process(pid).is_none(),
-            Some(Ok(pidfd)) => ProcessHandle { pidfd }.has_ended(),
-            Some(Err(error)) => error == Errno::SRCH,
-            None => true,
+            Ok(held) => held.has_ended(),
+            Err(error) => error == Errno::SRCH,
         }
     }
 }
 
+/// Returns the kernel's form of a pid.
+pub(super) fn raw_pid(pid: Pid) -> Option<RawPid> {
+    i32::try_from(pid.0).ok().and_then(RawPid::from_raw)
+}
+
 impl ProcessHandle {
+    pub(super) fn open(pid: Pid) -> Result<Self, Errno> {
+        let raw = raw_pid(pid).ok_or(Errno::SRCH)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+        Ok(Self { pid, pidfd })
+    }
+
+    /// Returns what to poll for the exit of the process.
+    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(&self.pidfd, PollFlags::IN)
+    }
+
     /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
@@ -53,13 +66,17 @@ impl ProcessHandle {
 
     /// Waits for the process to exit. Returns false on timeout.
     pub fn ends_within(&self, limit: Duration) -> bool {
-        let until = Instant::now() + limit;
+        self.ends_by(Instant::now() + limit)
+    }
+
+    /// The same until a deadline.
+    pub fn ends_by(&self, until: Instant) -> bool {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(timeout) = Timespec::try_from(left) else {
                 return false;
             };
-            let mut watched = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            let mut watched = [self.poll_fd()];
             match poll(&mut watched, Some(&timeout)) {
                 Ok(count) => return count > 0,
                 // A signal to this process means nothing for the other one.

@@ -17,9 +17,8 @@ impl Reader {
     /// Returns the topmost directory above `path` that the reader cannot enter. Without access to all of the directories
     /// CUDA silently runs without MPS.
     pub fn is_kept_out_of(&self, path: &Path) -> Option<PathBuf> {
-        let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
-        parents.reverse();
-        let closed = parents.into_iter().find(|parent| {
+        let parents: Vec<&Path> = path.ancestors().skip(1).collect();
+        let closed = parents.into_iter().rev().find(|parent| {
             let meta = fs::metadata(parent);
             meta.is_ok_and(|meta| !self.may_enter(meta.uid(), meta.gid(), meta.mode()))
         });

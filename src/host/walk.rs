@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::mounts::stay_local;
+use super::open_beneath::stay_local;
 use super::path_error::{belongs_to, of_part, refused};
 use super::{Uid, caller, group_name, in_path};
 

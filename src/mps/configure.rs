@@ -18,6 +18,9 @@ const READY_PAUSE: Duration = Duration::from_millis(10);
 const LOG_LIMIT: Duration = Duration::from_secs(1);
 const LOG_PAUSE: Duration = Duration::from_millis(5);
 
+/// Asks for the pids of the servers.
+const SERVER_LIST: &str = "get_server_list";
+
 /// The number of attempts to set servers that start and exit meanwhile.
 const ROUNDS: usize = 5;
 
@@ -30,24 +33,10 @@ impl Daemon {
         old: Option<&Settings>,
         user: Option<Uid>,
     ) -> Result<Option<Pid>, MpsError> {
-        let settings_commands = SettingCommand::all(None, settings, old);
+        let commands = SettingCommand::all(None, settings, old);
         let start = user.map(|user| format!("start_server -uid {user}"));
-        let mut commands: Vec<&str> = settings_commands
-            .iter()
-            .map(SettingCommand::command)
-            .collect();
-        commands.extend(start.as_deref());
-        commands.push("get_server_list");
-        let answer = self.session(&commands, PATIENCE, READY_LIMIT)?;
-        let unexpected = || MpsError::Unexpected {
-            asked: commands.join("\n"),
-            answer: answer.lines.join("\n"),
-        };
-        // A refused value is answered with the one that stays, at exit status 0.
-        let rest = self.checked(compare(&settings_commands, &answer.lines), unexpected)?;
-        // The rest is the server list, or a refusal.
-        let servers: Option<Vec<Pid>> = rest.into_iter().map(parse_pid).collect();
-        let servers = servers.ok_or_else(unexpected)?;
+        let rest = start.into_iter().chain([SERVER_LIST.to_owned()]);
+        let servers = self.send(&commands, rest, READY_LIMIT)?;
         if user.is_none() {
             // A server that was already running has settings of its own.
             self.set_servers(servers, settings, old)?;
@@ -62,7 +51,7 @@ impl Daemon {
     /// back. After an error some values may have been set.
     pub fn set(&self, new: &Settings, old: &Settings) -> Result<(), MpsError> {
         let commands = SettingCommand::all(None, new, Some(old));
-        let servers = self.send(&commands, true)?;
+        let servers = self.send(&commands, [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
         self.set_servers(servers, new, Some(old))
     }
 
@@ -94,11 +83,10 @@ impl Daemon {
     /// Sets running servers. A server that starts afterwards has the daemon's defaults.
     fn set_servers(
         &self,
-        servers: Vec<Pid>,
+        mut servers: Vec<Pid>,
         new: &Settings,
         old: Option<&Settings>,
     ) -> Result<(), MpsError> {
-        let mut servers = servers;
         for _ in 0..ROUNDS {
             let commands: Vec<SettingCommand<'_>> = servers
                 .iter()
@@ -107,10 +95,10 @@ impl Daemon {
             if commands.is_empty() {
                 return Ok(());
             }
-            match self.send(&commands, false) {
+            match self.send(&commands, [], ANSWER_LIMIT) {
                 // A server that has exited needs nothing, and another one may have started.
                 Err(MpsError::Unexpected { answer, .. }) if answer.contains("not found") => {
-                    servers = self.send(&[], true)?;
+                    servers = self.send(&[], [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
                 }
                 other => {
                     other?;
@@ -142,40 +130,24 @@ impl Daemon {
         }
     }
 
-    /// Sends commands in one session, and asks for the servers after them.
+    /// Sends commands in one session, compares their answers with what was set, and returns the pids that the `rest` of
+    /// the commands answers.
     fn send(
         &self,
         setting_commands: &[SettingCommand<'_>],
-        with_servers: bool,
+        rest: impl IntoIterator<Item = String>,
+        limit: Duration,
     ) -> Result<Vec<Pid>, MpsError> {
-        let mut commands: Vec<&str> = setting_commands
-            .iter()
-            .map(SettingCommand::command)
-            .collect();
-        if with_servers {
-            commands.push("get_server_list");
-        }
-        let answer = self.session(&commands, PATIENCE, ANSWER_LIMIT)?;
-        let unexpected = || MpsError::Unexpected {
-            asked: commands.join("\n"),
-            answer: answer.lines.join("\n"),
-        };
-        let rest = self.checked(compare(setting_commands, &answer.lines), unexpected)?;
-        rest.into_iter()
-            .map(parse_pid)
-            .collect::<Option<_>>()
-            .ok_or_else(unexpected)
-    }
-
-    /// Turns a mismatch into an error about this daemon.
-    fn checked<T>(
-        &self,
-        compared: Result<T, Mismatch>,
-        unexpected: impl FnOnce() -> MpsError,
-    ) -> Result<T, MpsError> {
-        compared.map_err(|mismatch| match mismatch {
+        let commands = setting_commands.iter().map(SettingCommand::command);
+        let commands: Vec<String> = commands.map(str::to_owned).chain(rest).collect();
+        let answer = self.session(&commands, PATIENCE, limit)?;
+        // A refused value is answered with the one that stays, at exit status 0.
+        let rest = compare(setting_commands, &answer.lines).map_err(|mismatch| match mismatch {
             Mismatch::Differs(what) => self.failure(what),
-            Mismatch::NoAnswer => unexpected(),
-        })
+            Mismatch::NoAnswer => answer.unexpected(),
+        })?;
+        // Anything but pids is a refusal.
+        let pids = rest.into_iter().map(parse_pid).collect::<Option<_>>();
+        pids.ok_or_else(|| answer.unexpected())
     }
 }

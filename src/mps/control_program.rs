@@ -2,7 +2,7 @@
 //!
 //! Measured with the control programs of drivers 470, 535, 550, 555, 580, 595 and 615 without a GPU, and with 580.159.04
 //! on an H200 (fixtures/transcripts). A version in between has the features of the one below it; a newer or unreadable
-//! version has those of the last row.
+//! version has those of the newest.
 
 /// The control program of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct ControlProgram {
     pub queues_sessions: bool,
     /// Supports `get_server_status`.
     pub has_server_status: bool,
-    /// Supports `-multiuser-server` (CUDA 12.5).
+    /// Supports `-multiuser-server`.
     pub has_multiuser_server: bool,
     /// The most clients of a whole GPU: 48, measured on 580. Drivers from 590 are documented with 60; the limit of a MIG
     /// device has not been measured.
@@ -37,74 +37,30 @@ pub enum Support {
     Measured,
 }
 
-/// The first branch of a row, and its features.
-type Row = (u32, ControlProgram);
-
-const TO_470: ControlProgram = ControlProgram {
-    branch: None,
-    support: Support::TooOld,
-    queues_sessions: false,
-    has_server_status: false,
-    has_multiuser_server: false,
-    client_limit: Some(48),
-};
-const FROM_471: ControlProgram = ControlProgram {
-    support: Support::Unmeasured,
-    ..TO_470
-};
-const FROM_535: ControlProgram = ControlProgram {
-    support: Support::Measured,
-    ..FROM_471
-};
-const FROM_550: ControlProgram = ControlProgram {
-    has_server_status: true,
-    ..FROM_535
-};
-const FROM_555: ControlProgram = ControlProgram {
-    has_multiuser_server: true,
-    ..FROM_550
-};
-const FROM_590: ControlProgram = ControlProgram {
-    client_limit: None,
-    ..FROM_555
-};
-const FROM_615: ControlProgram = ControlProgram {
-    queues_sessions: true,
-    ..FROM_590
-};
-
-const ROWS: [Row; 7] = [
-    (0, TO_470),
-    (471, FROM_471),
-    (535, FROM_535),
-    (550, FROM_550),
-    (555, FROM_555),
-    (590, FROM_590),
-    (615, FROM_615),
-];
-
 impl ControlProgram {
+    /// The first branch that was measured and has all necessary commands.
+    pub const FIRST_MEASURED: u32 = 535;
+    /// The first branch that supports `-multiuser-server` (CUDA 12.5).
+    pub const FIRST_MULTIUSER: u32 = 555;
+
     /// Returns the control program of a driver with a version such as `580.159.04`.
     pub fn of(driver: &str) -> Self {
         let branch = driver.split('.').next().and_then(|text| text.parse().ok());
-        let known = ROWS
-            .iter()
-            .rfind(|(since, _)| branch.is_none_or(|branch| branch >= *since));
-        let (_, program) = known.unwrap_or(&ROWS[0]);
-        Self { branch, ..*program }
-    }
-
-    /// Returns the first branch with a feature, or the newest branch if none has it.
-    pub fn first_that(can: impl Fn(&Self) -> bool) -> u32 {
-        let first = ROWS.iter().find(|(_, program)| can(program));
-        let (since, _) = first.unwrap_or(&ROWS[ROWS.len() - 1]);
-        *since
-    }
-}
-
-impl Default for ControlProgram {
-    fn default() -> Self {
-        FROM_615
+        let is_from = |first| branch.is_none_or(|branch: u32| branch >= first);
+        Self {
+            branch,
+            support: if is_from(Self::FIRST_MEASURED) {
+                Support::Measured
+            } else if is_from(471) {
+                Support::Unmeasured
+            } else {
+                Support::TooOld
+            },
+            queues_sessions: is_from(615),
+            has_server_status: is_from(550),
+            has_multiuser_server: is_from(Self::FIRST_MULTIUSER),
+            client_limit: (!is_from(590)).then_some(48),
+        }
     }
 }
 
@@ -148,15 +104,21 @@ mod tests {
     #[test]
     fn unknown_versions_have_the_newest_features() {
         for (driver, branch) in [("700.01", Some(700)), ("", None), ("R550", None)] {
-            let newest = ControlProgram { branch, ..FROM_615 };
+            let newest = ControlProgram {
+                branch,
+                ..ControlProgram::of("615.10")
+            };
             assert_eq!(ControlProgram::of(driver), newest, "{driver}");
         }
     }
 
     #[test]
-    fn rows_rise_and_name_their_first_branch() {
-        assert!(ROWS.is_sorted_by(|(one, _), (other, _)| one < other));
-        let multiuser = ControlProgram::first_that(|program| program.has_multiuser_server);
-        assert_eq!(multiuser, 555);
+    fn the_first_branches_are_those_where_a_feature_begins() {
+        let before = |branch: u32| ControlProgram::of(&(branch - 1).to_string());
+        let multiuser = ControlProgram::FIRST_MULTIUSER;
+        assert!(ControlProgram::of(&multiuser.to_string()).has_multiuser_server);
+        assert!(!before(multiuser).has_multiuser_server);
+        let measured = ControlProgram::FIRST_MEASURED;
+        assert_eq!(before(measured).support, Support::Unmeasured);
     }
 }

@@ -4,8 +4,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::invocation::{Invocation, Task};
+use super::log::diagnose;
 use super::pipe_dir::SOCKET;
-use super::{ControlProgram, LogDir, LogFile};
+use super::{ControlProgram, Kind, LogDir, LogFile, LogLine, MpsError};
 use crate::host::{self, Directory, Limits, MpsPrograms, Output, RunError, Uid};
 
 /// The control daemon of one device, running or not, by its directories.
@@ -84,12 +85,13 @@ impl Daemon {
         input: &str,
         limit: Duration,
     ) -> Result<Output, RunError> {
-        host::run(&mut command, input, limit).map_err(|error| error.about(&self.programs.control))
+        let program = self.programs.control.display().to_string();
+        host::run_as(program, &mut command, input, limit)
     }
 
     /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.
     pub(super) fn wait_for_user<T>(&self, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
-        match self.limits_of_owner().user {
+        match self.limits_of_owner().user() {
             Some((user, _)) => self.programs.time_for_users.wait(Uid(user), limit, wait),
             None => wait(limit),
         }
@@ -106,17 +108,53 @@ impl Daemon {
 
     /// Returns the limits with the owner of the pipe directory as user. Only we can have made the directory.
     pub(super) fn limits_of_owner(&self) -> Limits {
-        let owner = self
-            .owner()
-            .filter(|(uid, _)| host::caller() == Uid::ROOT && *uid != Uid::ROOT.0);
+        let meta = self.pipe_directory().ok().flatten();
+        let meta = meta.and_then(|pipe| pipe.stat_self().ok());
+        let other = meta.filter(|meta| host::caller() == Uid::ROOT && meta.st_uid != Uid::ROOT.0);
         Limits {
-            user: owner,
+            uid: other.as_ref().map(|meta| meta.st_uid),
+            gid: other.as_ref().map(|meta| meta.st_gid),
             ..Limits::default()
         }
     }
 
-    fn owner(&self) -> Option<(u32, u32)> {
-        let meta = self.pipe_directory().ok()??.stat_self().ok()?;
-        Some((meta.st_uid, meta.st_gid))
+    /// Returns the last `most` bytes of a log, or nothing if it cannot be read.
+    pub(super) fn log_end(&self, log: LogFile, most: u64) -> String {
+        let logs = LogDir::open(&self.log);
+        logs.map_or_else(|_| String::new(), |logs| logs.end_of(log, most))
     }
+
+    /// Returns an error about this daemon with its last log lines since this value was made, the server's after the
+    /// daemon's, and their diagnosis.
+    pub(super) fn failure(&self, what: impl Into<String>) -> MpsError {
+        let mut what = what.into();
+        let logs = LogDir::open(&self.log).ok();
+        let lines_of = |log, mark| match &logs {
+            Some(logs) => logs.tail(log, mark, 200),
+            None => Vec::new(),
+        };
+        let [control, server] = self.marks;
+        let control = lines_of(LogFile::Control, control);
+        let server = lines_of(LogFile::Server, server);
+        if let Some(diagnosis) = diagnose(&control, &server) {
+            what = format!("{what}: {diagnosis}");
+        }
+        let mut last_lines = last_relevant(LogFile::Control, control);
+        last_lines.extend(last_relevant(LogFile::Server, server));
+        MpsError::Failed {
+            what,
+            log: self.log.clone(),
+            last_lines,
+        }
+    }
+}
+
+/// Returns the last lines of a log that are more than a query or harmless. Unknown lines are relevant: wording differs
+/// between drivers.
+fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
+    lines.retain(|line| {
+        let kind = LogLine::parse(file, line).meaning().kind;
+        !matches!(kind, Kind::Chatter | Kind::Benign)
+    });
+    lines.split_off(lines.len().saturating_sub(4))
 }

@@ -7,89 +7,65 @@ use std::path::PathBuf;
 use rustix::fs::FileType;
 
 use super::pipe_dir::{LEFT, LOCK_FILE, PIPE_FILES};
-use super::{Access, Daemon, LogFile, MpsError};
+use super::{Access, Daemon, LogDir, LogFile, MpsError};
 use crate::host::{self, Directory, Uid};
 
 impl Daemon {
     /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
     pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
-        let make = || {
-            let (logs, name) = self.log_parent()?;
-            logs.detach_mounts(name)?;
-            move_foreign_logs(&logs, name, access.owner())?;
-            let directory =
-                logs.make_child_of(name, access.mode(), access.owner(), access.group())?;
-            rename_non_files(&directory)?;
-            let device = self.device_directory()?;
-            device.detach_mounts(self.pipe_name())?;
-            device.make_child_of(self.pipe_name(), 0o700, access.owner(), access.group())?;
-            Ok(())
-        };
-        make().map_err(MpsError::Directory)
+        let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+        let name = self.log.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        logs.detach_mounts(name)?;
+        move_foreign_logs(&logs, name, access.owner())?;
+        rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
+        let device = self.device_directory()?;
+        device.detach_mounts(self.pipe_name())?;
+        access.make_in(&device, self.pipe_name(), 0o700)?;
+        Ok(())
     }
 
     /// Opens the pipe directory to clients. Closes the lock file to them first: a user who can open it can take its lock
     /// as soon as the daemon has exited.
     pub(super) fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
-        let open = || {
-            let device = self.device_directory()?;
-            if !matches!(access, Access::User(_))
-                && let Some(pipe) = device.child(self.pipe_name())?
-                && let Some(lock) = pipe.open_file(LOCK_FILE)?
-            {
-                lock.set_permissions(PermissionsExt::from_mode(0o600))?;
-            }
-            device.make_child_of(
-                self.pipe_name(),
-                access.mode(),
-                access.owner(),
-                access.group(),
-            )?;
-            Ok(())
-        };
-        open().map_err(MpsError::Directory)
-    }
-
-    /// Opens the parent of the log directory, and returns the name of the log directory in it.
-    fn log_parent(&self) -> io::Result<(Directory, &str)> {
-        let parent = Directory::open(self.log.parent().unwrap_or(&self.log))?;
-        let name = self.log.file_name().and_then(|name| name.to_str());
-        Ok((parent, name.unwrap_or_default()))
+        let device = self.device_directory()?;
+        if access.user().is_none()
+            && let Some(pipe) = device.child(self.pipe_name())?
+            && let Some(lock) = pipe.open_file(LOCK_FILE)?
+        {
+            lock.set_permissions(PermissionsExt::from_mode(0o600))?;
+        }
+        access.make_in(&device, self.pipe_name(), access.mode())?;
+        Ok(())
     }
 
     /// Returns the path of a log that is not a regular file, and its type.
     pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
-        let (parent, name) = self.log_parent().ok()?;
-        let logs = parent.child(name).ok()??;
-        LogFile::ALL
-            .map(LogFile::name)
-            .into_iter()
-            .find_map(|name| {
-                let kind = match FileType::from_raw_mode(logs.stat(name).ok()??.st_mode) {
-                    FileType::RegularFile => return None,
-                    FileType::Fifo => "a FIFO",
-                    FileType::Symlink => "a symbolic link",
-                    _ => "no regular file",
-                };
-                Some((self.log.join(name), kind))
-            })
+        let logs = LogDir::open(&self.log).ok()?;
+        LogFile::ALL.into_iter().find_map(|log| {
+            let meta = logs.directory().stat(log.name()).ok()??;
+            let kind = match FileType::from_raw_mode(meta.st_mode) {
+                FileType::RegularFile => return None,
+                FileType::Fifo => "a FIFO",
+                FileType::Symlink => "a symbolic link",
+                _ => "no regular file",
+            };
+            Some((self.log.join(log.name()), kind))
+        })
     }
 
     /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if its user keeps
     /// other files there: those must not block us, and are not ours to remove.
     pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
-        let remove = || {
-            let device = match self.device_directory() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                other => other?,
-            };
-            device.detach_mounts(self.pipe_name())?;
-            let removed = self
-                .remove_leftovers()
-                .and_then(|()| device.remove_dir(self.pipe_name()));
-            removed.or_else(|_| self.move_away())
+        let device = match self.device_directory() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
         };
-        remove().map_err(MpsError::Directory)
+        device.detach_mounts(self.pipe_name())?;
+        let removed = self
+            .remove_leftovers()
+            .and_then(|()| device.remove_dir(self.pipe_name()));
+        Ok(removed.or_else(|_| self.move_away())?)
     }
 
     /// Moves the pipe directory to [`LEFT`], where no records are read: a user could have forged one.
@@ -99,10 +75,7 @@ impl Daemon {
         let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
         let name = device.path().file_name().unwrap_or_default();
         let name = name.to_string_lossy();
-        let free = (1..=u16::MAX)
-            .map(|number| format!("{name}.{number}"))
-            .find(|free| !left.has(free));
-        let free = free.unwrap_or_else(|| name.into_owned());
+        let free = free_name(&left, &name).unwrap_or_else(|| name.into_owned());
         device.rename(self.pipe_name(), &left, free)
     }
 
@@ -118,6 +91,13 @@ impl Daemon {
     }
 }
 
+/// Returns a name that begins so and is not taken.
+fn free_name(directory: &Directory, begin: &str) -> Option<String> {
+    (1..=u16::MAX)
+        .map(|number| format!("{begin}.{number}"))
+        .find(|free| !directory.has(free))
+}
+
 /// Renames a log directory that belongs to another user, who may have put links there for the next daemon to write
 /// through.
 fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
@@ -127,10 +107,7 @@ fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()>
     if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
         return Ok(());
     }
-    let aside = (1..=u16::MAX)
-        .map(|number| format!("{name}.of-{}.{number}", meta.st_uid))
-        .find(|aside| !logs.has(aside));
-    match aside {
+    match free_name(logs, &format!("{name}.of-{}", meta.st_uid)) {
         Some(aside) => logs.rename(name, logs, aside),
         None => Ok(()),
     }
@@ -146,10 +123,7 @@ fn rename_non_files(logs: &Directory) -> io::Result<()> {
         if FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile {
             continue;
         }
-        let free = (1..=u16::MAX)
-            .map(|number| format!("{name}.no-file.{number}"))
-            .find(|free| !logs.has(free));
-        let Some(free) = free else {
+        let Some(free) = free_name(logs, &format!("{name}.no-file")) else {
             return Err(io::Error::other(format!(
                 "{path} is no regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
                 path = logs.path().join(name).display()

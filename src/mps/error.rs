@@ -18,8 +18,8 @@ pub enum MpsError {
     )]
     PathTooLong(PathBuf),
     /// A directory could not be changed.
-    #[error("{0}")]
-    Directory(io::Error),
+    #[error(transparent)]
+    Directory(#[from] io::Error),
     /// A user of the daemon cannot enter its directory.
     #[error("{who} may not enter {}, which leads to {}", closed.display(), path.display())]
     KeptOut {

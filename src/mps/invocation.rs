@@ -1,38 +1,49 @@
-use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::{Args, Subcommand};
+
 use crate::config::CONTROL;
-use crate::host::Limits;
-use crate::host::MpsPrograms;
+use crate::host::{Limits, MpsPrograms};
 
 /// Lets one server of root serve all users at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";
 
-/// A call of NVIDIA's control program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A call of NVIDIA's control program, which is arguments of the helper.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
-    /// The `CUDA_MPS_PIPE_DIRECTORY`.
+    /// The `CUDA_MPS_PIPE_DIRECTORY`
+    #[arg(long)]
     pub pipe: PathBuf,
+    #[command(subcommand)]
     pub task: Task,
 }
 
 /// The task of a call of the control program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Task {
-    /// Becomes the daemon of a device.
-    Daemon {
-        /// The UUID of the device.
-        device: String,
-        /// The `CUDA_MPS_LOG_DIRECTORY`.
-        log: PathBuf,
-        /// Lets one server of root serve all users at once.
-        multiuser: bool,
-        /// `HOME` of the daemon's user, if that is not the caller.
-        user_dir: Option<PathBuf>,
-    },
-    /// Passes on the commands on its standard input.
+    /// Become the daemon of a device
+    Daemon(DaemonTask),
+    /// Pass on the commands on standard input
     Session,
+}
+
+/// The daemon of a device.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct DaemonTask {
+    /// The UUID of the device
+    #[arg(long)]
+    pub device: String,
+    /// The `CUDA_MPS_LOG_DIRECTORY`
+    #[arg(long)]
+    pub log: PathBuf,
+    /// Let one server of root serve all users at once
+    #[arg(long)]
+    pub multiuser: bool,
+    /// `HOME` of the daemon's user, if that is not the caller
+    #[arg(long)]
+    pub user_dir: Option<PathBuf>,
 }
 
 /// The variable of the caller that every call keeps.
@@ -47,23 +58,15 @@ impl Invocation {
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
         let mut user_dir = std::env::var_os("HOME");
-        if let Task::Daemon {
-            device,
-            log,
-            multiuser,
-            user_dir: other,
-        } = &self.task
-        {
+        if let Task::Daemon(daemon) = &self.task {
             command
                 .arg("-d")
-                .env("CUDA_VISIBLE_DEVICES", device)
-                .env("CUDA_MPS_LOG_DIRECTORY", log);
-            command.args(multiuser.then_some(MULTIUSER));
-            user_dir = other.as_ref().map(Into::into).or(user_dir);
+                .args(daemon.multiuser.then_some(MULTIUSER))
+                .env("CUDA_VISIBLE_DEVICES", &daemon.device)
+                .env("CUDA_MPS_LOG_DIRECTORY", &daemon.log);
+            user_dir = daemon.user_dir.clone().map(Into::into).or(user_dir);
         }
-        if let Some(user_dir) = user_dir {
-            command.env("HOME", user_dir);
-        }
+        command.envs(user_dir.map(|user_dir| ("HOME", user_dir)));
         command
     }
 
@@ -83,32 +86,25 @@ impl Invocation {
 
     /// Returns the arguments of the helper for this call.
     fn arguments(&self) -> Vec<OsString> {
-        let mut words: Vec<&OsStr> = vec!["--pipe".as_ref(), self.pipe.as_ref()];
+        let mut words: Vec<OsString> = vec!["--pipe".into(), self.pipe.clone().into()];
         match &self.task {
-            Task::Session => words.push("session".as_ref()),
-            Task::Daemon {
-                device,
-                log,
-                multiuser,
-                user_dir,
-            } => {
-                words.extend(["daemon", "--device", device, "--log"].map(OsStr::new));
-                words.push(log.as_os_str());
-                words.extend(multiuser.then_some(OsStr::new("--multiuser")));
-                if let Some(user_dir) = user_dir {
-                    words.extend(["--user-dir".as_ref(), user_dir.as_os_str()]);
+            Task::Session => words.push("session".into()),
+            Task::Daemon(daemon) => {
+                words.extend(["daemon", "--device", &daemon.device, "--log"].map(Into::into));
+                words.push((&daemon.log).into());
+                words.extend(daemon.multiuser.then(|| "--multiuser".into()));
+                if let Some(user_dir) = &daemon.user_dir {
+                    words.extend(["--user-dir".into(), user_dir.into()]);
                 }
             }
         }
-        words.into_iter().map(OsStr::to_owned).collect()
+        words
     }
 }
 
-fn clean(program: &std::path::Path, programs: &MpsPrograms) -> Command {
+fn clean(program: &Path, programs: &MpsPrograms) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", &programs.path);
-    if let Some(value) = std::env::var_os(KEPT) {
-        command.env(KEPT, value);
-    }
+    command.envs(std::env::var_os(KEPT).map(|value| (KEPT, value)));
     command
 }

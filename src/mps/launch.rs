@@ -1,10 +1,10 @@
 use std::time::{Duration, Instant};
 
-use super::invocation::Task;
-use super::launch_status::in_words;
+use super::invocation::{DaemonTask, Task};
+use super::log::cuda_error;
 use super::processes::{list_pids, serves_in};
 use super::{Access, Daemon, LaunchOptions, LockHolder, MAX_PIPE_DIR, MpsError};
-use crate::host::{Host, Process, RunError, Uid, caller, user_name};
+use crate::host::{Host, Output, Process, RunError, Uid, caller, user_name};
 
 /// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle
 /// H200, seconds on a node without persistence mode).
@@ -70,10 +70,10 @@ impl Daemon {
         &self,
         host: &Host,
         owner: Uid,
-        error: MpsError,
+        mut error: MpsError,
         in_the_way: Option<String>,
     ) -> MpsError {
-        let found = self.mps_processes(host, owner).len();
+        let found = self.count_processes(host, owner);
         let left = self.end_mps_processes(host, owner);
         let ended = format!("what it had started ({found} processes) was ended");
         let notes = [
@@ -83,19 +83,12 @@ impl Daemon {
         ];
         let notes = notes.into_iter().flatten();
         let notes = notes.fold(String::new(), |notes, note| notes + "; " + &note);
-        match error {
-            error if notes.is_empty() => error,
-            MpsError::Failed {
-                what,
-                log,
-                last_lines,
-            } => MpsError::Failed {
-                what: what + &notes,
-                log,
-                last_lines,
-            },
-            error => self.failure(format!("{error}{notes}")),
+        match &mut error {
+            _ if notes.is_empty() => {}
+            MpsError::Failed { what, .. } => what.push_str(&notes),
+            _ => error = self.failure(format!("{error}{notes}")),
         }
+        error
     }
 
     /// Makes the directories without any files of earlier daemons.
@@ -112,7 +105,7 @@ impl Daemon {
         }
         self.make_directories(access)?;
         if self.remove_leftovers().is_err() {
-            self.move_away().map_err(MpsError::Directory)?;
+            self.move_away()?;
             self.make_directories(access)?;
         }
         Ok(())
@@ -120,15 +113,15 @@ impl Daemon {
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
     fn start(&self, host: &Host, wanted: &LaunchOptions) -> Result<Process, MpsError> {
-        let task = Task::Daemon {
+        let task = Task::Daemon(DaemonTask {
             device: wanted.device.clone(),
             log: self.log.clone(),
             multiuser: wanted.multiuser,
-            user_dir: match &wanted.access {
-                Access::User(account) => Some(account.directory.clone()),
-                _ => None,
-            },
-        };
+            user_dir: wanted
+                .access
+                .user()
+                .map(|account| account.directory.clone()),
+        });
         let owner = wanted.access.owner();
         let is_foreign = owner != caller();
         let launcher = self.command(task, &self.limits(wanted));
@@ -171,7 +164,7 @@ impl Daemon {
     /// Refuses directories that one of the readers cannot enter: CUDA would silently run without MPS.
     fn check_readers(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
         // A daemon of a user writes its logs as that user.
-        let logs = matches!(wanted.access, Access::User(_)).then_some(&self.log);
+        let logs = wanted.access.user().map(|_| &self.log);
         for path in [&self.pipe].into_iter().chain(logs) {
             for (who, reader) in &wanted.readers {
                 if let Some(closed) = reader.is_kept_out_of(path) {
@@ -185,4 +178,27 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// Explains the exit status of the launcher, which prints nothing. The status is the low byte of CUDA's error code.
+fn in_words(output: &Output, device: &str) -> String {
+    let printed = format!("{}{}", output.stdout, output.stderr);
+    let printed = printed.trim();
+    let code = output.status.code();
+    let meaning = match code {
+        _ if !printed.is_empty() => printed.to_owned(),
+        Some(100) => format!("CUDA sees no device {device}"),
+        Some(0) => "it ended without an error and no daemon is there".to_owned(),
+        // Measured with a path that is too long.
+        Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
+        _ => match cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
+            Some(words) => words.to_owned(),
+            None => "it said nothing".to_owned(),
+        },
+    };
+    let status = code.map_or_else(
+        || output.status.to_string(),
+        |code| format!("exit status {code}"),
+    );
+    format!("the control daemon of {device} did not start ({status}): {meaning}")
 }

@@ -1,8 +1,8 @@
 //! The user, CPUs and open files of a daemon.
 
-use super::{Access, Daemon, LaunchOptions, MpsError};
+use super::{Daemon, LaunchOptions, MpsError};
 use crate::host::{Limits, Process, Uid, caller, open_files};
-use crate::settings::NOFILE;
+use crate::settings::{Cpus, NOFILE};
 
 /// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
 /// start and its log grew without pause.
@@ -27,10 +27,7 @@ impl Daemon {
         let (current, _) = open_files();
         let differs = current != Some(files);
         Limits {
-            groups_of: match &wanted.access {
-                Access::User(account) => Some(account.name.clone()),
-                _ => None,
-            },
+            groups_of: wanted.access.user().map(|account| account.name.clone()),
             cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
             files: differs.then_some(files),
             or_fewer: differs && wanted.nofile.is_none(),
@@ -40,33 +37,31 @@ impl Daemon {
 
     /// Checks the user and the limits of the running daemon.
     pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
-        let shown = |value: Option<String>| value.unwrap_or_else(|| "hidden".to_owned());
-        let differs = |key: &str, set: String, is: Option<String>| {
-            (is.as_deref() != Some(set.as_str())).then(|| (key.to_owned(), set, shown(is)))
-        };
-        let owner = process.owner();
-        let files = process.open_files();
-        let difference = differs(
-            "its user",
-            wanted.access.owner().to_string(),
-            owner.map(|uid| uid.to_string()),
-        )
-        .or_else(|| {
-            let cpus = process.cpus();
-            differs("cpus", wanted.cpus.as_ref()?.to_string(), cpus)
-        })
-        .or_else(|| {
-            differs(
+        let checks = [
+            (
+                "its user",
+                Some(wanted.access.owner().to_string()),
+                process.owner().map(|uid| uid.to_string()),
+            ),
+            (
+                "cpus",
+                wanted.cpus.as_ref().map(Cpus::to_string),
+                process.cpus(),
+            ),
+            (
                 "nofile",
-                wanted.nofile?.to_string(),
-                files.map(|files| files.to_string()),
-            )
-        });
-        match difference {
-            None => Ok(()),
-            Some((key, set, is)) => {
-                Err(self.failure(format!("{key} was set to {set} and reads back as {is}")))
+                wanted.nofile.map(|files| files.to_string()),
+                process.open_files().map(|files| files.to_string()),
+            ),
+        ];
+        for (key, set, is) in checks {
+            if let Some(set) = set
+                && is.as_ref() != Some(&set)
+            {
+                let is = is.as_deref().unwrap_or("hidden");
+                return Err(self.failure(format!("{key} was set to {set} and reads back as {is}")));
             }
         }
+        Ok(())
     }
 }

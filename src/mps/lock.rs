@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::Daemon;
 use super::pipe_dir::{LOCK_FILE, PID_FILE};
@@ -25,19 +25,15 @@ pub enum LockHolder {
 impl Daemon {
     /// Asks the kernel for the holder of the lock. Opens no control session, takes no lock and adds nothing to the logs.
     pub fn lock_holder(&self) -> LockHolder {
-        match self.pipe_directory() {
-            Ok(Some(pipe)) => holder(&pipe).unwrap_or_else(|error| hidden(&error)),
-            Ok(None) => LockHolder::Nobody,
-            Err(error) => hidden(&error),
+        let holder = self.pipe_directory().and_then(|pipe| match pipe {
+            Some(pipe) => holder(&pipe),
+            None => Ok(LockHolder::Nobody),
+        });
+        match holder {
+            Ok(holder) => holder,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => LockHolder::Hidden,
+            Err(_) => LockHolder::Nobody,
         }
-    }
-}
-
-fn hidden(error: &io::Error) -> LockHolder {
-    if error.kind() == io::ErrorKind::PermissionDenied {
-        LockHolder::Hidden
-    } else {
-        LockHolder::Nobody
     }
 }
 
@@ -51,14 +47,7 @@ fn holder(pipe: &Directory) -> io::Result<LockHolder> {
 }
 
 fn record_lock(file: &File) -> LockHolder {
-    let wanted = Flock {
-        start: 0,
-        length: 0,
-        pid: None,
-        typ: FlockType::WriteLock,
-        offset_type: FlockOffsetType::Set,
-    };
-    match fcntl_getlk(file, &wanted) {
+    match fcntl_getlk(file, &Flock::from(FlockType::WriteLock)) {
         Ok(None) => LockHolder::Nobody,
         Ok(Some(lock)) => match lock.pid.map(|pid| pid.as_raw_nonzero().get()) {
             Some(pid) if pid > 0 => LockHolder::Process(Pid(pid.unsigned_abs())),

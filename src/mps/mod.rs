@@ -4,20 +4,16 @@
 //! at a time and may refuse a second one without a message. So commands are sent on standard input, every session ends
 //! with a command that must have an answer, every wait has a limit, and every value is read back.
 
-mod access;
 mod configure;
 mod context_memory;
 mod control_program;
 mod daemon;
-mod defaults;
 mod directories;
 mod error;
-mod failure;
 mod invocation;
 mod launch;
 mod launch_limits;
 mod launch_options;
-mod launch_status;
 mod lock;
 mod log;
 mod mps_program;
@@ -31,14 +27,13 @@ mod stop;
 mod terminate_client;
 mod unrecorded;
 
-pub use access::Access;
 pub use context_memory::ContextMemory;
 pub use control_program::{ControlProgram, Support};
 pub use daemon::Daemon;
 pub use error::MpsError;
-pub use invocation::{Invocation, Task};
+pub use invocation::Invocation;
 pub use launch::Launched;
-pub use launch_options::LaunchOptions;
+pub use launch_options::{Access, LaunchOptions};
 pub use lock::LockHolder;
 pub(crate) use log::{KEPT, split};
 pub use log::{Kind, LogDir, LogFile, LogLine, LogTail};

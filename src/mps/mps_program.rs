@@ -29,16 +29,18 @@ impl MpsProgram {
 
 /// True if a process is a control daemon and not a session, which reads commands and exits.
 pub fn is_daemon(process: &Process) -> bool {
-    let arguments = process.arguments();
-    let mut options = arguments
-        .iter()
-        .filter(|argument| argument.starts_with('-'))
-        .map(|argument| argument.trim_start_matches('-'));
-    MpsProgram::of(process) == Some(MpsProgram::Control)
-        && options.any(|option| {
-            let begins = |name: &str| !option.is_empty() && name.starts_with(option);
-            begins("daemon") || begins("foreground") || begins("forground")
-        })
+    let makes_daemon = |argument: &String| {
+        let option = argument.trim_start_matches('-');
+        let begins = |name: &str| name.starts_with(option);
+        let is_option = argument.starts_with('-') && !option.is_empty();
+        is_option && (begins("daemon") || begins("foreground") || begins("forground"))
+    };
+    let is_control = MpsProgram::of(process) == Some(MpsProgram::Control);
+    is_control && process.arguments().iter().any(makes_daemon)
+}
+
+pub(super) fn is_server(process: &Process) -> bool {
+    MpsProgram::of(process) == Some(MpsProgram::Server)
 }
 
 /// Returns the servers of a daemon.
@@ -46,7 +48,5 @@ pub fn servers_of<'t>(
     table: &'t ProcessTable,
     daemon: &Process,
 ) -> impl Iterator<Item = &'t Process> + use<'t> {
-    table
-        .children(daemon.pid)
-        .filter(|child| MpsProgram::of(child) == Some(MpsProgram::Server))
+    table.children(daemon.pid).filter(|child| is_server(child))
 }

@@ -1,11 +1,11 @@
 //! The MPS processes of a pipe directory, found through /proc.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::mps_program::{MpsProgram, is_daemon};
+use super::mps_program::{MpsProgram, is_daemon, is_server};
 use super::{Daemon, MpsError};
 use crate::host::{Host, Pid, Process, ProcessHandle, Uid};
 
@@ -16,39 +16,31 @@ const KILL_LIMIT: Duration = Duration::from_secs(3);
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// A process that runs an MPS program in the pipe directory.
-#[derive(Clone, Debug)]
-pub(super) struct MpsProcess {
-    pub program: MpsProgram,
-    pub process: Process,
-}
-
 impl Daemon {
     /// True if a process is a daemon of this pipe directory that runs as `owner`.
     pub(super) fn is_daemon_here(&self, process: &Process, owner: Uid) -> bool {
         process.owner() == Some(owner) && is_daemon(process) && serves_in(process, &self.pipe)
     }
 
-    /// Returns the daemons of this pipe directory that run as `owner`, and all servers in it.
-    pub(super) fn mps_processes(&self, host: &Host, owner: Uid) -> Vec<MpsProcess> {
+    /// Returns the daemons of this pipe directory that run as `owner`, or all servers in it.
+    pub(super) fn mps_processes(
+        &self,
+        host: &Host,
+        owner: Uid,
+        program: MpsProgram,
+    ) -> Vec<Process> {
         let table = host.processes().unwrap_or_default();
-        let found = table.iter().filter_map(|process| {
-            let program = MpsProgram::of(process)?;
-            let is_here = match program {
-                MpsProgram::Control => self.is_daemon_here(process, owner),
-                MpsProgram::Server => serves_in(process, &self.pipe),
-            };
-            is_here.then(|| MpsProcess {
-                program,
-                process: process.clone(),
-            })
-        });
-        found.collect()
+        let is_here = |process: &&Process| match program {
+            MpsProgram::Control => self.is_daemon_here(process, owner),
+            MpsProgram::Server => is_server(process) && serves_in(process, &self.pipe),
+        };
+        table.iter().filter(is_here).cloned().collect()
     }
 
-    /// True if a daemon of this pipe directory runs as `owner`, or a server runs in it.
-    pub fn has_processes(&self, host: &Host, owner: Uid) -> bool {
-        !self.mps_processes(host, owner).is_empty()
+    /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it.
+    pub fn count_processes(&self, host: &Host, owner: Uid) -> usize {
+        let count = |program| self.mps_processes(host, owner, program).len();
+        count(MpsProgram::Control) + count(MpsProgram::Server)
     }
 
     /// Ends the unrecorded processes of this pipe directory.
@@ -59,20 +51,21 @@ impl Daemon {
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
     pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> Vec<Pid> {
-        let mut left = Vec::new();
-        for program in [MpsProgram::Control, MpsProgram::Server] {
-            // Found again each time: the daemon may have started a server meanwhile.
-            let found = self.mps_processes(host, owner).into_iter();
-            let held = found
-                .filter(|found| found.program == program)
-                .filter_map(|found| {
-                    let pid = found.process.pid;
-                    Some((pid, host.open_process(pid, found.process.started)?))
-                });
-            left.extend(end_all(&held.collect::<Vec<_>>()));
-        }
+        // Found one after the other: the daemon may have started a server meanwhile.
+        let end = |program| end_all(&open_all(host, &self.mps_processes(host, owner, program)));
+        let mut left = end(MpsProgram::Control);
+        left.extend(end(MpsProgram::Server));
         left
     }
+}
+
+/// Opens the processes that are still there.
+pub(super) fn open_all<'p>(
+    host: &Host,
+    processes: impl IntoIterator<Item = &'p Process>,
+) -> Vec<ProcessHandle> {
+    let open = |process: &Process| host.open_process(process.pid, process.started);
+    processes.into_iter().filter_map(open).collect()
 }
 
 /// True if a process was started with this pipe directory.
@@ -83,8 +76,8 @@ pub fn serves_in(process: &Process, pipe: &Path) -> bool {
 }
 
 /// Ends processes by SIGTERM, and by SIGKILL if they do not exit. Returns those that the kernel does not end.
-pub(super) fn end_all(processes: &[(Pid, ProcessHandle)]) -> Vec<Pid> {
-    for (_, held) in processes {
+pub(super) fn end_all(processes: &[ProcessHandle]) -> Vec<Pid> {
+    for held in processes {
         let _ = held.signal(Signal::TERM);
         // A stopped process receives SIGTERM only after SIGCONT.
         let _ = held.signal(Signal::CONT);
@@ -93,19 +86,16 @@ pub(super) fn end_all(processes: &[(Pid, ProcessHandle)]) -> Vec<Pid> {
 }
 
 /// Kills the processes that have not exited after the limit. Returns those that the kernel does not end.
-pub(super) fn kill_all_after(processes: &[(Pid, ProcessHandle)], limit: Duration) -> Vec<Pid> {
-    let until = std::time::Instant::now() + limit;
-    for (_, held) in processes {
-        if !held.ends_within(until.saturating_duration_since(std::time::Instant::now())) {
+pub(super) fn kill_all_after(processes: &[ProcessHandle], limit: Duration) -> Vec<Pid> {
+    let until = Instant::now() + limit;
+    for held in processes {
+        if !held.ends_by(until) {
             let _ = held.signal(Signal::KILL);
         }
     }
-    let until = std::time::Instant::now() + KILL_LIMIT;
-    let is_left = |held: &ProcessHandle| {
-        !held.ends_within(until.saturating_duration_since(std::time::Instant::now()))
-    };
-    let left = processes.iter().filter(|(_, held)| is_left(held));
-    left.map(|(pid, _)| *pid).collect()
+    let until = Instant::now() + KILL_LIMIT;
+    let left = processes.iter().filter(|held| !held.ends_by(until));
+    left.map(|held| held.pid).collect()
 }
 
 /// Lists pids for a message.

@@ -22,10 +22,21 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// The output of one session.
 #[derive(Debug)]
 pub(super) struct Answer {
+    asked: String,
     /// The output of the commands.
     pub(super) lines: Vec<String>,
     /// The daemon's default active thread percentage.
     pub(super) percentage: f64,
+}
+
+impl Answer {
+    /// Returns the error for an answer that is none to the commands.
+    pub(super) fn unexpected(&self) -> MpsError {
+        MpsError::Unexpected {
+            asked: self.asked.clone(),
+            answer: self.lines.join("\n"),
+        }
+    }
 }
 
 impl Daemon {
@@ -33,7 +44,7 @@ impl Daemon {
     /// daemon busy. Newer daemons queue sessions instead of refusing them.
     pub(super) fn session(
         &self,
-        commands: &[&str],
+        commands: &[String],
         patience: Duration,
         limit: Duration,
     ) -> Result<Answer, MpsError> {
@@ -44,21 +55,17 @@ impl Daemon {
 
     fn retried_session(
         &self,
-        commands: &[&str],
+        commands: &[String],
         patience: Duration,
         limit: Duration,
     ) -> Result<Answer, MpsError> {
-        let mut script = commands.join("\n");
-        if !commands.is_empty() {
-            script.push('\n');
-        }
-        script.push_str(LAST_COMMAND);
-        script.push('\n');
+        let asked = commands.join("\n");
+        let script = script(&asked) + "\n";
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
         let changes: Vec<&str> = commands
             .iter()
-            .copied()
+            .map(String::as_str)
             .filter(|command| !is_query(command))
             .collect();
         // A queued session waits within its own limit. Its changes are carried out even after it was killed.
@@ -78,7 +85,7 @@ impl Daemon {
                 Err(RunError::Late { .. }) if queues => return Err(busy(Some(changes.join("; ")))),
                 other => other?,
             };
-            match read(&script, &output.stdout, &output.stderr) {
+            match read(&asked, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
                 Err(Refusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
                 Err(Refusal::Unexpected(error)) => return Err(error),
@@ -114,7 +121,15 @@ enum Refusal {
     Unexpected(MpsError),
 }
 
-fn read(script: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
+/// Returns the commands of a session that asks for something.
+fn script(asked: &str) -> String {
+    match asked {
+        "" => LAST_COMMAND.to_owned(),
+        _ => format!("{asked}\n{LAST_COMMAND}"),
+    }
+}
+
+fn read(asked: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
     if stderr.contains(NO_DAEMON) {
         return Err(Refusal::NoDaemon);
     }
@@ -131,9 +146,13 @@ fn read(script: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
         .filter(|last| is_percentage(last))
         .and_then(|last| last.trim().parse().ok());
     match percentage {
-        Some(percentage) if stderr.is_empty() => Ok(Answer { lines, percentage }),
+        Some(percentage) if stderr.is_empty() => Ok(Answer {
+            asked: asked.to_owned(),
+            lines,
+            percentage,
+        }),
         _ => Err(Refusal::Unexpected(MpsError::Unexpected {
-            asked: script.trim_end().to_owned(),
+            asked: script(asked),
             answer: format!("{stdout}{stderr}"),
         })),
     }
@@ -154,7 +173,7 @@ mod tests {
         };
         let program = ControlProgram::of(driver);
         let daemon = Daemon::new(programs, program, "/".into(), "/".into());
-        daemon.session(&[command], patience, Duration::from_millis(200))
+        daemon.session(&[command.to_owned()], patience, Duration::from_millis(200))
     }
 
     #[test]

@@ -51,18 +51,20 @@ impl<'a> SettingCommand<'a> {
             .filter(|(_, control)| server.is_none() || control.is_of_servers)
             .filter(|(_, control)| is_sent(control))
             .collect();
-        let sets = controls.iter().map(|&(key, control)| Self {
-            command: command(control, "set", server, Some((control.value)(new))),
-            answer: control.is_universal.then_some((key, control)),
+        let of = |command, answer| Self {
+            command,
+            answer,
             settings: new,
             of_server: server.is_some(),
+        };
+        let sets = controls.iter().map(|&(key, control)| {
+            let command = command(control, "set", server, Some((control.value)(new)));
+            of(command, control.is_universal.then_some((key, control)))
         });
-        let gets = controls.iter().rev().map(|&(key, control)| Self {
-            command: command(control, "get", server, None),
-            answer: Some((key, control)),
-            settings: new,
-            of_server: server.is_some(),
-        });
+        let gets = controls
+            .iter()
+            .rev()
+            .map(|&(key, control)| of(command(control, "get", server, None), Some((key, control))));
         sets.chain(gets).collect()
     }
 
@@ -70,20 +72,19 @@ impl<'a> SettingCommand<'a> {
         &self.command
     }
 
-    /// Takes the answer to this command from the front of the lines. Returns `Err` with the difference, and `None` if
-    /// the lines are no answer to this command.
-    fn compare(&self, lines: &mut VecDeque<&str>) -> Option<Result<(), String>> {
+    /// Takes the answer to this command from the front of the lines, and compares it with what the command expects.
+    fn compare(&self, lines: &mut VecDeque<&str>) -> Result<(), Mismatch> {
         let Some((key, control)) = self.answer else {
-            return Some(Ok(()));
+            return Ok(());
         };
-        let answer = control.take(lines)?;
+        let answer = control.take(lines).ok_or(Mismatch::NoAnswer)?;
         if !(control.differs)(self.settings, &answer) {
-            return Some(Ok(()));
+            return Ok(());
         }
         let (name, set) = (key.name, (key.show)(self.settings));
-        let is = (control.read)(&answer)?;
+        let is = (control.read)(&answer).ok_or(Mismatch::NoAnswer)?;
         let whose = if self.of_server { "the server's " } else { "" };
-        Some(Err(format!(
+        Err(Mismatch::Differs(format!(
             "{whose}{name} was set to {set} and reads back as {is}"
         )))
     }
@@ -105,11 +106,7 @@ pub(super) fn compare<'l>(
 ) -> Result<Vec<&'l str>, Mismatch> {
     let mut lines: VecDeque<&str> = lines.iter().map(String::as_str).collect();
     for command in commands {
-        match command.compare(&mut lines) {
-            Some(Ok(())) => {}
-            Some(Err(difference)) => return Err(Mismatch::Differs(difference)),
-            None => return Err(Mismatch::NoAnswer),
-        }
+        command.compare(&mut lines)?;
     }
     Ok(lines.into())
 }

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::log::{LOG_END, logged_fault, logged_limit};
-use super::session::{LAST_COMMAND, is_percentage, parse_pid};
+use super::session::{ANSWER_LIMIT, LAST_COMMAND, PATIENCE, is_percentage, parse_pid};
 use super::setting_command::queries;
 use super::{Daemon, LogFile, MpsError};
 use crate::host::Pid;
@@ -48,10 +48,7 @@ impl Daemon {
         patience: Duration,
         limit: Duration,
     ) -> Result<DaemonStatus, MpsError> {
-        let mut commands = Vec::new();
-        if with_defaults {
-            commands = queries();
-        }
+        let mut commands = if with_defaults { queries() } else { Vec::new() };
         commands.push("get_server_list".to_owned());
         for child in children {
             // The answer separates the lists of pids.
@@ -62,24 +59,28 @@ impl Daemon {
             });
             commands.push(format!("get_client_list {child}"));
         }
-        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
         let answer = self.session(&commands, patience, limit)?;
-        let unexpected = || MpsError::Unexpected {
-            asked: commands.join("\n"),
-            answer: answer.lines.join("\n"),
-        };
         let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
         let mut defaults = None;
         if with_defaults {
             let read = Reported::read(&mut lines, answer.percentage);
-            defaults = Some(read.ok_or_else(unexpected)?);
+            defaults = Some(read.ok_or_else(|| answer.unexpected())?);
         }
         let mut status = DaemonStatus {
-            servers: read(lines, children).ok_or_else(unexpected)?,
+            servers: read(lines, children).ok_or_else(|| answer.unexpected())?,
             defaults,
         };
         self.add_logged(&mut status);
         Ok(status)
+    }
+
+    /// Asks the daemon for the settings that it gives to new servers.
+    pub fn defaults(&self) -> Result<Reported, MpsError> {
+        let answer = self.session(&queries(), PATIENCE, ANSWER_LIMIT)?;
+        let mut lines = answer.lines.iter().map(String::as_str).collect();
+        Reported::read(&mut lines, answer.percentage)
+            .filter(|_| lines.is_empty())
+            .ok_or_else(|| answer.unexpected())
     }
 
     /// Adds what only server.log has: exact memory limits, and faults if the control program lacks

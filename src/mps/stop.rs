@@ -1,10 +1,10 @@
 use std::time::{Duration, Instant};
 
-use super::mps_program::MpsProgram;
-use super::processes::{end_all, kill_all_after, list_pids, serves_in};
+use super::mps_program::is_server;
+use super::processes::{end_all, kill_all_after, list_pids, open_all, serves_in};
 use super::session::NO_DAEMON;
 use super::{Daemon, MpsError, ServerState, ServerStatus};
-use crate::host::{Host, Pid, ProcessHandle, RunError, StartTime};
+use crate::host::{Host, Pid, Process, ProcessHandle, RunError, StartTime};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,79 +78,74 @@ impl Daemon {
         };
         match means {
             Means::Session => {}
-            Means::Signals => return self.end_by_signals(daemon.0, held, &servers),
+            Means::Signals => return self.end_by_signals(held, &servers),
             Means::Heal => {
                 let left = kill_all_after(&servers, Duration::ZERO);
                 if left.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
                     return Ok(());
                 }
-                return self.end_by_signals(daemon.0, held, &servers);
+                return self.end_by_signals(held, &servers);
             }
         }
         if patience == Patience::AT_ONCE {
             self.terminate_clients(&servers);
         }
         let (command, limit) = patience.quit();
-        let asked = self.wait_for_user(limit, |limit| self.quit(&held, &command, limit));
-        let (said, limit) = match asked {
-            Quit::Ended => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
-            Quit::Failed(error) if patience == Patience::Idle => return Err(error),
-            Quit::Failed(error) => (format!(": {error}"), Duration::ZERO),
-            Quit::Refused { said, limit } => (said, limit),
+        let (asked, limit) =
+            self.wait_for_user(limit, |limit| (self.quit(&held, &command, limit), limit));
+        let said = match asked {
+            Ok(None) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
+            Ok(Some(said)) => said,
+            Err(error) if patience == Patience::Idle => return Err(error),
+            // No client has to be spared.
+            Err(_) => String::new(),
         };
         let servers = self.servers(host, daemon.0);
         if patience == Patience::Idle && !servers.is_empty() {
-            let mut failure = format!(
-                "the control daemon {} has not ended within {} s{said}",
-                daemon.0,
-                limit.as_secs()
-            );
-            // Measured: the daemon carries out a quit even after its caller has exited.
-            if said.is_empty() && self.program.queues_sessions {
-                failure.push_str(
+            let why = match (said.as_str(), self.program.queues_sessions) {
+                // Measured: the daemon carries out a quit even after its caller has exited.
+                ("", true) => {
                     ": a client has joined at the last moment, or another control session is open; the quit may still \
-                     be carried out",
-                );
-            } else if said.is_empty() {
-                failure.push_str(
+                     be carried out"
+                }
+                ("", false) => {
                     ": a client has joined at the last moment; no other is admitted, and the daemon \
-                     ends when that one does",
-                );
-            }
-            return Err(self.failure(failure));
+                     ends when that one does"
+                }
+                (said, _) => said,
+            };
+            return Err(self.failure(format!(
+                "the control daemon {} has not ended within {} s{why}",
+                held.pid,
+                limit.as_secs()
+            )));
         }
-        self.end_by_signals(daemon.0, held, &servers)
+        self.end_by_signals(held, &servers)
     }
 
-    /// Kills servers without a daemon, or whose daemon waits for them in vain.
-    pub fn kill_servers(&self, host: &Host, servers: &[(Pid, StartTime)]) -> Result<(), MpsError> {
-        let held = servers
-            .iter()
-            .filter_map(|&(pid, started)| Some((pid, host.open_process(pid, started)?)));
-        self.ended(&kill_all_after(&held.collect::<Vec<_>>(), Duration::ZERO))
+    /// Kills a server without a daemon, or whose daemon waits for it in vain.
+    pub fn kill_server(&self, host: &Host, server: (Pid, StartTime)) -> Result<(), MpsError> {
+        let held = host.open_process(server.0, server.1);
+        self.ended(&kill_all_after(held.as_slice(), Duration::ZERO))
     }
 
     /// Returns the servers of a daemon, and those in its directory without a daemon.
-    fn servers(&self, host: &Host, daemon: Pid) -> Vec<(Pid, ProcessHandle)> {
+    fn servers(&self, host: &Host, daemon: Pid) -> Vec<ProcessHandle> {
         let table = host.processes().unwrap_or_default();
-        let servers = table.iter().filter(|process| {
-            MpsProgram::of(process) == Some(MpsProgram::Server)
-                && (process.parent == daemon || serves_in(process, &self.pipe))
-        });
-        servers
-            .filter_map(|server| Some((server.pid, host.open_process(server.pid, server.started)?)))
-            .collect()
+        let is_of_daemon = |server: &&Process| {
+            is_server(server) && (server.parent == daemon || serves_in(server, &self.pipe))
+        };
+        open_all(host, table.iter().filter(is_of_daemon))
     }
 
     /// Stops the daemon, which does not handle SIGTERM, and then its remaining servers. A healthy server exits with its
     /// daemon.
     fn end_by_signals(
         &self,
-        daemon: Pid,
-        held: ProcessHandle,
-        servers: &[(Pid, ProcessHandle)],
+        daemon: ProcessHandle,
+        servers: &[ProcessHandle],
     ) -> Result<(), MpsError> {
-        let mut left = end_all(&[(daemon, held)]);
+        let mut left = end_all(&[daemon]);
         left.extend(kill_all_after(servers, EXIT_LIMIT));
         self.ended(&left)
     }
@@ -166,8 +161,14 @@ impl Daemon {
         )))
     }
 
-    /// Asks the daemon to quit, and retries while that is refused.
-    fn quit(&self, held: &ProcessHandle, command: &str, limit: Duration) -> Quit {
+    /// Asks the daemon to quit, and retries while that is refused. Returns what the control program said last if the daemon
+    /// still runs after the limit.
+    fn quit(
+        &self,
+        held: &ProcessHandle,
+        command: &str,
+        limit: Duration,
+    ) -> Result<Option<String>, MpsError> {
         let start = Instant::now();
         let mut said = String::new();
         while start.elapsed() < limit {
@@ -176,29 +177,28 @@ impl Daemon {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}
-                Err(error) => return Quit::Failed(error.into()),
+                Err(error) => return Err(error.into()),
             }
             // A refused session exits with status 0 and no output: only the process shows the result.
             if held.ends_within(EXIT_LIMIT) {
-                return Quit::Ended;
+                return Ok(None);
             }
             // The socket has gone: a retry cannot find it.
             if said.contains(NO_DAEMON) {
                 break;
             }
         }
-        let said = match said.trim() {
+        Ok(Some(match said.trim() {
             "" => String::new(),
             said => format!(": {said}"),
-        };
-        Quit::Refused { said, limit }
+        }))
     }
 
     /// Terminates the clients that answer in time. The following quit ends the others.
-    fn terminate_clients(&self, servers: &[(Pid, ProcessHandle)]) {
+    fn terminate_clients(&self, servers: &[ProcessHandle]) {
         let until = Instant::now() + TERMINATE_LIMIT;
         let left = || until.saturating_duration_since(Instant::now());
-        let servers: Vec<Pid> = servers.iter().map(|(pid, _)| *pid).collect();
+        let servers: Vec<Pid> = servers.iter().map(|held| held.pid).collect();
         let Ok(status) = self.query(&servers, false, left(), left()) else {
             return;
         };
@@ -214,15 +214,4 @@ impl Daemon {
             }
         }
     }
-}
-
-/// The result of asking a daemon to quit.
-enum Quit {
-    Ended,
-    /// The daemon still runs after the limit.
-    Refused {
-        said: String,
-        limit: Duration,
-    },
-    Failed(MpsError),
 }

@@ -35,7 +35,7 @@ impl Daemon {
         limit: Duration,
     ) -> Result<(), MpsError> {
         let command = format!("terminate_client {server} {client}");
-        let answer = self.session(&[&command], patience, limit)?;
+        let answer = self.session(std::slice::from_ref(&command), patience, limit)?;
         // The exit status is always 0. The last line is CUDA's status; refusals are words.
         match answer.lines.last().map(|line| line.trim()) {
             Some("0") => Ok(()),

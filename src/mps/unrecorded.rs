@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::invocation::MULTIUSER;
 use super::mps_program::{MpsProgram, servers_of};
-use super::processes::{end_all, list_pids};
+use super::processes::{end_all, list_pids, open_all};
 use super::{Daemon, LaunchOptions, LockHolder, MpsError};
 use crate::host::{Host, Pid, Process, Uid, user_name};
 
@@ -19,36 +19,20 @@ impl Daemon {
         wanted: &LaunchOptions,
     ) -> Result<Option<Process>, MpsError> {
         let owner = wanted.access.owner();
-        let found = self.mps_processes(host, owner);
+        let daemons = self.mps_processes(host, owner, MpsProgram::Control);
         let fits = |process: &Process| {
             let device = process.environment("CUDA_VISIBLE_DEVICES");
             let is_multiuser = process.command().contains(MULTIUSER);
             device.as_deref() == Some(&wanted.device) && is_multiuser == wanted.multiuser
         };
-        let daemons: Vec<&Process> = found
-            .iter()
-            .filter(|found| found.program == MpsProgram::Control)
-            .map(|found| &found.process)
-            .collect();
-        match daemons.as_slice() {
-            [] => return Ok(None),
-            [one]
-                if fits(one)
-                    && self.has_socket()
-                    && self.lock_holder() == LockHolder::Process(one.pid) =>
-            {
-                return Ok(Some((*one).clone()));
-            }
-            _ => {}
-        }
         if let [one] = daemons.as_slice() {
+            let holds_lock = || self.lock_holder() == LockHolder::Process(one.pid);
+            if fits(one) && self.has_socket() && holds_lock() {
+                return Ok(Some(one.clone()));
+            }
             self.refuse_clients(host, one)?;
         }
-        let held = daemons.iter().filter_map(|daemon| {
-            let held = host.open_process(daemon.pid, daemon.started)?;
-            Some((daemon.pid, held))
-        });
-        let left = end_all(&held.collect::<Vec<_>>());
+        let left = end_all(&open_all(host, &daemons));
         if left.is_empty() {
             return Ok(None);
         }

@@ -1,16 +1,15 @@
 //! Compute instances.
 
 use std::ffi::c_uint;
-use std::ptr::null_mut;
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{
-    nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
-    nvmlComputeInstanceProfileInfo_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
+    nvmlComputeInstance_t, nvmlComputeInstancePlacement_t, nvmlGpuInstance_t,
 };
 
-use super::ffi::handle;
-use super::{Code, NvmlError, Session};
+use super::ffi::{handle, symbol};
+use super::session::numbered;
+use super::{NvmlError, Session};
 use crate::geometry::{
     ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId, Placement,
 };
@@ -64,28 +63,23 @@ impl Session {
     ) -> Result<ComputeInstanceReading, NvmlError> {
         let gpu_instance = self.gpu_instance(gpu, instance)?;
         let subject = format!("{gpu} GPU instance {instance}");
-        let mut created: nvmlComputeInstance_t = null_mut();
-        if let Some(at) = at {
+        let created = if let Some(at) = at {
             let place = nvmlComputeInstancePlacement_t {
                 start: at.start,
                 size: at.size,
             };
-            let symbol = &self
-                .symbols()
-                .nvmlGpuInstanceCreateComputeInstanceWithPlacement;
-            let call = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
-            self.call(call, &subject, symbol, |function| {
-                // SAFETY: the instance came from this library; both pointers outlive the call.
-                unsafe { function(gpu_instance, profile.0, &raw const place, &raw mut created) }
-            })?;
+            let symbol = symbol!(self, nvmlGpuInstanceCreateComputeInstanceWithPlacement);
+            self.get(symbol, &subject, |function, created| {
+                // SAFETY: the instance came from this library; `place` outlives the call.
+                unsafe { function(gpu_instance, profile.0, &raw const place, created) }
+            })?
         } else {
-            let symbol = &self.symbols().nvmlGpuInstanceCreateComputeInstance;
-            let call = "nvmlGpuInstanceCreateComputeInstance";
-            self.call(call, &subject, symbol, |function| {
-                // SAFETY: the instance came from this library; `created` outlives the call.
-                unsafe { function(gpu_instance, profile.0, &raw mut created) }
-            })?;
-        }
+            let symbol = symbol!(self, nvmlGpuInstanceCreateComputeInstance);
+            self.get(symbol, &subject, |function, created| {
+                // SAFETY: the instance came from this library.
+                unsafe { function(gpu_instance, profile.0, created) }
+            })?
+        };
         // An instance that cannot be read cannot be used, so it must not stay.
         self.read_compute_instance(created, &subject)
             .map_err(|error| error.after(self.destroy_compute(created, &subject)))
@@ -98,22 +92,16 @@ impl Session {
         subject: &str,
         profile: c_uint,
     ) -> Result<Vec<Placement>, NvmlError> {
-        let call = "nvmlGpuInstanceGetComputeInstancePossiblePlacements";
-        let symbol = &self
-            .symbols()
-            .nvmlGpuInstanceGetComputeInstancePossiblePlacements;
-        let none = nvmlComputeInstancePlacement_t { start: 0, size: 0 };
-        let mut placements = [none; MOST_COMPUTE_PLACEMENTS];
-        let mut count = c_uint::try_from(placements.len()).unwrap_or(c_uint::MAX);
-        let asked = self.call(call, subject, symbol, |function| {
-            // SAFETY: the instance came from this library; the buffer has more room than compute
-            // instances of one profile have places in a GPU instance (at most 8).
-            unsafe { function(instance, profile, placements.as_mut_ptr(), &raw mut count) }
+        let symbol = symbol!(self, nvmlGpuInstanceGetComputeInstancePossiblePlacements);
+        let room = MOST_COMPUTE_PLACEMENTS;
+        let found = self.list(symbol, subject, room, |function, count, found| {
+            // SAFETY: the instance came from this library; the buffer has more room than compute instances of one
+            // profile have places in a GPU instance (at most 8).
+            unsafe { function(instance, profile, found, count) }
         });
-        match asked {
-            Ok(()) => Ok(placements
-                .iter()
-                .take(count as usize)
+        match found {
+            Ok(found) => Ok(found
+                .into_iter()
                 .map(|place| Placement::new(place.start, place.size))
                 .collect()),
             Err(NvmlError::TooOld { .. } | NvmlError::Refused { .. }) => Ok(Vec::new()),
@@ -136,17 +124,23 @@ impl Session {
             Err(error) => return error.ok_if_gone(),
         };
         let subject = format!("{gpu} GPU instance {instance} compute instance {compute}");
-        let mut found: nvmlComputeInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceById;
-        let call = "nvmlGpuInstanceGetComputeInstanceById";
-        let lookup = self.call(call, &subject, symbol, |function| {
-            // SAFETY: the instance came from this library; `found` outlives the call.
-            unsafe { function(gpu_instance, compute.0, &raw mut found) }
-        });
-        match lookup {
-            Ok(()) => self.destroy_compute(found, &subject),
+        match self.compute_instance(gpu_instance, &subject, compute) {
+            Ok(found) => self.destroy_compute(found, &subject),
             Err(error) => error.ok_if_gone(),
         }
+    }
+
+    pub(super) fn compute_instance(
+        &self,
+        gpu_instance: nvmlGpuInstance_t,
+        subject: &str,
+        id: ComputeInstanceId,
+    ) -> Result<nvmlComputeInstance_t, NvmlError> {
+        let symbol = symbol!(self, nvmlGpuInstanceGetComputeInstanceById);
+        self.get(symbol, subject, |function, found| {
+            // SAFETY: the instance came from this library.
+            unsafe { function(gpu_instance, id.0, found) }
+        })
     }
 
     fn destroy_compute(
@@ -154,8 +148,8 @@ impl Session {
         instance: nvmlComputeInstance_t,
         subject: &str,
     ) -> Result<(), NvmlError> {
-        let symbol = &self.symbols().nvmlComputeInstanceDestroy;
-        self.call("nvmlComputeInstanceDestroy", subject, symbol, |function| {
+        let symbol = symbol!(self, nvmlComputeInstanceDestroy);
+        self.call(symbol, subject, |function| {
             // SAFETY: the instance came from this library and is not used afterwards.
             unsafe { function(instance) }
         })
@@ -166,39 +160,21 @@ impl Session {
         instance: nvmlGpuInstance_t,
         subject: &str,
     ) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
-        let call = "nvmlGpuInstanceGetComputeInstanceProfileInfo";
-        let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceProfileInfo;
-        let mut profiles = Vec::new();
-        for query in 0..MOST_COMPUTE_PROFILES {
-            let mut info = nvmlComputeInstanceProfileInfo_t {
-                id: 0,
-                sliceCount: 0,
-                instanceCount: 0,
-                multiprocessorCount: 0,
-                sharedCopyEngineCount: 0,
-                sharedDecoderCount: 0,
-                sharedEncoderCount: 0,
-                sharedJpegCount: 0,
-                sharedOfaCount: 0,
-            };
-            let asked = self.call(call, subject, symbol, |function| {
-                // SAFETY: the instance came from this library; `info` outlives the call.
-                unsafe { function(instance, query, ENGINES_SHARED, &raw mut info) }
-            });
-            match asked {
-                Ok(()) => profiles.push(ComputeInstanceProfile {
-                    id: ComputeProfileId(info.id),
-                    slices: info.sliceCount,
-                    multiprocessors: info.multiprocessorCount,
-                    most: info.instanceCount,
-                    placements: self.compute_placements(instance, subject, info.id)?,
-                }),
-                Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {}
-                Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(profiles)
+        let symbol = symbol!(self, nvmlGpuInstanceGetComputeInstanceProfileInfo);
+        let read = |query| {
+            let info = self.get(symbol, subject, |function, info| {
+                // SAFETY: the instance came from this library.
+                unsafe { function(instance, query, ENGINES_SHARED, info) }
+            })?;
+            Ok(ComputeInstanceProfile {
+                id: ComputeProfileId(info.id),
+                slices: info.sliceCount,
+                multiprocessors: info.multiprocessorCount,
+                most: info.instanceCount,
+                placements: self.compute_placements(instance, subject, info.id)?,
+            })
+        };
+        numbered(MOST_COMPUTE_PROFILES, read).collect()
     }
 
     pub(super) fn compute_instances(
@@ -208,21 +184,12 @@ impl Session {
         profile: &ComputeInstanceProfile,
     ) -> Result<Vec<nvmlComputeInstance_t>, NvmlError> {
         let room = (profile.most as usize).max(16);
-        let mut found: Vec<nvmlComputeInstance_t> = vec![null_mut(); room];
-        let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
-        let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstances;
-        self.call(
-            "nvmlGpuInstanceGetComputeInstances",
-            subject,
-            symbol,
-            |function| {
-                // SAFETY: the instance came from this library; the buffer has more room than compute
-                // instances of one profile fit into a GPU instance (at most 8).
-                unsafe { function(instance, profile.id.0, found.as_mut_ptr(), &raw mut count) }
-            },
-        )?;
-        found.truncate(count as usize);
-        Ok(found)
+        let symbol = symbol!(self, nvmlGpuInstanceGetComputeInstances);
+        self.list(symbol, subject, room, |function, count, found| {
+            // SAFETY: the instance came from this library; the buffer has more room than compute instances of one
+            // profile fit into a GPU instance (at most 8).
+            unsafe { function(instance, profile.id.0, found, count) }
+        })
     }
 
     pub(super) fn read_compute_instance(
@@ -230,27 +197,19 @@ impl Session {
         instance: nvmlComputeInstance_t,
         subject: &str,
     ) -> Result<ComputeInstanceReading, NvmlError> {
-        let mut info = nvmlComputeInstanceInfo_t {
-            device: null_mut(),
-            gpuInstance: null_mut(),
-            id: 0,
-            profileId: 0,
-            placement: nvmlComputeInstancePlacement_t { start: 0, size: 0 },
-        };
-        let symbol = &self.symbols().nvmlComputeInstanceGetInfo_v2;
-        self.call(
-            "nvmlComputeInstanceGetInfo_v2",
-            subject,
-            symbol,
-            |function| {
-                // SAFETY: the instance came from this library; `info` outlives the call.
-                unsafe { function(instance, &raw mut info) }
-            },
-        )?;
+        let symbol = symbol!(self, nvmlComputeInstanceGetInfo_v2);
+        let info = self.get(symbol, subject, |function, info| {
+            // SAFETY: the instance came from this library.
+            unsafe { function(instance, info) }
+        })?;
         // SAFETY: the call above wrote the MIG device's handle, and the library is never unloaded.
         let device = unsafe { Device::new(info.device, self.library) };
         let uuid = self.ask("nvmlDeviceGetUUID", subject, || device.uuid())?;
-        let attributes = self.attributes(&device, &uuid)?;
+        let symbol = symbol!(self, nvmlDeviceGetAttributes_v2);
+        let attributes = self.get(symbol, &uuid, |function, attributes| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), attributes) }
+        })?;
         Ok(ComputeInstanceReading {
             id: ComputeInstanceId(info.id),
             profile: ComputeProfileId(info.profileId),
@@ -259,29 +218,5 @@ impl Session {
             slices: attributes.computeInstanceSliceCount,
             multiprocessors: attributes.multiprocessorCount,
         })
-    }
-
-    fn attributes(
-        &self,
-        device: &Device<'_>,
-        uuid: &str,
-    ) -> Result<nvmlDeviceAttributes_t, NvmlError> {
-        let mut attributes = nvmlDeviceAttributes_t {
-            multiprocessorCount: 0,
-            sharedCopyEngineCount: 0,
-            sharedDecoderCount: 0,
-            sharedEncoderCount: 0,
-            sharedJpegCount: 0,
-            sharedOfaCount: 0,
-            gpuInstanceSliceCount: 0,
-            computeInstanceSliceCount: 0,
-            memorySizeMB: 0,
-        };
-        let symbol = &self.symbols().nvmlDeviceGetAttributes_v2;
-        self.call("nvmlDeviceGetAttributes_v2", uuid, symbol, |function| {
-            // SAFETY: the handle came from this library; `attributes` outlives the call.
-            unsafe { function(handle(device), &raw mut attributes) }
-        })?;
-        Ok(attributes)
     }
 }

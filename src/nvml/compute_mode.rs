@@ -1,8 +1,6 @@
-use std::ffi::c_uint;
-
 use nvml_wrapper_sys::bindings::nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
 
-use super::ffi::handle;
+use super::ffi::{handle, symbol};
 use super::{NvmlError, Session};
 
 /// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: only one process may have a context on the GPU.
@@ -23,20 +21,18 @@ impl Session {
     /// Reads NVML's number of a GPU's compute mode. Not supported in MIG mode.
     pub fn compute_mode(&self, gpu: &str) -> Result<u32, NvmlError> {
         let device = self.device(gpu)?;
-        let mut mode: c_uint = 0;
-        let symbol = &self.symbols().nvmlDeviceGetComputeMode;
-        self.call("nvmlDeviceGetComputeMode", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library and `mode` outlives the call.
-            unsafe { function(handle(&device), &raw mut mode) }
-        })?;
-        Ok(mode)
+        let symbol = symbol!(self, nvmlDeviceGetComputeMode);
+        self.get(symbol, gpu, |function, mode| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), mode) }
+        })
     }
 
     /// Sets a GPU's compute mode and reads it back. Needs root.
     pub fn set_compute_mode(&self, gpu: &str, mode: u32) -> Result<u32, NvmlError> {
         let device = self.device(gpu)?;
-        let symbol = &self.symbols().nvmlDeviceSetComputeMode;
-        self.call("nvmlDeviceSetComputeMode", gpu, symbol, |function| {
+        let symbol = symbol!(self, nvmlDeviceSetComputeMode);
+        self.call(symbol, gpu, |function| {
             // SAFETY: the handle came from this library.
             unsafe { function(handle(&device), mode) }
         })?;

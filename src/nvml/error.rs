@@ -135,8 +135,7 @@ impl NvmlError {
 
     /// True if its subject may have been destroyed since it was found: a stale handle is an invalid argument.
     pub fn may_be_gone(&self) -> bool {
-        let code = self.code();
-        code == Some(Code::NOT_FOUND) || code == Some(Code::INVALID_ARGUMENT)
+        matches!(self.code(), Some(Code::NOT_FOUND | Code::INVALID_ARGUMENT))
     }
 
     /// True if the call may have created something in spite of the error.

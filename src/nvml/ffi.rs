@@ -1,9 +1,67 @@
-//! Conversions for the calls that nvml-wrapper lacks.
+//! Types and conversions for the calls that nvml-wrapper lacks.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_uint};
 
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::nvmlDevice_t;
+use nvml_wrapper_sys::bindings::{
+    nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
+    nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
+    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
+    nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t, nvmlProcessInfo_t,
+};
+
+/// A function of the library by its name. An older driver may lack it.
+#[derive(Clone, Copy)]
+pub(super) struct Symbol<F> {
+    pub(super) name: &'static str,
+    pub(super) function: Option<F>,
+}
+
+/// Returns the [`Symbol`] with this name, which is the name of the function too.
+macro_rules! symbol {
+    ($session:expr, $name:ident) => {
+        crate::nvml::ffi::Symbol {
+            name: stringify!($name),
+            function: $session.symbols().$name.as_ref().ok().copied(),
+        }
+    };
+}
+pub(super) use symbol;
+
+/// Data of C that a call fills.
+///
+/// # Safety
+/// All bytes of a value may be zero.
+pub(super) unsafe trait Plain: Copy {
+    fn zeroed() -> Self {
+        // SAFETY: every implementor promises it.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+macro_rules! plain {
+    ($($type:ty),+ $(,)?) => {
+        // SAFETY: a number, a pointer that is never followed here, or a struct of numbers and such pointers.
+        $(unsafe impl Plain for $type {})+
+    };
+}
+
+plain!(
+    c_uint,
+    nvmlComputeInstance_t,
+    nvmlComputeInstanceInfo_t,
+    nvmlComputeInstancePlacement_t,
+    nvmlComputeInstanceProfileInfo_t,
+    nvmlDevice_t,
+    nvmlDeviceAttributes_t,
+    nvmlGpuInstance_t,
+    nvmlGpuInstanceInfo_t,
+    nvmlGpuInstancePlacement_t,
+    nvmlGpuInstanceProfileInfo_t,
+    nvmlGpuInstanceProfileInfo_v2_t,
+    nvmlMemory_t,
+    nvmlProcessInfo_t,
+);
 
 /// Returns the handle inside a device of nvml-wrapper.
 pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {

@@ -1,7 +1,6 @@
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t};
 
-use super::ffi::handle;
+use super::ffi::{handle, symbol};
 use super::{MigMode, NvmlError, Session};
 
 /// A GPU as NVML describes it.
@@ -62,31 +61,25 @@ impl Session {
     }
 
     /// Opens a GPU.
-    pub(super) fn find(&self, index: u32) -> Result<(), NvmlError> {
-        let subject = format!("GPU {index}");
+    pub(super) fn device_at(&self, index: u32) -> Result<Device<'static>, NvmlError> {
         let call = "nvmlDeviceGetHandleByIndex_v2";
+        let subject = format!("GPU {index}");
         self.ask(call, &subject, || self.library.device_by_index(index))
-            .map(drop)
     }
 
     fn identify(&self, index: u32) -> Result<(Device<'static>, GpuReading), NvmlError> {
         let subject = format!("GPU {index}");
-        let device = self.ask("nvmlDeviceGetHandleByIndex_v2", &subject, || {
-            self.library.device_by_index(index)
-        })?;
+        let device = self.device_at(index)?;
         let uuid = self.ask("nvmlDeviceGetUUID", &subject, || device.uuid())?;
         let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
         let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
         let mig = self.mig_mode(&device, &subject)?;
+        let bus_id = pci.bus_id.strip_prefix("0000").unwrap_or(&pci.bus_id);
         let reading = GpuReading {
             index,
             uuid,
             product,
-            pci: pci
-                .bus_id
-                .strip_prefix("0000")
-                .unwrap_or(&pci.bus_id)
-                .to_lowercase(),
+            pci: bus_id.to_lowercase(),
             minor: None,
             memory: None,
             mig,
@@ -120,30 +113,18 @@ impl Session {
     /// counts the driver's own share as used.
     pub(super) fn memory(&self, device: &Device<'_>, subject: &str) -> Result<Memory, NvmlError> {
         let call = "nvmlDeviceGetMemoryInfo_v2";
-        match self.ask(call, subject, || device.memory_info()) {
-            Ok(info) => Ok(Memory {
-                total: info.total,
-                used: info.used,
-            }),
-            Err(NvmlError::TooOld { .. }) => self.memory_v1(handle(device), subject),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn memory_v1(&self, device: nvmlDevice_t, subject: &str) -> Result<Memory, NvmlError> {
-        let mut info = nvmlMemory_t {
-            total: 0,
-            free: 0,
-            used: 0,
+        let (total, used) = match self.ask(call, subject, || device.memory_info()) {
+            Ok(info) => (info.total, info.used),
+            Err(NvmlError::TooOld { .. }) => {
+                let symbol = symbol!(self, nvmlDeviceGetMemoryInfo);
+                let info = self.get(symbol, subject, |function, info| {
+                    // SAFETY: the handle came from this library.
+                    unsafe { function(handle(device), info) }
+                })?;
+                (info.total, info.used)
+            }
+            Err(error) => return Err(error),
         };
-        let symbol = &self.symbols().nvmlDeviceGetMemoryInfo;
-        self.call("nvmlDeviceGetMemoryInfo", subject, symbol, |function| {
-            // SAFETY: the handle came from this library and `info` outlives the call.
-            unsafe { function(device, &raw mut info) }
-        })?;
-        Ok(Memory {
-            total: info.total,
-            used: info.used,
-        })
+        Ok(Memory { total, used })
     }
 }

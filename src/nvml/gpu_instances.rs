@@ -1,15 +1,10 @@
 //! GPU instances.
 
-use std::ffi::c_uint;
-use std::ptr::null_mut;
-
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::{
-    nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
-};
+use nvml_wrapper_sys::bindings::{nvmlGpuInstance_t, nvmlGpuInstancePlacement_t};
 
 use super::compute_instances::ComputeInstanceReading;
-use super::ffi::handle;
+use super::ffi::{handle, symbol};
 use super::{Code, NvmlError, Session};
 use crate::geometry::{
     ComputeInstanceProfile, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId,
@@ -63,22 +58,13 @@ impl Session {
             start: at.start,
             size: at.size,
         };
-        let mut instance: nvmlGpuInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlDeviceCreateGpuInstanceWithPlacement;
-        let call = "nvmlDeviceCreateGpuInstanceWithPlacement";
-        self.call(call, gpu, symbol, |function| {
-            // SAFETY: the handle came from this library; both pointers outlive the call.
-            unsafe {
-                function(
-                    handle(&device),
-                    profile.0,
-                    &raw const placement,
-                    &raw mut instance,
-                )
-            }
+        let symbol = symbol!(self, nvmlDeviceCreateGpuInstanceWithPlacement);
+        let instance = self.get(symbol, gpu, |function, instance| {
+            // SAFETY: the handle came from this library; `placement` outlives the call.
+            unsafe { function(handle(&device), profile.0, &raw const placement, instance) }
         })?;
-        match self.gpu_instance_info(instance, gpu) {
-            Ok(info) => Ok(GpuInstanceId(info.id)),
+        match self.read_gpu_instance_alone(instance, gpu) {
+            Ok(reading) => Ok(reading.id),
             // An instance without a number cannot be used, so it must not stay.
             Err(error) => Err(error.after(self.destroy(instance, gpu))),
         }
@@ -100,8 +86,7 @@ impl Session {
     }
 
     fn destroy(&self, instance: nvmlGpuInstance_t, subject: &str) -> Result<(), NvmlError> {
-        let symbol = &self.symbols().nvmlGpuInstanceDestroy;
-        self.call("nvmlGpuInstanceDestroy", subject, symbol, |function| {
+        self.call(symbol!(self, nvmlGpuInstanceDestroy), subject, |function| {
             // SAFETY: the instance came from this library and is not used afterwards.
             unsafe { function(instance) }
         })
@@ -123,18 +108,11 @@ impl Session {
         id: GpuInstanceId,
     ) -> Result<nvmlGpuInstance_t, NvmlError> {
         let subject = format!("{gpu} GPU instance {id}");
-        let mut found: nvmlGpuInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstanceById;
-        self.call(
-            "nvmlDeviceGetGpuInstanceById",
-            &subject,
-            symbol,
-            |function| {
-                // SAFETY: the handle came from this library; `found` outlives the call.
-                unsafe { function(handle(device), id.0, &raw mut found) }
-            },
-        )?;
-        Ok(found)
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceById);
+        self.get(symbol, &subject, |function, found| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(device), id.0, found) }
+        })
     }
 
     fn gpu_instances(
@@ -146,47 +124,17 @@ impl Session {
         // `nvml.h` requires room for the profile's instanceCount, which is wrong on A30. There can never be more than one
         // per placement.
         let room = profile.placements.len().max(profile.most as usize).max(16);
-        let mut found: Vec<nvmlGpuInstance_t> = vec![null_mut(); room];
-        let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstances;
-        let asked = self.call("nvmlDeviceGetGpuInstances", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library; the buffer has more room than instances of
-            // one profile fit on a GPU.
-            unsafe {
-                function(
-                    handle(device),
-                    profile.id.0,
-                    found.as_mut_ptr(),
-                    &raw mut count,
-                )
-            }
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstances);
+        let found = self.list(symbol, gpu, room, |function, count, found| {
+            // SAFETY: the handle came from this library; the buffer has more room than instances of one profile fit on
+            // a GPU.
+            unsafe { function(handle(device), profile.id.0, found, count) }
         });
-        match asked {
-            Ok(()) => found.truncate(count as usize),
+        match found {
             // MIG is off.
-            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => found.clear(),
-            Err(error) => return Err(error),
+            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Ok(Vec::new()),
+            found => found,
         }
-        Ok(found)
-    }
-
-    fn gpu_instance_info(
-        &self,
-        instance: nvmlGpuInstance_t,
-        gpu: &str,
-    ) -> Result<nvmlGpuInstanceInfo_t, NvmlError> {
-        let mut info = nvmlGpuInstanceInfo_t {
-            device: null_mut(),
-            id: 0,
-            profileId: 0,
-            placement: nvmlGpuInstancePlacement_t { start: 0, size: 0 },
-        };
-        let symbol = &self.symbols().nvmlGpuInstanceGetInfo;
-        self.call("nvmlGpuInstanceGetInfo", gpu, symbol, |function| {
-            // SAFETY: the instance came from this library; `info` outlives the call.
-            unsafe { function(instance, &raw mut info) }
-        })?;
-        Ok(info)
     }
 
     fn read_gpu_instance(
@@ -213,7 +161,11 @@ impl Session {
         instance: nvmlGpuInstance_t,
         gpu: &str,
     ) -> Result<GpuInstanceReading, NvmlError> {
-        let info = self.gpu_instance_info(instance, gpu)?;
+        let symbol = symbol!(self, nvmlGpuInstanceGetInfo);
+        let info = self.get(symbol, gpu, |function, info| {
+            // SAFETY: the instance came from this library.
+            unsafe { function(instance, info) }
+        })?;
         Ok(GpuInstanceReading {
             id: GpuInstanceId(info.id),
             profile: ProfileId(info.profileId),

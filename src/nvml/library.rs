@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use nvml_wrapper::Nvml as Library;
 
+use super::ffi::{Symbol, symbol};
+use super::supervise::Watched;
 use super::{Code, NvmlError, Session, supervise};
 use crate::config::NVML_CALL_LIMIT;
 
@@ -18,16 +20,6 @@ pub struct Nvml {
     limit: Duration,
 }
 
-/// The library while it is being loaded.
-pub struct Opening(supervise::Watched<Nvml>);
-
-impl Opening {
-    /// Waits until the library is loaded.
-    pub fn wait(self) -> Result<Nvml, NvmlError> {
-        self.0.wait()
-    }
-}
-
 impl Nvml {
     /// Loads and initialises the library: `path`, or the driver's `libnvidia-ml.so.1`.
     pub fn open(path: Option<&Path>) -> Result<Self, NvmlError> {
@@ -35,9 +27,9 @@ impl Nvml {
     }
 
     /// Starts to load and initialise the library.
-    pub fn start_opening(path: Option<&Path>) -> Result<Opening, NvmlError> {
+    pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
         let path = path.map(Path::to_owned);
-        let opening = supervise::begin(NVML_CALL_LIMIT, move |watch| {
+        supervise::begin(NVML_CALL_LIMIT, move |watch| {
             watch.begin("nvmlInit_v2", "the driver");
             let name = path
                 .as_deref()
@@ -50,8 +42,7 @@ impl Nvml {
                 library: Box::leak(Box::new(library)),
                 limit: NVML_CALL_LIMIT,
             })
-        })?;
-        Ok(Opening(opening))
+        })
     }
 
     /// Starts the threads for this number of concurrent calls, or none.
@@ -73,7 +64,8 @@ impl Nvml {
         let library = self.library;
         // Held by the waiting thread and not by the task, whose thread may hang.
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        supervise::watched(self.limit, move |watch| task(&Session::new(library, watch)))
+        let task = move |watch| task(&Session::new(library, watch));
+        supervise::begin(self.limit, task)?.wait()
     }
 
     /// Opens the first `count` GPUs in parallel. The driver opens a GPU at its first call, which takes 7 ms on an H200,
@@ -82,7 +74,7 @@ impl Nvml {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
         let library = self.library;
         let find = |index| {
-            let task = move |watch| Session::new(library, watch).find(index);
+            let task = move |watch| Session::new(library, watch).device_at(index).map(drop);
             supervise::begin(self.limit, task)
         };
         // Without a thread, the GPU is opened by its next call.
@@ -107,30 +99,26 @@ impl Nvml {
     pub fn while_shut_down<T>(self, work: impl FnOnce() -> T) -> Result<T, NvmlError> {
         let library = self.library;
         let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-        let call = move |name: &'static str, begin: bool| {
-            supervise::watched(self.limit, move |watch| {
+        let call = move |symbol: fn(&Session) -> Symbol<unsafe extern "C" fn() -> u32>| {
+            let task = move |watch| {
                 let session = Session::new(library, watch);
-                let (init, shutdown) = (
-                    &session.symbols().nvmlInit_v2,
-                    &session.symbols().nvmlShutdown,
-                );
-                let symbol = if begin { init } else { shutdown };
-                session.call(name, "the driver", symbol, |function| {
+                session.call(symbol(&session), "the driver", |function| {
                     // SAFETY: neither takes an argument; no handle outlives a task, and no task runs.
                     unsafe { function() }
                 })
-            })
+            };
+            supervise::begin(self.limit, task)?.wait()
         };
         // NVML counts its initialisations: each one needs a shutdown of its own.
         loop {
-            match call("nvmlShutdown", false) {
+            match call(|session| symbol!(session, nvmlShutdown)) {
                 Ok(()) => {}
                 Err(error) if error.code() == Some(Code::UNINITIALIZED) => break,
                 Err(error) => return Err(error),
             }
         }
         let answer = work();
-        call("nvmlInit_v2", true)?;
+        call(|session| symbol!(session, nvmlInit_v2))?;
         Ok(answer)
     }
 }

@@ -1,14 +1,10 @@
 //! MIG devices as CUDA sees them: the fast way to read the instances that can be served.
 
-use std::ffi::c_uint;
-use std::ptr::null_mut;
-
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t};
 
-use super::ffi::handle;
+use super::ffi::{handle, symbol};
 use super::{Code, GpuInstanceReading, NvmlError, Session};
-use crate::geometry::GpuInstanceId;
+use crate::geometry::{ComputeInstanceId, GpuInstanceId};
 
 impl Session {
     /// Returns the GPU instances that hold MIG devices, by placement, with these devices. Omits supported profiles, and
@@ -19,11 +15,10 @@ impl Session {
     /// `NO_PERMISSION` if the driver shows instances only to root.
     pub fn read_mig_devices(&self, gpu: &str) -> Result<Vec<GpuInstanceReading>, NvmlError> {
         let device = self.device(gpu)?;
-        let mut most: c_uint = 0;
-        let symbol = &self.symbols().nvmlDeviceGetMaxMigDeviceCount;
-        self.call("nvmlDeviceGetMaxMigDeviceCount", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library; `most` outlives the call.
-            unsafe { function(handle(&device), &raw mut most) }
+        let symbol = symbol!(self, nvmlDeviceGetMaxMigDeviceCount);
+        let most = self.get(symbol, gpu, |function, most| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), most) }
         })?;
         let mut instances = Vec::new();
         for index in 0..most {
@@ -50,24 +45,20 @@ impl Session {
         instances: &mut Vec<GpuInstanceReading>,
     ) -> Result<(), NvmlError> {
         let subject = format!("{gpu} MIG device {index}");
-        let mut mig: nvmlDevice_t = null_mut();
-        let symbol = &self.symbols().nvmlDeviceGetMigDeviceHandleByIndex;
-        let call = "nvmlDeviceGetMigDeviceHandleByIndex";
-        self.call(call, &subject, symbol, |function| {
-            // SAFETY: the handle came from this library; `mig` outlives the call.
-            unsafe { function(handle(device), index, &raw mut mig) }
+        let symbol = symbol!(self, nvmlDeviceGetMigDeviceHandleByIndex);
+        let mig = self.get(symbol, &subject, |function, mig| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(device), index, mig) }
         })?;
-        let (mut instance, mut compute): (c_uint, c_uint) = (0, 0);
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstanceId;
-        self.call("nvmlDeviceGetGpuInstanceId", &subject, symbol, |function| {
-            // SAFETY: the call above wrote `mig`; `instance` outlives the call.
-            unsafe { function(mig, &raw mut instance) }
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceId);
+        let instance = self.get(symbol, &subject, |function, instance| {
+            // SAFETY: the call above wrote `mig`.
+            unsafe { function(mig, instance) }
         })?;
-        let symbol = &self.symbols().nvmlDeviceGetComputeInstanceId;
-        let call = "nvmlDeviceGetComputeInstanceId";
-        self.call(call, &subject, symbol, |function| {
+        let symbol = symbol!(self, nvmlDeviceGetComputeInstanceId);
+        let compute = self.get(symbol, &subject, |function, compute| {
             // SAFETY: as above.
-            unsafe { function(mig, &raw mut compute) }
+            unsafe { function(mig, compute) }
         })?;
         let id = GpuInstanceId(instance);
         let gpu_instance = self.gpu_instance_of(device, gpu, id)?;
@@ -78,13 +69,8 @@ impl Session {
             instances.push(self.read_gpu_instance_alone(gpu_instance, gpu)?);
             instances.len() - 1
         };
-        let mut found: nvmlComputeInstance_t = null_mut();
-        let symbol = &self.symbols().nvmlGpuInstanceGetComputeInstanceById;
-        let call = "nvmlGpuInstanceGetComputeInstanceById";
-        self.call(call, &subject, symbol, |function| {
-            // SAFETY: the instance came from this library; `found` outlives the call.
-            unsafe { function(gpu_instance, compute, &raw mut found) }
-        })?;
+        let compute = ComputeInstanceId(compute);
+        let found = self.compute_instance(gpu_instance, &subject, compute)?;
         let reading = self.read_compute_instance(found, &subject)?;
         instances[known].compute.push(reading);
         Ok(())

@@ -1,10 +1,8 @@
-use std::ffi::c_uint;
-
 use nvml_wrapper::Device;
 use nvml_wrapper::enums::device::{DeviceArchitecture, SampleValue};
 use nvml_wrapper::structs::device::FieldId;
 
-use super::ffi::handle;
+use super::ffi::{handle, symbol};
 use super::{Code, NvmlError, Session};
 
 /// The MIG mode of a GPU. The two modes differ only while a reset or reboot is due (`nvml.h`).
@@ -25,11 +23,10 @@ impl Session {
     /// The call may reset the GPU, which may change handles and the minor number.
     pub fn set_mig_mode(&self, gpu: &str, on: bool) -> Result<Code, NvmlError> {
         let device = self.device(gpu)?;
-        let mut activation: c_uint = 0;
-        let symbol = &self.symbols().nvmlDeviceSetMigMode;
-        self.call("nvmlDeviceSetMigMode", gpu, symbol, |function| {
-            // SAFETY: the handle came from this library and `activation` outlives the call.
-            unsafe { function(handle(&device), on.into(), &raw mut activation) }
+        let symbol = symbol!(self, nvmlDeviceSetMigMode);
+        let activation = self.get(symbol, gpu, |function, activation| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), on.into(), activation) }
         })?;
         Ok(Code(activation))
     }

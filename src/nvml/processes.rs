@@ -2,7 +2,7 @@ use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t};
 
-use super::ffi::handle;
+use super::ffi::{Symbol, handle, symbol};
 use super::{Code, Memory, NvmlError, Session};
 
 /// The processes that compute on a device, and its memory.
@@ -29,59 +29,35 @@ impl Session {
     /// disagree.
     pub fn read_processes(&self, uuid: &str) -> Result<Processes, NvmlError> {
         let device = self.device(uuid)?;
-        let symbols = self.symbols();
-        let clients = self.list(
-            "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-            uuid,
-            handle(&device),
-            &symbols.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-        )?;
-        let compute = self.list(
-            "nvmlDeviceGetComputeRunningProcesses_v3",
-            uuid,
-            handle(&device),
-            &symbols.nvmlDeviceGetComputeRunningProcesses_v3,
-        )?;
+        let clients = symbol!(self, nvmlDeviceGetMPSComputeRunningProcesses_v3);
+        let clients = self.usages(clients, uuid, handle(&device))?;
+        let compute = symbol!(self, nvmlDeviceGetComputeRunningProcesses_v3);
         Ok(Processes {
-            compute: compute.iter().map(usage).collect(),
-            clients: clients.iter().map(usage).collect(),
+            compute: self.usages(compute, uuid, handle(&device))?,
+            clients,
             memory: self.memory(&device, uuid).ok(),
         })
     }
 
     /// Reads a list, in one call unless there are more processes than expected.
-    fn list<E>(
+    fn usages(
         &self,
-        call: &'static str,
+        symbol: Symbol<List>,
         uuid: &str,
         device: nvmlDevice_t,
-        symbol: &Result<List, E>,
-    ) -> Result<Vec<nvmlProcessInfo_t>, NvmlError> {
+    ) -> Result<Vec<Usage>, NvmlError> {
         let mut room = EXPECTED;
         loop {
-            let nobody = nvmlProcessInfo_t {
-                pid: 0,
-                usedGpuMemory: 0,
-                gpuInstanceId: 0,
-                computeInstanceId: 0,
-            };
-            let mut found = vec![nobody; room];
-            let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
-            let asked = self.call(call, uuid, symbol, |function| {
-                // SAFETY: the handle came from this library; the buffer has room for the `count`
-                // entries it is said to have.
-                unsafe { function(device, &raw mut count, found.as_mut_ptr()) }
+            let listed = self.list(symbol, uuid, room, |function, count, found| {
+                // SAFETY: the handle came from this library, the pointers from this session.
+                unsafe { function(device, count, found) }
             });
-            match asked {
-                Ok(()) => {
-                    found.truncate(count as usize);
-                    return Ok(found);
-                }
+            match listed {
                 // More processes may start before the next call.
                 Err(error) if error.code() == Some(Code::INSUFFICIENT_SIZE) && room < LIMIT => {
-                    room = (count as usize + EXPECTED).max(room * 2);
+                    room *= 2;
                 }
-                Err(error) => return Err(error),
+                listed => return Ok(listed?.iter().map(usage).collect()),
             }
         }
     }

@@ -1,15 +1,13 @@
 //! The GPU instance profiles that a GPU supports.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::c_uint;
 use std::sync::{Mutex, PoisonError};
 
-use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
-    nvmlGpuInstanceProfileInfo_v2_t,
-};
+use nvml_wrapper::Device;
+use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t;
 
-use super::ffi::{handle, text, version_of};
+use super::ffi::{Plain, handle, symbol, text, version_of};
+use super::session::numbered;
 use super::{Code, GpuReading, NvmlError, Session};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
@@ -30,21 +28,12 @@ impl Session {
         ids: &BTreeSet<ProfileId>,
     ) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
         let device = self.device(gpu)?;
-        let mut found: Vec<GpuInstanceProfile> = Vec::new();
-        for query in (0..MOST_PROFILES).map(ProfileEnum) {
-            if found.len() == ids.len() {
-                break;
-            }
-            let total = || Some(self.memory(&device, gpu).ok()?.total);
-            match self.bare_profile(handle(&device), gpu, query, total) {
-                Ok(profile) if ids.contains(&profile.id) => found.push(profile),
-                Ok(_) => {}
-                Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {}
-                Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
+        numbered(MOST_PROFILES, |query| {
+            self.bare_profile(&device, gpu, ProfileEnum(query))
+        })
+        .filter(|profile| !matches!(profile, Ok(profile) if !ids.contains(&profile.id)))
+        .take(ids.len())
+        .collect()
     }
 
     /// Returns the profiles of a GPU with their placements; none for a GPU without MIG, and on older drivers while MIG is
@@ -60,16 +49,13 @@ impl Session {
             return Ok(offers.clone());
         }
         let device = self.device(&gpu.uuid)?;
-        let total = gpu.memory.map(|memory| memory.total);
-        let mut offers = Vec::new();
-        for query in (0..MOST_PROFILES).map(ProfileEnum) {
-            match self.profile(handle(&device), &gpu.uuid, query, total) {
-                Ok(profile) => offers.push(profile),
-                Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {}
-                Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
-                Err(error) => return Err(error),
-            }
-        }
+        let mut offers: Vec<GpuInstanceProfile> = numbered(MOST_PROFILES, |query| {
+            let mut profile = self.bare_profile(&device, &gpu.uuid, ProfileEnum(query))?;
+            profile.placements = self.placements(&device, &gpu.uuid, profile.id)?;
+            profile.most = most(&profile.placements, profile.most);
+            Ok(profile)
+        })
+        .collect::<Result<_, _>>()?;
         offers.sort_by_key(|profile| (profile.slices, profile.memory_mib, profile.id));
         known().insert(key, offers.clone());
         Ok(offers)
@@ -78,50 +64,34 @@ impl Session {
     /// Returns how many more instances of this profile fit now. Old drivers answer only while MIG is on.
     pub fn free(&self, gpu: &str, profile: ProfileId) -> Option<u32> {
         let device = self.device(gpu).ok()?;
-        let mut count: c_uint = 0;
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstanceRemainingCapacity;
-        let call = "nvmlDeviceGetGpuInstanceRemainingCapacity";
-        self.call(call, gpu, symbol, |function| {
-            // SAFETY: the handle came from this library and `count` outlives the call.
-            unsafe { function(handle(&device), profile.0, &raw mut count) }
-        })
-        .ok()
-        .map(|()| count)
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceRemainingCapacity);
+        let free = self.get(symbol, gpu, |function, count| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), profile.0, count) }
+        });
+        free.ok()
     }
 
-    fn profile(
-        &self,
-        device: nvmlDevice_t,
-        subject: &str,
-        query: ProfileEnum,
-        memory: Option<u64>,
-    ) -> Result<GpuInstanceProfile, NvmlError> {
-        let mut profile = self.bare_profile(device, subject, query, || memory)?;
-        profile.placements = self.placements(device, subject, profile.id)?;
-        profile.most = most(&profile.placements, profile.most);
-        Ok(profile)
-    }
-
-    /// Reads a profile without its placements. `memory` is the size of the GPU's memory, for drivers without profile
-    /// names.
+    /// Reads a profile without its placements.
     fn bare_profile(
         &self,
-        device: nvmlDevice_t,
+        device: &Device<'_>,
         subject: &str,
         query: ProfileEnum,
-        memory: impl FnOnce() -> Option<u64>,
     ) -> Result<GpuInstanceProfile, NvmlError> {
         let (info, name) = match self.profile_v2(device, subject, query) {
+            Ok(info) => (info, text(&info.name)),
             Err(NvmlError::TooOld { .. }) => {
                 let info = self.profile_v1(device, subject, query)?;
-                let total = memory().unwrap_or(info.memorySizeMB << 20);
-                (
-                    info,
-                    derived_name(query, info.sliceCount, info.memorySizeMB, total),
-                )
+                // Drivers without names of profiles.
+                let memory = self.memory(device, subject);
+                let total = memory.map_or(info.memorySizeMB << 20, |memory| memory.total);
+                let name = derived_name(query, info.sliceCount, info.memorySizeMB, total);
+                (info, name)
             }
-            answer => answer?,
+            Err(error) => return Err(error),
         };
+        let name = name.strip_prefix("MIG ").unwrap_or(&name);
         let name: ProfileName = name.parse().map_err(|_| NvmlError::Strange {
             call: "nvmlDeviceGetGpuInstanceProfileInfoV",
             subject: subject.to_owned(),
@@ -142,106 +112,65 @@ impl Session {
 
     fn profile_v2(
         &self,
-        device: nvmlDevice_t,
+        device: &Device<'_>,
         subject: &str,
         query: ProfileEnum,
-    ) -> Result<(nvmlGpuInstanceProfileInfo_t, String), NvmlError> {
-        let mut info = nvmlGpuInstanceProfileInfo_v2_t {
-            version: version_of::<nvmlGpuInstanceProfileInfo_v2_t>(2),
-            id: 0,
-            isP2pSupported: 0,
-            sliceCount: 0,
-            instanceCount: 0,
-            multiprocessorCount: 0,
-            copyEngineCount: 0,
-            decoderCount: 0,
-            encoderCount: 0,
-            jpegCount: 0,
-            ofaCount: 0,
-            memorySizeMB: 0,
-            name: [0; 96],
-        };
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstanceProfileInfoV;
-        let call = "nvmlDeviceGetGpuInstanceProfileInfoV";
-        self.call(call, subject, symbol, |function| {
-            // SAFETY: the handle came from this library, `info` outlives the call and holds its version.
-            unsafe { function(device, query.0, &raw mut info) }
+    ) -> Result<nvmlGpuInstanceProfileInfo_v2_t, NvmlError> {
+        type Info = nvmlGpuInstanceProfileInfo_v2_t;
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceProfileInfoV);
+        self.get(symbol, subject, |function, info: *mut Info| {
+            // SAFETY: the handle came from this library, and the version tells it the size of `info`.
+            unsafe {
+                (*info).version = version_of::<Info>(2);
+                function(handle(device), query.0, info)
+            }
+        })
+    }
+
+    /// Reads a profile with the first version of the query, which has no name.
+    fn profile_v1(
+        &self,
+        device: &Device<'_>,
+        subject: &str,
+        query: ProfileEnum,
+    ) -> Result<nvmlGpuInstanceProfileInfo_v2_t, NvmlError> {
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceProfileInfo);
+        let info = self.get(symbol, subject, |function, info| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(device), query.0, info) }
         })?;
-        let name = text(&info.name);
-        let plain = nvmlGpuInstanceProfileInfo_t {
+        Ok(nvmlGpuInstanceProfileInfo_v2_t {
             id: info.id,
-            isP2pSupported: info.isP2pSupported,
             sliceCount: info.sliceCount,
             instanceCount: info.instanceCount,
             multiprocessorCount: info.multiprocessorCount,
-            copyEngineCount: info.copyEngineCount,
-            decoderCount: info.decoderCount,
-            encoderCount: info.encoderCount,
-            jpegCount: info.jpegCount,
-            ofaCount: info.ofaCount,
             memorySizeMB: info.memorySizeMB,
-        };
-        Ok((plain, name.strip_prefix("MIG ").unwrap_or(&name).to_owned()))
-    }
-
-    fn profile_v1(
-        &self,
-        device: nvmlDevice_t,
-        subject: &str,
-        query: ProfileEnum,
-    ) -> Result<nvmlGpuInstanceProfileInfo_t, NvmlError> {
-        let mut info = nvmlGpuInstanceProfileInfo_t {
-            id: 0,
-            isP2pSupported: 0,
-            sliceCount: 0,
-            instanceCount: 0,
-            multiprocessorCount: 0,
-            copyEngineCount: 0,
-            decoderCount: 0,
-            encoderCount: 0,
-            jpegCount: 0,
-            ofaCount: 0,
-            memorySizeMB: 0,
-        };
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstanceProfileInfo;
-        self.call(
-            "nvmlDeviceGetGpuInstanceProfileInfo",
-            subject,
-            symbol,
-            |function| {
-                // SAFETY: the handle came from this library and `info` outlives the call.
-                unsafe { function(device, query.0, &raw mut info) }
-            },
-        )?;
-        Ok(info)
+            ..Plain::zeroed()
+        })
     }
 
     fn placements(
         &self,
-        device: nvmlDevice_t,
+        device: &Device<'_>,
         subject: &str,
         profile: ProfileId,
     ) -> Result<Vec<Placement>, NvmlError> {
-        let call = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
-        let symbol = &self.symbols().nvmlDeviceGetGpuInstancePossiblePlacements_v2;
-        let mut count: c_uint = 0;
-        let asked = self.call(call, subject, symbol, |function| {
+        let symbol = symbol!(self, nvmlDeviceGetGpuInstancePossiblePlacements_v2);
+        let counted = self.get(symbol, subject, |function, count| {
             // SAFETY: a null buffer asks for the count (`nvml.h`).
-            unsafe { function(device, profile.0, std::ptr::null_mut(), &raw mut count) }
+            unsafe { function(handle(device), profile.0, std::ptr::null_mut(), count) }
         });
-        match asked {
+        let count = match counted {
             Err(error) if error.code() == Some(Code::NO_PERMISSION) => return Ok(Vec::new()),
-            other => other?,
-        }
-        let mut placements = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
-        self.call(call, subject, symbol, |function| {
-            // SAFETY: the buffer has room for the `count` entries it is reported to have.
-            unsafe { function(device, profile.0, placements.as_mut_ptr(), &raw mut count) }
+            counted => counted?,
+        };
+        let found = self.list(symbol, subject, count as usize, |function, count, found| {
+            // SAFETY: the handle came from this library; the buffer has room for `count` entries.
+            unsafe { function(handle(device), profile.0, found, count) }
         })?;
-        placements.truncate(count as usize);
-        Ok(placements
+        Ok(found
             .into_iter()
-            .map(|placement| Placement::new(placement.start, placement.size))
+            .map(|place| Placement::new(place.start, place.size))
             .collect())
     }
 }

@@ -1,7 +1,10 @@
+use std::ffi::c_uint;
+
 use nvml_wrapper::Nvml as Library;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use nvml_wrapper_sys::bindings::NvmlLib;
 
+use super::ffi::{Plain, Symbol};
 use super::supervise::Watch;
 use super::{Code, NvmlError};
 
@@ -33,18 +36,16 @@ impl Session {
     }
 
     /// Makes a call through a symbol of the library. `work` returns NVML's code.
-    pub(super) fn call<F: Copy, E>(
+    pub(super) fn call<F>(
         &self,
-        call: &'static str,
+        symbol: Symbol<F>,
         subject: &str,
-        symbol: &Result<F, E>,
         work: impl FnOnce(F) -> u32,
     ) -> Result<(), NvmlError> {
-        let Ok(function) = symbol else {
-            return Err(NvmlError::TooOld { call });
-        };
+        let call = symbol.name;
+        let function = symbol.function.ok_or(NvmlError::TooOld { call })?;
         self.watch.begin(call, subject);
-        match Code(work(*function)) {
+        match Code(work(function)) {
             Code::SUCCESS => Ok(()),
             code => Err(NvmlError::Refused {
                 call,
@@ -53,4 +54,49 @@ impl Session {
             }),
         }
     }
+
+    /// Makes a call that writes a value. Its pointer is valid during `work`.
+    pub(super) fn get<F, T: Plain>(
+        &self,
+        symbol: Symbol<F>,
+        subject: &str,
+        work: impl FnOnce(F, *mut T) -> u32,
+    ) -> Result<T, NvmlError> {
+        let mut value = T::zeroed();
+        self.call(symbol, subject, |function| work(function, &raw mut value))?;
+        Ok(value)
+    }
+
+    /// Makes a call that writes the number of entries, which is `room` before, and the entries into a buffer with this
+    /// much room. Both pointers are valid during `work`.
+    pub(super) fn list<F, T: Plain>(
+        &self,
+        symbol: Symbol<F>,
+        subject: &str,
+        room: usize,
+        work: impl FnOnce(F, *mut c_uint, *mut T) -> u32,
+    ) -> Result<Vec<T>, NvmlError> {
+        let mut found = vec![T::zeroed(); room];
+        let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
+        self.call(symbol, subject, |function| {
+            work(function, &raw mut count, found.as_mut_ptr())
+        })?;
+        found.truncate(count as usize);
+        Ok(found)
+    }
+}
+
+/// Reads the driver's answers for the numbers 0, 1, 2 and so on, up to the first number that it does not know, and for at
+/// most this many numbers. Omits those that are not supported.
+pub(super) fn numbered<T>(
+    most: u32,
+    read: impl FnMut(u32) -> Result<T, NvmlError>,
+) -> impl Iterator<Item = Result<T, NvmlError>> {
+    let is = |answer: &Result<T, NvmlError>, code| {
+        answer.as_ref().err().and_then(NvmlError::code) == Some(code)
+    };
+    (0..most)
+        .map(read)
+        .take_while(move |answer| !is(answer, Code::INVALID_ARGUMENT))
+        .filter(move |answer| !is(answer, Code::NOT_SUPPORTED))
 }

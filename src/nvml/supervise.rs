@@ -83,8 +83,8 @@ fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
     Ok((worker, thread))
 }
 
-/// A running task.
-pub(super) struct Watched<T> {
+/// A task that runs in another thread.
+pub struct Watched<T> {
     limit: Duration,
     watch: Watch,
     answers: Receiver<Result<T, NvmlError>>,
@@ -117,18 +117,10 @@ pub(super) fn begin<T: Send + 'static>(
     })
 }
 
-/// Runs a task in another thread and waits for it while each of its calls stays within `limit`. A thread with a hanging
-/// call is abandoned.
-pub(super) fn watched<T: Send + 'static>(
-    limit: Duration,
-    task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
-) -> Result<T, NvmlError> {
-    begin(limit, task)?.wait()
-}
-
 impl<T> Watched<T> {
-    /// Waits for the result of the task.
-    pub(super) fn wait(self) -> Result<T, NvmlError> {
+    /// Waits for the result of the task while each of its calls stays within the limit. A thread with a hanging call is
+    /// abandoned.
+    pub fn wait(self) -> Result<T, NvmlError> {
         let limit = self.limit;
         let mut patience = limit;
         loop {
@@ -144,20 +136,20 @@ impl<T> Watched<T> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let call = self.watch.lock().clone();
-            let since = call.as_ref().map_or_else(Instant::now, |call| call.since);
-            match (limit.checked_sub(since.elapsed()), call) {
-                (Some(left), _) => patience = left.max(Duration::from_millis(1)),
-                (None, call) => {
-                    let (name, subject) =
-                        call.map_or(("NVML", String::new()), |c| (c.name, c.subject));
+            // Before its first call a task cannot hang.
+            let Some(call) = self.watch.lock().clone() else {
+                continue;
+            };
+            patience = match limit.checked_sub(call.since.elapsed()) {
+                Some(left) => left.max(Duration::from_millis(1)),
+                None => {
                     return Err(NvmlError::Hung {
-                        call: name,
-                        subject,
+                        call: call.name,
+                        subject: call.subject,
                         waited: limit,
                     });
                 }
-            }
+            };
         }
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
     if node.control_program().support != Support::TooOld {
         return Ok(());
     }
-    let first = ControlProgram::first_that(|program| program.support == Support::Measured);
+    let first = ControlProgram::FIRST_MEASURED;
     Err(Refusal::NotMeant(Obstacle {
         what: format!(
             "driver {} is too old for MPS: its control program has no memory limits, client priorities, \

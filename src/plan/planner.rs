@@ -45,7 +45,7 @@ impl<'a> Planner<'a> {
                 return Err(error.with_hint(hint).into());
             }
             if serve.is_shared() && !self.node.control_program().has_multiuser_server {
-                let since = ControlProgram::first_that(|program| program.has_multiuser_server);
+                let since = ControlProgram::FIRST_MULTIUSER;
                 let message = format!(
                     "\"{serve}\" cannot be here: driver {} has no multi-user server",
                     self.node.driver

@@ -44,32 +44,22 @@ impl Units {
     /// Returns the known monitoring units that are up and contain a holder, in the order in which to stop them. They are
     /// started again in reverse order.
     pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, UnitsError> {
-        let up: Vec<_> = self
-            .show(&Unit::ALL)?
-            .into_iter()
-            .filter(Shown::is_up)
-            .collect();
-        let mut units: Vec<_> = up
-            .iter()
-            .filter(|shown| shown.holds(holders))
-            .map(|shown| shown.unit)
-            .collect();
+        let mut up = self.show(&Unit::ALL)?;
+        up.retain(Shown::is_up);
+        let holds = |unit: Unit| {
+            let mut up = up.iter();
+            up.any(|shown| shown.unit == unit && shown.holds(holders))
+        };
         // A path unit has no process: it is stopped with the service that it restarts.
-        for shown in up {
-            let service = shown
-                .unit
-                .0
-                .strip_suffix(".path")
-                .map(|name| format!("{name}.service"));
-            if service
-                .and_then(|name| Unit::named(&name))
-                .is_some_and(|unit| units.contains(&unit))
-            {
-                units.push(shown.unit);
-            }
-        }
-        units.sort_by_key(|unit| Unit::ALL.iter().position(|known| known == unit));
-        Ok(units)
+        let restarts_holder = |unit: Unit| {
+            let path = unit.0.strip_suffix(".path");
+            let service = path.and_then(|path| Unit::named(&format!("{path}.service")));
+            service.is_some_and(holds) && up.iter().any(|shown| shown.unit == unit)
+        };
+        let units = Unit::ALL.into_iter();
+        Ok(units
+            .filter(|unit| holds(*unit) || restarts_holder(*unit))
+            .collect())
     }
 
     /// True if a unit is active or starting.
@@ -162,11 +152,9 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
     }
     let mut all: Vec<Shown> = Vec::new();
     for (block, asked) in blocks.into_iter().zip(units) {
-        let value = |name: &str| {
-            block
-                .lines()
-                .find_map(|line| line.split_once('=').filter(|(key, _)| *key == name))
-                .map(|(_, value)| value)
+        let value = |name| {
+            let mut lines = block.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
         };
         // An alias may be known while the own name is not.
         let unit = Unit::named(value("Id")?).unwrap_or(*asked);

@@ -18,7 +18,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
         ));
     }
     if let Some(code) = control.iter().rev().find_map(|text| without_cuda(text)) {
-        return Some(match cuda_error(code) {
+        return Some(match cuda_error(|known| known == code) {
             Some(words) => words.to_owned(),
             None => format!("CUDA does not initialise: error {code}"),
         });
@@ -74,15 +74,24 @@ fn without_cuda(text: &str) -> Option<u32> {
     code.trim().parse().ok()
 }
 
-/// Describes the CUDA errors that occur at a daemon's start.
-fn cuda_error(code: u32) -> Option<&'static str> {
-    Some(match code {
-        100 => "CUDA sees no such device",
-        500 => "CUDA's driver library libcuda.so.1 cannot be loaded",
-        802 => "CUDA says the system is not ready (is the fabric manager running?)",
-        803 => "the CUDA driver library and the kernel module differ in version",
-        _ => return None,
-    })
+/// The CUDA errors that occur at a daemon's start.
+const CUDA_ERRORS: [(u32, &str); 4] = [
+    (100, "CUDA sees no such device"),
+    (500, "CUDA's driver library libcuda.so.1 cannot be loaded"),
+    (
+        802,
+        "CUDA says the system is not ready (is the fabric manager running?)",
+    ),
+    (
+        803,
+        "the CUDA driver library and the kernel module differ in version",
+    ),
+];
+
+/// Describes a CUDA error.
+pub(in crate::mps) fn cuda_error(is_it: impl Fn(u32) -> bool) -> Option<&'static str> {
+    let mut errors = CUDA_ERRORS.into_iter();
+    errors.find_map(|(code, words)| is_it(code).then_some(words))
 }
 
 /// `Server 466 exited with status 1`; `None` if the status is 0.

@@ -3,32 +3,25 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::control_rules::CONTROL;
-use super::rule::Row;
+use super::rule::Rule;
 use super::server_rules::SERVER;
 use super::{Kind, Meaning};
 
 struct Rules(Vec<(Regex, Meaning)>);
 
 impl Rules {
-    fn of(rows: &[Row]) -> Self {
-        let rule = |(pattern, kind, why): &Row| {
-            let pattern = Regex::new(pattern).expect("the patterns are tested");
-            (
-                pattern,
-                Meaning {
-                    kind: *kind,
-                    why: *why,
-                },
-            )
-        };
-        Self(rows.iter().map(rule).collect())
+    fn of(rules: &[Rule]) -> Self {
+        let compiled = rules.iter().map(|rule| {
+            let pattern = Regex::new(rule.pattern).expect("the patterns are tested");
+            (pattern, rule.meaning)
+        });
+        Self(compiled.collect())
     }
 
     fn find(&self, text: &str) -> Option<Meaning> {
         let mut rules = self.0.iter();
-        rules
-            .find(|(pattern, _)| pattern.is_match(text))
-            .map(|(_, meaning)| *meaning)
+        let (_, meaning) = rules.find(|(pattern, _)| pattern.is_match(text))?;
+        Some(*meaning)
     }
 }
 

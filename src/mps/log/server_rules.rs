@@ -1,118 +1,54 @@
-use super::Kind;
-use super::rule::Row;
+use super::rule::{Rule, benign, fault, ordinary, refusal};
+
+const CLIENT_ENDED: &str = "harmless: a client has ended";
+const VISIBLE_DEVICES: &str =
+    "the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID";
 
 /// The messages of servers and clients, which the daemon writes into server.log.
-pub(super) const SERVER: &[Row] = &[
-    (
-        r"^Server failed to rec\w+ command with status 806, assuming client .* exit",
-        Kind::Benign,
-        Some("harmless: a client has ended"),
-    ),
-    (
-        r"^(Receive command failed, assuming client exit|Server failed to receive command: .*assuming)",
-        Kind::Benign,
-        Some("harmless: a client has ended"),
-    ),
-    (
-        r"^Server failed to rec\w+ command with status",
-        Kind::Refusal,
-        Some("the connection to a client broke otherwise than by its end"),
-    ),
-    (
+pub(super) const SERVER: &[Rule] = &[
+    benign(r"^Server failed to rec\w+ command with status 806, assuming client .* exit")
+        .because(CLIENT_ENDED),
+    benign(r"^Receive command failed, assuming client exit").because(CLIENT_ENDED),
+    benign(r"^Server failed to receive command: .*assuming").because(CLIENT_ENDED),
+    refusal(r"^Server failed to rec\w+ command with status")
+        .because("the connection to a client broke otherwise than by its end"),
+    ordinary(
         r"^(Startup|Starting MPS Server|Connect(ing|ed) to control daemon|Using log directory|Initializing server process)",
-        Kind::Ordinary,
-        None,
     ),
-    (r"^(Creating|Created|mapping shm)", Kind::Ordinary, None),
-    (
-        r"^(CUDA MPS Server|Display Driver version|Server has started)",
-        Kind::Ordinary,
-        None,
-    ),
-    (
-        r"^(Active Threads Percentage|Device pinned memory limit|(Server|Client) Priority) ",
-        Kind::Ordinary,
-        None,
-    ),
-    (
-        r"^(Received new client request|Received device query command)",
-        Kind::Ordinary,
-        None,
-    ),
-    (
-        r"^Client (process )?(\{.*\}|\d+) (connected|disconnected|exiting)",
-        Kind::Ordinary,
-        None,
-    ),
-    (r"^Device .* is associated", Kind::Ordinary, None),
-    (r"^Status of client .* is ACTIVE", Kind::Ordinary, None),
-    (
+    ordinary(r"^(Creating|Created|mapping shm)"),
+    ordinary(r"^(CUDA MPS Server|Display Driver version|Server has started)"),
+    ordinary(r"^(Active Threads Percentage|Device pinned memory limit|(Server|Client) Priority) "),
+    ordinary(r"^(Received new client request|Received device query command)"),
+    ordinary(r"^Client (process )?(\{.*\}|\d+) (connected|disconnected|exiting)"),
+    ordinary(r"^Device .* is associated"),
+    ordinary(r"^Status of client .* is ACTIVE"),
+    ordinary(
         r"^(Server has been notified|Waiting for current clients|Exiting|Server was unable to shutdown due to)",
-        Kind::Ordinary,
-        None,
     ),
-    (
-        r"^(MPS server requesting client|Client termination succeeded)",
-        Kind::Ordinary,
-        None,
-    ),
+    ordinary(r"^(MPS server requesting client|Client termination succeeded)"),
     // Faults.
-    (
-        r"^Server (is handling|has begun teardown sequence to handle) a fatal GPU error",
-        Kind::Fault,
-        Some("every client of this device fails; new ones are refused until all have gone"),
-    ),
-    (
-        r"^(Volta MPS: )?Client .* encountered a fatal GPU error",
-        Kind::Fault,
-        None,
-    ),
-    (r"(?i)sticky error|torn down|fatal", Kind::Fault, None),
-    (r"^Status of client .* is INACTIVE", Kind::Fault, None),
-    (
-        r"^(The following devices will be reset|Destroy server context)",
-        Kind::Fault,
-        None,
-    ),
+    fault(r"^Server (is handling|has begun teardown sequence to handle) a fatal GPU error")
+        .because("every client of this device fails; new ones are refused until all have gone"),
+    fault(r"^(Volta MPS: )?Client .* encountered a fatal GPU error"),
+    fault(r"(?i)sticky error|torn down|fatal"),
+    fault(r"^Status of client .* is INACTIVE"),
+    fault(r"^(The following devices will be reset|Destroy server context)"),
     // An entry in the lists of these devices and clients.
-    (r"^\d+$", Kind::Fault, None),
+    fault(r"^\d+$"),
     // Refusals.
-    (
-        r"^(Failed to start|Server failed to start|Driver initialization failed with) ?:",
-        Kind::Refusal,
-        Some("what follows is CUDA's own word for why this server did not come up"),
-    ),
-    (
-        r"^Failed to accept new client\. Maximum number of clients",
-        Kind::Refusal,
-        Some("the client gets error 46 or 808"),
-    ),
-    (
-        r"Refusing to accept new client",
-        Kind::Refusal,
-        Some("after a fault, until every client has gone; the client gets error 807"),
-    ),
-    (r"limit \(\d+\)|(?i)reached", Kind::Refusal, None),
-    (
-        r"Failed to (create|allocate|open)[^ ]* .*(SHM|shm|shared memory)",
-        Kind::Refusal,
-        Some("too few file descriptors allowed, or too little room in /dev/shm"),
-    ),
-    (
-        r"is not a valid GPU ID|Invalid (set of visible devices|CUDA_VISIBLE_DEVICES)|is invisible to this MPS server",
-        Kind::Refusal,
-        Some("the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID"),
-    ),
-    (
-        r"^Please (set|check) (the )?CUDA_VISIBLE_DEVICES",
-        Kind::Refusal,
-        None,
-    ),
-    (
-        r"^MPS Client unable to allocate compute resources",
-        Kind::Refusal,
-        None,
-    ),
-    (r"^requested compute connections", Kind::Refusal, None),
-    (r"^(Failed |Invalid |Cannot |Unable )", Kind::Refusal, None),
+    refusal(r"^(Failed to start|Server failed to start|Driver initialization failed with) ?:")
+        .because("what follows is CUDA's own word for why this server did not come up"),
+    refusal(r"^Failed to accept new client\. Maximum number of clients")
+        .because("the client gets error 46 or 808"),
+    refusal(r"Refusing to accept new client")
+        .because("after a fault, until every client has gone; the client gets error 807"),
+    refusal(r"limit \(\d+\)|(?i)reached"),
+    refusal(r"Failed to (create|allocate|open)[^ ]* .*(SHM|shm|shared memory)")
+        .because("too few file descriptors allowed, or too little room in /dev/shm"),
+    refusal(r"is not a valid GPU ID|is invisible to this MPS server").because(VISIBLE_DEVICES),
+    refusal(r"Invalid (set of visible devices|CUDA_VISIBLE_DEVICES)").because(VISIBLE_DEVICES),
+    refusal(r"^Please (set|check) (the )?CUDA_VISIBLE_DEVICES"),
+    refusal(r"^MPS Client unable to allocate compute resources"),
+    refusal(r"^requested compute connections"),
+    refusal(r"^(Failed |Invalid |Cannot |Unable )"),
 ];

@@ -7,7 +7,7 @@ use super::remembered::Answers;
 use super::{daemons, outside_mps, strays, unmanaged};
 use crate::host::Environment;
 use crate::node::snapshot::Node;
-use crate::nvml::{Nvml, NvmlError, Opening};
+use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
 
 /// Retries of a snapshot during which records changed. A change of one device writes them at most this often.
@@ -75,7 +75,7 @@ impl<'a> Observer<'a> {
             ..Node::default()
         };
         read_records(environment, &mut node);
-        let nvml = nvml.or_else(Opening::wait)?;
+        let nvml = nvml.or_else(Watched::wait)?;
         self.nvml = Some(nvml);
         let hardware = read_hardware(nvml, detail, all_instances)?;
         node.driver = hardware.driver;

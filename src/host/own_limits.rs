@@ -1,0 +1,141 @@
+//! The limits of this process.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+
+/// A memory limit at which this program would abort at any point.
+#[derive(Debug)]
+struct MemoryLimit {
+    resource: Resource,
+    what: &'static str,
+    /// The letter for `ulimit`.
+    flag: char,
+    /// The bytes that a change may need. Measured with `up` of 56 devices on a simulated node: 1.3 GB of addresses on
+    /// 2 CPUs, and 21 GB if every thread has a heap of its own, as on many CPUs; 332 MB of data; 176 KiB of stack.
+    needed: u64,
+    /// The limit to set instead of none.
+    most: Option<u64>,
+}
+
+/// The address space, including reserved memory.
+static ADDRESSES: MemoryLimit = MemoryLimit {
+    resource: Resource::As,
+    what: "virtual memory (RLIMIT_AS)",
+    flag: 'v',
+    needed: 32 << 30,
+    most: None,
+};
+
+/// Private writable memory.
+static DATA: MemoryLimit = MemoryLimit {
+    resource: Resource::Data,
+    what: "memory for data (RLIMIT_DATA)",
+    flag: 'd',
+    needed: 1 << 30,
+    most: None,
+};
+
+/// The stack of the first thread.
+static STACK: MemoryLimit = MemoryLimit {
+    resource: Resource::Stack,
+    what: "the stack (RLIMIT_STACK)",
+    flag: 's',
+    needed: 1 << 20,
+    // The kernel's default: without a limit, programs have another memory layout.
+    most: Some(8 << 20),
+};
+
+/// A memory limit is too low for a change, which would abort half-way.
+#[derive(Debug, Error)]
+#[error(
+    "{} is limited to {} KiB, and this needs {} KiB: it would end half-way",
+    limit.what, allowed >> 10, limit.needed >> 10
+)]
+pub struct TooLittleMemory {
+    limit: &'static MemoryLimit,
+    allowed: u64,
+}
+
+impl TooLittleMemory {
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
+        format!(
+            "ulimit -{} {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in \
+             the systemd unit",
+            self.limit.flag,
+            self.limit.needed >> 10
+        )
+    }
+}
+
+impl MemoryLimit {
+    /// Raises the limit to the system's maximum if it is too low. Daemons inherit it, and need more than this program.
+    fn raise(&'static self) -> Result<(), TooLittleMemory> {
+        let limit = getrlimit(self.resource);
+        if limit.current.is_none_or(|now| now >= self.needed) {
+            return Ok(());
+        }
+        let wanted = [limit.maximum, self.most].into_iter().flatten().min();
+        let raised = Rlimit {
+            current: wanted,
+            maximum: limit.maximum,
+        };
+        let is_raised = setrlimit(self.resource, raised).is_ok();
+        match if is_raised { wanted } else { limit.current } {
+            Some(allowed) if allowed < self.needed => Err(TooLittleMemory {
+                limit: self,
+                allowed,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Raises the memory limits that are too low for a change. Fails if the system does not allow it.
+pub fn raise_memory() -> Result<(), TooLittleMemory> {
+    [&ADDRESSES, &DATA, &STACK]
+        .into_iter()
+        .try_for_each(MemoryLimit::raise)
+}
+
+/// Raises the limit of the stack, without which this program cannot even read its arguments.
+pub fn raise_stack() -> Result<(), TooLittleMemory> {
+    STACK.raise()
+}
+
+/// The limit of open files that this process requests: each daemon that is queried in parallel needs some.
+const FILES: u64 = 4096;
+
+/// The lowest limit at which it works. With fewer, existing files could not be opened and would seem to be missing.
+pub const FEWEST_FILES: u64 = 64;
+
+/// The limit of open files of this process is too low.
+#[derive(Debug, Error)]
+#[error("this process may have {0} files open, and needs {FEWEST_FILES}: raise ulimit -n")]
+pub struct TooFewFiles(u64);
+
+/// Raises the limit of open files of this process.
+pub fn raise_open_files() -> Result<(), TooFewFiles> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= FILES) {
+        return Ok(());
+    }
+    let raised = |maximum: Option<u64>| Rlimit {
+        current: Some(maximum.map_or(FILES, |maximum| maximum.min(FILES))),
+        maximum,
+    };
+    let hard = limit.maximum.map(|hard| hard.max(FILES));
+    // Root can raise the hard limit too.
+    let _ = setrlimit(Resource::Nofile, raised(hard))
+        .or_else(|_| setrlimit(Resource::Nofile, raised(limit.maximum)));
+    match getrlimit(Resource::Nofile).current {
+        Some(few) if few < FEWEST_FILES => Err(TooFewFiles(few)),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the soft and the hard limit of open files of this process.
+pub fn open_files() -> (Option<u64>, Option<u64>) {
+    let limit = getrlimit(Resource::Nofile);
+    (limit.current, limit.maximum)
+}
