@@ -5,7 +5,7 @@ use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle};
 use super::victim::Kill;
 use crate::geometry::{Placement, SliceMap};
-use crate::mps::{Means, Patience};
+use crate::mps::Means;
 use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::MemoryLimit;
@@ -97,22 +97,6 @@ impl Plan {
             Action::Stop(stop) => Some(stop),
             _ => None,
         })
-    }
-
-    /// The clients of all daemons that stop.
-    pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
-        self.stops().flat_map(|stop| &stop.clients)
-    }
-
-    /// The clients that are terminated, not waited for.
-    pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
-        let by_force = |stop: &&Stop| stop.patience != Patience::Idle;
-        let stopped = self.stops().filter(by_force).flat_map(|stop| &stop.clients);
-        let killed = self
-            .kill
-            .iter()
-            .filter(|kill| kill.patience != Patience::Idle);
-        stopped.chain(killed.flat_map(Kill::clients))
     }
 
     /// The clients that keep their old settings.

@@ -19,15 +19,7 @@ impl Plan {
         if let Some(obstacle) = self.stops().filter(gently).find_map(|s| s.unasked.as_ref()) {
             return Err(obstacle.clone().into());
         }
-        let stopped = self.stops().filter(gently).flat_map(|stop| &stop.clients);
-        let killed = self
-            .kill
-            .iter()
-            .filter(|kill| kill.patience == Patience::Idle);
-        let clients: Vec<ClientOf> = stopped
-            .chain(killed.flat_map(Kill::clients))
-            .cloned()
-            .collect();
+        let clients: Vec<ClientOf> = self.clients_in_the_way().cloned().collect();
         if clients.is_empty() {
             return Ok(());
         }
@@ -35,6 +27,23 @@ impl Plan {
             clients,
             hint: hint.to_owned(),
         })
+    }
+
+    /// The clients that must exit before the plan may be applied.
+    pub fn clients_in_the_way(&self) -> impl Iterator<Item = &ClientOf> {
+        self.clients(|patience| patience == Patience::Idle)
+    }
+
+    /// The clients that are terminated, not waited for.
+    pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
+        self.clients(|patience| patience != Patience::Idle)
+    }
+
+    fn clients(&self, is_meant: fn(Patience) -> bool) -> impl Iterator<Item = &ClientOf> {
+        let stops = self.stops().filter(move |stop| is_meant(stop.patience));
+        let kill = self.kill.iter().filter(move |kill| is_meant(kill.patience));
+        let stopped = stops.flat_map(|stop| &stop.clients);
+        stopped.chain(kill.flat_map(Kill::clients))
     }
 
     /// Returns the plan with clients terminated after so many seconds, in which no new one is admitted.

@@ -10,13 +10,12 @@ use crate::plan::Plan;
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.
 pub(super) fn text(plan: &Plan) -> String {
     let mut out = String::new();
-    let clients: Vec<_> = plan.clients().collect();
+    let clients: Vec<_> = plan.clients_in_the_way().collect();
     if !clients.is_empty() {
         let _ = writeln!(
             out,
-            "\n{} would be disturbed ({} refuses, unless --drain lets them end or --force ends them):",
+            "\n{} would be disrupted (refused, unless --drain lets them exit in time or --force ends them):",
             count(clients.len(), "client"),
-            if plan.restarts() > 0 { "restart" } else { "up" },
         );
     }
     for client in clients {

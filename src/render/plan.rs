@@ -11,7 +11,7 @@ use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
 pub(super) fn text(plan: &Plan) -> String {
-    let mut out = plan.kill.as_ref().map(kill::text).unwrap_or_default();
+    let mut out = String::new();
     for group in grouped(&plan.gpus, |a, b| alike(a, b)) {
         let first = group[0];
         let _ = writeln!(out, "{}", style(heading(&group)).bold());
@@ -33,7 +33,10 @@ pub(super) fn text(plan: &Plan) -> String {
         );
     }
     out.push_str(&unmanaged::text(plan));
-    out.push_str(&ended(plan));
+    match &plan.kill {
+        Some(kill) => out.push_str(&kill::text(kill)),
+        None => out.push_str(&ended(plan)),
+    }
     out
 }
 

@@ -241,7 +241,7 @@ fn clients_are_refused_waited_for_or_ended() {
       - stop 1 daemon (asked for): 0.2
       + start 1 daemon (asked for): 0.2
 
-    1 client would be disturbed (restart refuses, unless --drain lets them end or --force ends them):
+    1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     ");
     let late = sim

@@ -245,7 +245,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
       + create 2g.20gb at 2:2, 1g.10gb at 0:1, 1g.10gb at 1:1
       + start 3 daemons (no daemon serves it): 0.0, 0.1, 0.2
 
-    1 client would be disturbed (up refuses, unless --drain lets them end or --force ends them):
+    1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     ");
     let before = sim.list();

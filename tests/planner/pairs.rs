@@ -179,7 +179,7 @@ fn whoever_computes_is_left_alone_if_that_can_be() {
                 let best = grid.best(standing, Some(busy), counts);
                 count += 1;
                 let plan = before.plan(profile).expect("a plan");
-                let disturbed = plan.clients().count();
+                let disturbed = plan.clients_in_the_way().count();
                 assert_eq!(disturbed, best.0 as usize, "{standing:?} to {counts:?}");
                 assert_eq!(is_refused(&plan), best.0 > 0);
                 refused.fetch_add(disturbed, Ordering::Relaxed);
