@@ -4,6 +4,15 @@ use toml::{Table, Value};
 
 use crate::geometry::ProfileName;
 
+/// What another tool wrote, or what a node has, as a profile.
+#[derive(Clone, Debug)]
+pub struct Converted {
+    /// The profile.
+    pub draft: DraftProfile,
+    /// What it cannot say: differences from mig-parted, or the steps that `up` would still take.
+    pub notes: Vec<String>,
+}
+
 /// A profile on its way to being a file. It prints as TOML.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftProfile {
@@ -125,15 +134,10 @@ impl DraftBlock {
     pub(super) fn unpinned(&self) -> Self {
         let mut block = self.clone();
         if let DraftDevices::Instances(entries) = &mut block.devices {
-            let mut counted: Vec<DraftEntry> = Vec::new();
-            for entry in entries.drain(..) {
-                let entry = DraftEntry { at: None, ..entry };
-                match counted.last_mut() {
-                    Some(last) if entry.name.is_none() && last.is_like(&entry) => last.count += 1,
-                    _ => counted.push(entry),
-                }
+            for entry in entries.iter_mut() {
+                entry.at = None;
             }
-            *entries = counted;
+            *entries = DraftEntry::counted(entries);
         }
         block
     }
@@ -158,14 +162,38 @@ impl DraftBlock {
     }
 }
 
+impl DraftDevices {
+    /// One device without a name and settings of its own.
+    pub(super) fn whole() -> Self {
+        Self::Whole {
+            name: None,
+            mps: Table::new(),
+        }
+    }
+}
+
 impl DraftEntry {
-    /// True if both are the same but for their number.
-    fn is_like(&self, other: &Self) -> bool {
-        let count = other.count;
+    /// One instance without a name, a placement and settings of its own.
+    pub(super) fn plain(profile: ProfileName, compute: Vec<u32>) -> Self {
         Self {
-            count,
-            ..self.clone()
-        } == *other
+            name: None,
+            profile,
+            at: None,
+            count: 1,
+            compute,
+            mps: Table::new(),
+        }
+    }
+
+    /// Makes one entry of neighbours that are alike and have no names.
+    pub(super) fn counted(entries: &[Self]) -> Vec<Self> {
+        let alike = entries.chunk_by(|a, b| a.name.is_none() && a == b);
+        alike
+            .map(|alike| Self {
+                count: u32::try_from(alike.len()).unwrap_or(u32::MAX),
+                ..alike[0].clone()
+            })
+            .collect()
     }
 }
 

@@ -4,7 +4,7 @@ use toml::Table;
 
 use super::gpu_block::{gpu_block, left_out, name, served};
 use super::settings::{shared, table};
-use super::{DraftBlock, DraftProfile, DraftSelect};
+use super::{Converted, DraftBlock, DraftProfile, DraftSelect};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
 use crate::plan::check::Shape;
@@ -12,20 +12,11 @@ use crate::plan::{self, Plan};
 use crate::profile::Profile;
 use crate::state::RunDir;
 
-/// A node as a profile.
-#[derive(Clone, Debug)]
-pub struct Exported {
-    /// The profile.
-    pub draft: DraftProfile,
-    /// The steps that `up` would still take, or its refusal.
-    pub notes: Vec<String>,
-}
-
 /// The present geometry and MPS settings as a profile, for `caller` with daemons in `run_dir`.
 ///
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
-pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
+pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
     let said = |gpu: &&Gpu| left_out(node, gpu).is_none();
     let gpus: Vec<&Gpu> = node.gpus.iter().filter(said).collect();
     let devices = gpus.iter().flat_map(|gpu| gpu.devices());
@@ -71,7 +62,7 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
         Ok(plan) => still_to_do(&plan),
         Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
     };
-    Exported {
+    Converted {
         draft: exported,
         notes,
     }

@@ -40,6 +40,10 @@ pub(super) fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
     served(node, device).map_or(&device.default_name, |served| &served.record.name)
 }
 
+fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
+    devices.iter().map(|device| name(node, device)).collect()
+}
+
 /// Returns the block for one GPU, every placement pinned, with `{gpu}` in names. `mps` are the settings that its devices
 /// inherit.
 pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
@@ -106,35 +110,29 @@ impl Builder<'_> {
             ));
         }
         let (name, number) = self.name(&devices).unzip();
+        let compute = compute_slices(instance, profile.multiprocessors);
         let entry = DraftEntry {
             name,
-            profile: profile.name.clone(),
             at: Some(at),
-            count: 1,
-            compute: compute_slices(instance, profile.multiprocessors),
             mps: self.settings(&devices),
+            ..DraftEntry::plain(profile.name.clone(), compute)
         };
         Some((number.flatten(), entry))
     }
 
     /// The name of an entry for these devices; none where they have their names by default.
     fn name(&mut self, devices: &[&Device]) -> Option<(String, Option<u32>)> {
-        let names: Vec<&str> = devices
-            .iter()
-            .map(|device| name(self.node, device))
-            .collect();
-        let mut default_names = devices.iter().map(|device| &device.default_name);
-        if names
-            .iter()
-            .all(|name| default_names.next().is_some_and(|default| default == name))
-        {
+        let names = names(self.node, devices);
+        let mut devices = devices.iter();
+        if devices.all(|device| name(self.node, device) == device.default_name) {
             return None;
         }
         let shared = shared_name(&names);
         if shared.is_none() {
-            let names = names.join(", ");
-            let remark = format!("A profile cannot give these names: {names}");
-            self.remarks.push(remark);
+            self.remarks.push(format!(
+                "A profile cannot give these names: {}",
+                names.join(", ")
+            ));
         }
         shared.map(|(name, number)| (with_gpu(&name, self.gpu.index), number))
     }
@@ -151,13 +149,9 @@ impl Builder<'_> {
         let mut settings: Vec<Table> = devices.iter().map(own).collect();
         settings.dedup();
         if settings.len() > 1 {
-            let names: Vec<&str> = devices
-                .iter()
-                .map(|device| name(self.node, device))
-                .collect();
+            let names = names(self.node, devices).join(", ");
             self.remarks.push(format!(
-                "The settings of {} differ, which a profile cannot say.",
-                names.join(", ")
+                "The settings of {names} differ, which a profile cannot say."
             ));
         }
         settings.into_iter().next().unwrap_or_default()

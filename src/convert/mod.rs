@@ -12,7 +12,7 @@ mod packing;
 mod settings;
 mod to_mig_parted;
 
-pub use draft::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
+pub use draft::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 pub use export::export;
 pub use import::import;
 pub use packing::{MigDevice, pack};

@@ -28,24 +28,15 @@ pub(super) fn by_default(key: &str) -> Option<Value> {
 
 /// Of the settings that every device has, the most frequent value of each that is not the default.
 pub(super) fn shared(tables: &[Table]) -> Table {
-    let mut shared = Table::new();
-    let Some(first) = tables.first() else {
-        return shared;
-    };
-    for key in first.keys() {
-        let values: Vec<&Value> = tables.iter().filter_map(|table| table.get(key)).collect();
-        if values.len() < tables.len() {
-            continue;
-        }
+    let keys = tables.first().into_iter().flat_map(Table::keys);
+    keys.filter_map(|key| {
         let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
-        for value in values {
+        for table in tables {
+            let value = table.get(key)?;
             counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
         }
-        let most = counts.into_values().max_by_key(|(count, _)| *count);
-        if let Some((_, value)) = most.filter(|(_, value)| by_default(key).as_ref() != Some(*value))
-        {
-            shared.insert(key.clone(), value.clone());
-        }
-    }
-    shared
+        let (_, most) = counts.into_values().max_by_key(|(count, _)| *count)?;
+        (by_default(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
+    })
+    .collect()
 }

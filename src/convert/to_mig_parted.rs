@@ -11,7 +11,7 @@ const NAME: &str = "current";
 /// The present geometry as a configuration of mig-parted, and what is lost on the way.
 pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
     let mut lost = Vec::new();
-    let mut groups: Vec<(GpuConfig, Vec<u32>)> = Vec::new();
+    let mut groups: Vec<((bool, BTreeMap<String, u32>), Vec<u32>)> = Vec::new();
     for gpu in &node.gpus {
         if let Some(why) = &gpu.hidden {
             lost.push(format!(
@@ -20,7 +20,7 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
             ));
             continue;
         }
-        let entry = GpuConfig::of(gpu, &mut lost);
+        let entry = (gpu.in_mig_mode(), mig_devices(gpu, &mut lost));
         match groups.iter_mut().find(|(other, _)| *other == entry) {
             Some((_, indices)) => indices.push(gpu.index),
             None => groups.push((entry, vec![gpu.index])),
@@ -40,64 +40,53 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
         let _ = writeln!(text, "# {line}.");
     }
     let _ = write!(text, "version: v1\nmig-configs:\n  {NAME}:\n");
-    for (entry, indices) in groups {
+    for ((mig_enabled, mig_devices), indices) in groups {
         let _ = writeln!(text, "    - devices: {indices:?}");
-        let _ = writeln!(text, "      mig-enabled: {}", entry.mig_enabled);
-        match entry.mig_devices.is_empty() {
-            true if !entry.mig_enabled => {}
-            true => text.push_str("      mig-devices: {}\n"),
-            false => text.push_str("      mig-devices:\n"),
+        let _ = writeln!(text, "      mig-enabled: {mig_enabled}");
+        if !mig_devices.is_empty() {
+            text.push_str("      mig-devices:\n");
+        } else if mig_enabled {
+            text.push_str("      mig-devices: {}\n");
         }
-        for (name, count) in &entry.mig_devices {
+        for (name, count) in &mig_devices {
             let _ = writeln!(text, "        \"{name}\": {count}");
         }
     }
     (text, lost)
 }
 
-#[derive(PartialEq)]
-struct GpuConfig {
-    mig_enabled: bool,
-    mig_devices: BTreeMap<String, u32>,
-}
-
-impl GpuConfig {
-    fn of(gpu: &Gpu, lost: &mut Vec<String>) -> Self {
-        let mut devices = Vec::new();
-        let mut stands = Vec::new();
-        for instance in &gpu.instances {
-            let Some(shared) = shared(gpu, instance, lost) else {
-                continue;
-            };
-            let device = |compute| MigDevice {
-                profile: shared.profile.clone(),
-                compute,
-            };
-            if shared.compute.is_empty() {
-                devices.push(device(None));
-            }
-            devices.extend(shared.compute.iter().map(|&slices| device(Some(slices))));
-            stands.push(shared);
+/// The MIG devices of a GPU as mig-parted names and counts them; adds to `lost` what it cannot express.
+fn mig_devices(gpu: &Gpu, lost: &mut Vec<String>) -> BTreeMap<String, u32> {
+    let instances = gpu.instances.iter();
+    let mut stands: Vec<PackedInstance> = instances
+        .filter_map(|instance| shared(gpu, instance, lost))
+        .collect();
+    let mut devices = Vec::new();
+    for PackedInstance { profile, compute } in &stands {
+        let device = |compute| MigDevice {
+            profile: profile.clone(),
+            compute,
+        };
+        if compute.is_empty() {
+            devices.push(device(None));
         }
-        let mut packed = pack(&devices);
-        packed.sort();
-        stands.sort();
-        if packed != stands {
-            lost.push(format!(
-                "GPU {}: mig-parted would put compute instances together that are in GPU instances of \
-                 their own here",
-                gpu.index
-            ));
-        }
-        let mut mig_devices = BTreeMap::new();
-        for device in devices {
-            *mig_devices.entry(device.to_string()).or_default() += 1;
-        }
-        Self {
-            mig_enabled: gpu.in_mig_mode(),
-            mig_devices,
-        }
+        devices.extend(compute.iter().map(|&slices| device(Some(slices))));
     }
+    let mut packed = pack(&devices);
+    packed.sort();
+    stands.sort();
+    if packed != stands {
+        lost.push(format!(
+            "GPU {}: mig-parted would put compute instances together that are in GPU instances of \
+             their own here",
+            gpu.index
+        ));
+    }
+    let mut counts = BTreeMap::new();
+    for device in devices {
+        *counts.entry(device.to_string()).or_default() += 1;
+    }
+    counts
 }
 
 /// The compute instances of a GPU instance, if mig-parted sees it; adds to `lost` what it cannot express.

@@ -2,10 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::{GpuInstanceProfile, Placement, ProfileId, Request, media_engines, request};
-
-/// The number of each profile.
-type Counts = Vec<(ProfileId, u32)>;
+use super::request::{Counts, can_exist, count, find};
+use super::{GpuInstanceProfile, Placement, Request};
 
 /// The number of other layouts to offer beside the largest part of the request.
 const OTHERS: usize = 2;
@@ -17,20 +15,21 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     if requests.iter().any(|request| request.at.is_some()) {
         return answer;
     }
-    let wanted = request::count(requests.iter().map(|request| request.profile));
-    let slices = |counts: &Counts| -> u32 {
-        counts
-            .iter()
-            .map(|(id, count)| find(offered, *id).map_or(0, |profile| profile.slices) * count)
-            .sum()
+    let counts = |requests: &[Request]| -> Counts<'_> {
+        let requests = requests.iter();
+        count(requests.filter_map(|request| find(offered, request.profile)))
     };
+    let slices = |counts: &Counts<'_>| -> u32 {
+        let counts = counts.iter();
+        counts.map(|(profile, count)| profile.slices * count).sum()
+    };
+    let wanted = counts(requests);
     let most = slices(&wanted);
     let mut fitting = Vec::new();
     grow(&pool(offered, &wanted), Fitting::nothing(), &mut fitting);
     fitting.retain(|counts| slices(counts) <= most);
     let target = fitting.iter().map(slices).max().unwrap_or(0);
-    let part = answer.first().into_iter().flatten();
-    let part = slices(&request::count(part.map(|request| request.profile)));
+    let part = answer.first().map_or(0, |part| slices(&counts(part)));
     // Where the part has them all, another layout is no nearer.
     fitting.retain(|counts| slices(counts) == target && target > part);
     // Of equally near ones the one with the fewer instances is the plainer exchange.
@@ -38,8 +37,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
         let instances: u32 = counts.iter().map(|(_, count)| count).sum();
         (distance(counts, &wanted), instances)
     });
-    let others = fitting.into_iter().map(|counts| requests_of(&counts));
-    for other in others.take(OTHERS) {
+    for other in fitting.iter().map(requests_of).take(OTHERS) {
         if !answer.contains(&other) {
             answer.push(other);
         }
@@ -49,25 +47,18 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
 
 /// The requests with as few left out as makes them fit; of equally few, the small ones go.
 fn largest_part(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option<Vec<Request>> {
-    let mut kinds: Vec<(Request, usize)> = Vec::new();
-    for request in requests {
-        let request = Request {
-            entry: 0,
-            ..request.clone()
-        };
-        match kinds.iter_mut().find(|(kind, _)| *kind == request) {
-            Some((_, count)) => *count += 1,
-            None => kinds.push((request, 1)),
-        }
-    }
+    let mut kinds = count(requests.iter().map(|request| Request {
+        entry: 0,
+        ..request.clone()
+    }));
     kinds.sort_by_key(|(request, _)| {
         let profile = find(offered, request.profile);
         (Reverse(profile.map_or(0, |p| p.memory_mib)), request.at)
     });
     let mut best = None;
     shrink(offered, &kinds, Fitting::nothing(), Vec::new(), &mut best);
-    best.filter(|part| !part.requests.is_empty())
-        .map(|part| part.requests)
+    best.map(|part| part.requests)
+        .filter(|requests| !requests.is_empty())
 }
 
 /// Some of the requests, which fit.
@@ -80,13 +71,13 @@ struct Part {
 /// Goes through every number of each kind that fits, the greatest first.
 fn shrink(
     offered: &[GpuInstanceProfile],
-    kinds: &[(Request, usize)],
+    kinds: &[(Request, u32)],
     fitting: Fitting<'_>,
     kept: Vec<Request>,
     best: &mut Option<Part>,
 ) {
-    let left: usize = kinds.iter().map(|(_, count)| count).sum();
-    let cannot_win = |best: &Part| kept.len() + left < best.size.0;
+    let left: u32 = kinds.iter().map(|(_, count)| count).sum();
+    let cannot_win = |best: &Part| kept.len() + (left as usize) < best.size.0;
     if best.as_ref().is_some_and(cannot_win) {
         return;
     }
@@ -101,7 +92,7 @@ fn shrink(
     };
     let mut steps = vec![(fitting, kept)];
     if let Some(profile) = find(offered, request.profile) {
-        for nth in 0..*count {
+        for nth in 0..*count as usize {
             let (fitting, kept) = steps[nth].clone();
             let Some(fitting) = fitting.with(profile, request.at) else {
                 break;
@@ -115,37 +106,38 @@ fn shrink(
     }
 }
 
-fn requests_of(counts: &Counts) -> Vec<Request> {
-    let one = |&profile| Request {
-        profile,
+fn requests_of(counts: &Counts<'_>) -> Vec<Request> {
+    let one = |profile: &GpuInstanceProfile| Request {
+        profile: profile.id,
         at: None,
         entry: 0,
     };
+    let counts = counts.iter();
     counts
-        .iter()
         .flat_map(|(profile, count)| std::iter::repeat_n(one(profile), *count as usize))
         .collect()
 }
 
 /// The profiles that other layouts are made of: those asked for, and of every slice count the plain
 /// one; the largest first.
-fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts) -> Vec<&'a GpuInstanceProfile> {
+fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts<'_>) -> Vec<&'a GpuInstanceProfile> {
     let is_plain = |profile: &GpuInstanceProfile| {
         let twin = |other: &GpuInstanceProfile| {
             other.slices == profile.slices && other.memory_mib < profile.memory_mib
         };
         profile.name.is_plain() && !offered.iter().any(|p| p.name.is_plain() && twin(p))
     };
-    let asked = |profile: &GpuInstanceProfile| wanted.iter().any(|(id, _)| *id == profile.id);
+    let asked =
+        |profile: &GpuInstanceProfile| wanted.iter().any(|(wanted, _)| wanted.id == profile.id);
     let mut pool: Vec<_> = offered.iter().filter(|p| is_plain(p) || asked(p)).collect();
     pool.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
     pool
 }
 
 /// Every way to put more of `pool` beside what fits already.
-fn grow(pool: &[&GpuInstanceProfile], fitting: Fitting<'_>, all: &mut Vec<Counts>) {
+fn grow<'a>(pool: &[&'a GpuInstanceProfile], fitting: Fitting<'a>, all: &mut Vec<Counts<'a>>) {
     let Some((profile, rest)) = pool.split_first() else {
-        all.push(fitting.counts());
+        all.push(fitting.counts);
         return;
     };
     let mut more = Some(fitting);
@@ -157,24 +149,20 @@ fn grow(pool: &[&GpuInstanceProfile], fitting: Fitting<'_>, all: &mut Vec<Counts
 }
 
 /// The number of instances that differ.
-fn distance(a: &Counts, b: &Counts) -> u32 {
-    let of = |counts: &Counts, id| {
-        let found = counts.iter().find(|(other, _)| *other == id);
-        found.map_or(0, |(_, count)| *count)
+fn distance(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
+    let beyond = |a: &Counts<'_>, b: &Counts<'_>| -> u32 {
+        let of = |id| b.iter().find(|(profile, _)| profile.id == id);
+        a.iter()
+            .map(|(profile, n)| n.saturating_sub(of(profile.id).map_or(0, |(_, count)| *count)))
+            .sum()
     };
-    let removed: u32 = b.iter().map(|(id, n)| n.saturating_sub(of(a, *id))).sum();
-    let added: u32 = a.iter().map(|(id, n)| n.saturating_sub(of(b, *id))).sum();
-    removed + added
-}
-
-fn find(offered: &[GpuInstanceProfile], id: ProfileId) -> Option<&GpuInstanceProfile> {
-    offered.iter().find(|profile| profile.id == id)
+    beyond(a, b) + beyond(b, a)
 }
 
 /// Instances that fit together: how many of each profile, and every set of units they can occupy.
 #[derive(Clone)]
 struct Fitting<'a> {
-    counts: Vec<(&'a GpuInstanceProfile, u32)>,
+    counts: Counts<'a>,
     /// A bit for each unit.
     occupied: Vec<u64>,
 }
@@ -193,9 +181,7 @@ impl<'a> Fitting<'a> {
             Some((_, count)) => *count += 1,
             None => self.counts.push((profile, 1)),
         }
-        let too_many = self.counts.iter().any(|(p, count)| *count > p.most);
-        let names = self.counts.iter().map(|(p, count)| (&p.name, *count));
-        if too_many || !media_engines::suffices(names) {
+        if !can_exist(&self.counts) {
             return None;
         }
         let places = profile.placements.iter();
@@ -209,13 +195,6 @@ impl<'a> Fitting<'a> {
         self.occupied.sort_unstable();
         self.occupied.dedup();
         (!self.occupied.is_empty()).then_some(self)
-    }
-
-    fn counts(&self) -> Counts {
-        let counts = self.counts.iter();
-        counts
-            .map(|(profile, count)| (profile.id, *count))
-            .collect()
     }
 }
 

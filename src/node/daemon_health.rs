@@ -1,7 +1,6 @@
-use super::client::Client;
-use super::log_growth::LogGrowth;
-use super::served::{DaemonState, Served};
-use super::snapshot::Node;
+use super::served::LogGrowth;
+use super::{Client, DaemonState, Node, Served};
+use crate::settings::KEYS;
 
 /// Describes the problem of a device's daemon, if there is one.
 pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
@@ -135,4 +134,23 @@ fn who_works(served: &Served) -> String {
         [one] => format!("pid {one} still works"),
         _ => format!("pids {} still work", pids.join(", ")),
     }
+}
+
+/// Describes the settings of a daemon that somebody changed.
+pub(super) fn drift(served: &Served) -> Option<String> {
+    if !served.record.finished {
+        // A change is setting them.
+        return None;
+    }
+    let set = &served.record.settings;
+    let reported = served.answered.as_ref()?;
+    let changed: Vec<String> = KEYS
+        .iter()
+        .filter_map(|key| {
+            let is = reported.difference(key, set)?;
+            let (name, set) = (key.name, (key.show)(set));
+            Some(format!("{name} was set to {set} and is {is}"))
+        })
+        .collect();
+    (!changed.is_empty()).then(|| format!("{}: somebody has changed it", changed.join("; ")))
 }

@@ -32,27 +32,15 @@ impl Logs {
             let is_set_aside = logs.uuid.contains(".of-") && !word.contains(".of-");
             is_prefix && logs.uuid.starts_with(word) && !is_set_aside
         };
-        let exact: Vec<&DeviceLogs> = self.all.iter().filter(is_exact).collect();
-        let matches = if exact.is_empty() {
-            self.all.iter().filter(has_prefix).collect()
-        } else {
-            exact
-        };
-        match matches.as_slice() {
-            [logs] => Ok(logs),
-            [] => Err(NoSuchDevice::Unknown {
-                wanted: word.to_owned(),
-                known: self
-                    .all
-                    .iter()
-                    .map(|logs| logs.title().to_owned())
-                    .collect(),
-            }),
-            _ => Err(NoSuchDevice::Ambiguous {
-                wanted: word.to_owned(),
-                uuids: matches.iter().map(|logs| logs.uuid.clone()).collect(),
-            }),
+        let mut matches: Vec<&DeviceLogs> = self.all.iter().filter(is_exact).collect();
+        if matches.is_empty() {
+            matches.extend(self.all.iter().filter(has_prefix));
         }
+        let matches = matches.into_iter().map(|logs| (logs, logs.uuid.as_str()));
+        NoSuchDevice::pick(word, matches.collect(), || {
+            let titles = self.all.iter().map(DeviceLogs::title);
+            titles.map(str::to_owned).collect()
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::journal::Journal;
 use super::json;
 use super::record::{DeviceRecord, NodeFile};
-use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name};
+use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
@@ -37,6 +37,12 @@ impl RunDir {
         Self {
             path: path.to_owned(),
         }
+    }
+
+    /// Returns the run directories that commands read.
+    pub fn all(environment: &Environment) -> Vec<Self> {
+        let paths = environment.run_dirs();
+        paths.iter().map(|path| Self::at(path)).collect()
     }
 
     pub fn path(&self) -> &Path {

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::{bounded, printable};
 use crate::mps::{LogDir, LogFile, LogLine};
-use crate::node::log_growth::{CANNOT_ACCEPT, LogGrowth};
-use crate::node::served::{DaemonState, Served};
+use crate::node::served::{CANNOT_ACCEPT, DaemonState, LogGrowth, Served};
 
 /// A log that grows without pause was written no longer ago than this.
 const FRESH: Duration = Duration::from_millis(500);

@@ -1,14 +1,12 @@
 //! Finds the log directories of daemons.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::liveness::configured_logs;
 use super::records::read_records;
-use crate::host::Environment;
-use crate::host::{Uid, steers};
-use crate::node::logs::{DeviceLogs, Logs};
-use crate::node::snapshot::Node;
-use crate::state::DeviceRecord;
+use crate::host::{Environment, steers};
+use crate::node::{DeviceLogs, Logs, Node};
 
 impl Logs {
     /// Finds the logs of every run and log directory of the environment. This needs no driver: logs are read when
@@ -24,7 +22,11 @@ impl Logs {
             let record = &served.record;
             let default = environment.logs_of(served.run_dir.path());
             let default = default.map(|logs| logs.join(&record.uuid));
-            let configured = configured(environment, &node.boot_id, record);
+            let daemon = record
+                .daemon
+                .filter(|_| record.boot_id == node.boot_id)
+                .and_then(|daemon| daemon.running(&environment.host));
+            let configured = daemon.as_ref().and_then(configured_logs);
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
@@ -33,7 +35,7 @@ impl Logs {
         });
         let mut logs = Self {
             all: recorded.collect(),
-            hidden: std::mem::take(&mut node.hidden),
+            hidden: node.hidden,
         };
         for dir in environment.log_dirs() {
             logs.add_unrecorded(&dir);
@@ -67,13 +69,4 @@ impl Logs {
         found.sort_by(|a, b| a.uuid.cmp(&b.uuid));
         self.all.append(&mut found);
     }
-}
-
-/// Returns the log directory that a running daemon was started with. The environment of a user's daemon is not trusted.
-fn configured(environment: &Environment, boot_id: &str, record: &DeviceRecord) -> Option<PathBuf> {
-    let id = record.daemon.filter(|_| record.boot_id == boot_id)?;
-    let process = id.running(&environment.host)?;
-    let is_trusted = [Some(Uid::ROOT), Some(environment.caller)].contains(&process.owner());
-    let configured = process.environment("CUDA_MPS_LOG_DIRECTORY");
-    configured.filter(|_| is_trusted).map(PathBuf::from)
 }
