@@ -4,7 +4,7 @@ use toml::Table;
 
 use super::gpu_block::{gpu_block, left_out, name, served};
 use super::settings::{shared, table};
-use super::{Converted, DraftBlock, DraftProfile, DraftSelect};
+use super::{Converted, DraftBlock, DraftProfile, grouped};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
 use crate::plan::check::Shape;
@@ -24,8 +24,14 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         .filter_map(|device| Some(table(&served(node, &device)?.record.settings)))
         .collect();
     let mps = shared(&tables);
-    let blocks = gpus.iter().map(|gpu| gpu_block(node, gpu, &mps));
-    let pinned = merged(blocks.collect());
+    let blocks = gpus
+        .iter()
+        .map(|gpu| (gpu_block(node, gpu, &mps), gpu.index));
+    // GPUs alike share a block.
+    let pinned: Vec<DraftBlock> = grouped(blocks)
+        .into_iter()
+        .map(|(block, indices)| block.of_gpus(indices))
+        .collect();
     let draft = |blocks: Vec<DraftBlock>| DraftProfile {
         remarks: remarks(node, run_dir, &gpus),
         name: None,
@@ -68,31 +74,6 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
     }
 }
 
-/// Puts GPUs alike into one block. A GPU alone has its names without `{gpu}`.
-fn merged(blocks: Vec<DraftBlock>) -> Vec<DraftBlock> {
-    let mut merged: Vec<(Vec<u32>, DraftBlock)> = Vec::new();
-    for block in blocks {
-        let DraftSelect::Index(indices) = &block.select else {
-            continue;
-        };
-        let alike = |(_, other): &&mut (Vec<u32>, DraftBlock)| {
-            other.devices == block.devices && other.remarks == block.remarks
-        };
-        match merged.iter_mut().find(alike) {
-            Some((all, _)) => all.extend(indices),
-            None => merged.push((indices.clone(), block)),
-        }
-    }
-    let block = |(indices, mut block): (Vec<u32>, DraftBlock)| {
-        if let [gpu] = indices.as_slice() {
-            block.fill_gpu(*gpu);
-        }
-        block.select = DraftSelect::Index(indices);
-        block
-    };
-    merged.into_iter().map(block).collect()
-}
-
 /// The notes on the whole profile.
 fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
     let mut remarks = vec!["What this node had when mig-mps exported it.".to_owned()];
@@ -113,16 +94,8 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
             ));
         }
     }
-    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
-    for gpu in &node.gpus {
-        let Some(why) = left_out(node, gpu) else {
-            continue;
-        };
-        match reasons.iter_mut().find(|(other, _)| *other == why) {
-            Some((_, gpus)) => gpus.push(gpu.index.to_string()),
-            None => reasons.push((why, vec![gpu.index.to_string()])),
-        }
-    }
+    let left_out = |gpu: &Gpu| Some((left_out(node, gpu)?, gpu.index.to_string()));
+    let reasons = grouped(node.gpus.iter().filter_map(left_out));
     remarks.extend(reasons.iter().map(|(why, gpus)| match gpus.as_slice() {
         [one] => format!("GPU {one} is left out: {why}."),
         several => format!(

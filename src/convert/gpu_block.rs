@@ -44,8 +44,8 @@ fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
     devices.iter().map(|device| name(node, device)).collect()
 }
 
-/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names. `mps` are the settings that its devices
-/// inherit.
+/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names and without the GPU's index. `mps` are the
+/// settings that its devices inherit.
 pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     let devices = gpu.devices();
     let mut remarks = Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     };
     DraftBlock {
         remarks: builder.remarks,
-        select: DraftSelect::Index(vec![gpu.index]),
+        select: DraftSelect::Index(Vec::new()),
         devices,
         is_remark: false,
     }

@@ -1,9 +1,9 @@
 use regex::escape;
+use toml::Table;
 
-use super::mig_parted::{ConfigEntry, GpuChoice, Spec};
+use super::mig_parted::{ConfigEntry, DeviceFilter, GpuChoice, Spec};
 use super::packing::pack;
 use super::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
-use crate::catalog::products_of;
 use crate::profile::{ProfileError, Span};
 
 /// Turns the configuration of that name into a profile; `serve_whole` takes `mig-enabled: false` as
@@ -115,7 +115,10 @@ fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlo
         let entries = instances.map(|one| DraftEntry::plain(one.profile, one.compute));
         DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
     } else {
-        DraftDevices::whole()
+        DraftDevices::Whole {
+            name: None,
+            mps: Table::new(),
+        }
     };
     Ok(DraftBlock {
         remarks,
@@ -150,7 +153,7 @@ fn select(
     }
     let mut products: Vec<&str> = Vec::new();
     for filter in &entry.filter {
-        let found = products_of(filter.device, filter.subsystem);
+        let found = filter.products();
         remarks.push(match found.as_slice() {
             [] => {
                 return Err(spec.refuse(
@@ -187,9 +190,7 @@ fn regex_of(products: &[&str]) -> String {
 
 fn products(entry: &ConfigEntry) -> Vec<&'static str> {
     let filters = entry.filter.iter();
-    filters
-        .flat_map(|filter| products_of(filter.device, filter.subsystem))
-        .collect()
+    filters.flat_map(DeviceFilter::products).collect()
 }
 
 /// True if both may match the same GPU.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
 use super::packing::MigDevice;
-use crate::catalog::PciId;
+use crate::catalog::{PciId, products_of};
 use crate::host::steers;
 use crate::profile::{ProfileError, Source, Span};
 
@@ -45,6 +45,13 @@ pub struct DeviceFilter {
     pub device: PciId,
     /// The PCI subsystem id.
     pub subsystem: Option<PciId>,
+}
+
+impl DeviceFilter {
+    /// The product names of its GPUs.
+    pub(super) fn products(&self) -> Vec<&'static str> {
+        products_of(self.device, self.subsystem)
+    }
 }
 
 impl fmt::Display for DeviceFilter {

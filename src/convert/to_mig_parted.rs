@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::grouped;
 use super::packing::{MigDevice, PackedInstance, compute_slices, pack};
 use crate::node::{Gpu, Node};
 use crate::nvml::GpuInstanceReading;
@@ -11,21 +12,18 @@ const NAME: &str = "current";
 /// The present geometry as a configuration of mig-parted, and what is lost on the way.
 pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
     let mut lost = Vec::new();
-    let mut groups: Vec<((bool, BTreeMap<String, u32>), Vec<u32>)> = Vec::new();
-    for gpu in &node.gpus {
+    let configs = node.gpus.iter().filter_map(|gpu| {
         if let Some(why) = &gpu.hidden {
             lost.push(format!(
                 "GPU {} is left out: its instances cannot be seen: {why}",
                 gpu.index
             ));
-            continue;
+            return None;
         }
-        let entry = (gpu.in_mig_mode(), mig_devices(gpu, &mut lost));
-        match groups.iter_mut().find(|(other, _)| *other == entry) {
-            Some((_, indices)) => indices.push(gpu.index),
-            None => groups.push((entry, vec![gpu.index])),
-        }
-    }
+        let config = (gpu.in_mig_mode(), mig_devices(gpu, &mut lost));
+        Some((config, gpu.index))
+    });
+    let groups = grouped(configs);
     if node.served.iter().any(|served| served.device_is_there) {
         lost.push(
             "mig-parted knows nothing of MPS: names and settings of daemons are left out"

@@ -108,11 +108,8 @@ impl FromStr for ProfileName {
 
 fn number_before(text: &str, unit: &str) -> Option<u32> {
     let digits = text.strip_suffix(unit)?;
-    let plain = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
-    digits
-        .parse()
-        .ok()
-        .filter(|&n| plain && n > 0 && !digits.starts_with('0'))
+    let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && !digits.starts_with('0');
+    digits.parse().ok().filter(|_| is_plain)
 }
 
 impl fmt::Display for ProfileName {

@@ -77,8 +77,9 @@ fn fault(served: &Served) -> String {
         );
     }
     let clients = served.clients.listed().iter();
-    let pids = clients.filter_map(|client| Some(client.pid?.to_string()));
-    let pids: Vec<String> = pids.collect();
+    let pids: Vec<String> = clients
+        .filter_map(|client| Some(client.pid?.to_string()))
+        .collect();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
     } else {

@@ -1,7 +1,7 @@
 use crate::catalog::Model;
 use crate::geometry::{
-    self, ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId, ProfileName,
-    Segment, SliceMap,
+    self, ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId, Segment,
+    SliceMap,
 };
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
 use crate::state::{DeviceKey, InstanceKey};
@@ -59,8 +59,6 @@ pub struct DevicePart {
     pub gpu_instance: GpuInstanceId,
     /// The compute instance.
     pub compute_instance: ComputeInstanceId,
-    /// The GPU instance profile.
-    pub profile: ProfileName,
     /// `3g.40gb`, or `1c.3g.40gb` if the compute instance has only some of the SMs.
     pub title: String,
     /// The placement of the GPU instance.
@@ -153,49 +151,40 @@ impl Gpu {
                 part: None,
             }];
         }
-        let instances = self.instances.iter();
-        let compute = instances.flat_map(|instance| {
-            let compute = instance.compute.iter().enumerate();
-            compute.map(move |(nth, compute)| (instance, nth, compute))
-        });
-        compute
-            .filter_map(|(instance, nth, compute)| self.mig_device(instance, nth, compute))
-            .collect()
-    }
-
-    fn mig_device(
-        &self,
-        instance: &GpuInstanceReading,
-        nth: usize,
-        compute: &ComputeInstanceReading,
-    ) -> Option<Device> {
-        let profile = self.profile(instance.profile)?;
-        let mut default_name = format!("{}.{}", self.index, instance.placement.start);
-        if instance.compute.len() > 1 {
-            default_name = format!("{default_name}.c{nth}");
+        let mut devices = Vec::new();
+        for instance in &self.instances {
+            let Some(profile) = self.profile(instance.profile) else {
+                continue;
+            };
+            for (nth, compute) in instance.compute.iter().enumerate() {
+                let mut default_name = format!("{}.{}", self.index, instance.placement.start);
+                if instance.compute.len() > 1 {
+                    default_name = format!("{default_name}.c{nth}");
+                }
+                devices.push(Device {
+                    key: DeviceKey {
+                        gpu: self.uuid.clone(),
+                        instance: Some(InstanceKey {
+                            profile: instance.profile,
+                            placement: instance.placement,
+                            compute: compute.placement,
+                        }),
+                    },
+                    uuid: compute.uuid.clone(),
+                    gpu: self.index,
+                    default_name,
+                    part: Some(DevicePart {
+                        gpu_instance: instance.id,
+                        compute_instance: compute.id,
+                        title: self.title(instance, Some(compute)),
+                        placement: instance.placement,
+                        multiprocessors: compute.multiprocessors,
+                        memory_mib: profile.memory_mib,
+                    }),
+                });
+            }
         }
-        Some(Device {
-            key: DeviceKey {
-                gpu: self.uuid.clone(),
-                instance: Some(InstanceKey {
-                    profile: instance.profile,
-                    placement: instance.placement,
-                    compute: compute.placement,
-                }),
-            },
-            uuid: compute.uuid.clone(),
-            gpu: self.index,
-            default_name,
-            part: Some(DevicePart {
-                gpu_instance: instance.id,
-                compute_instance: compute.id,
-                profile: profile.name.clone(),
-                title: self.title(instance, Some(compute)),
-                placement: instance.placement,
-                multiprocessors: compute.multiprocessors,
-                memory_mib: profile.memory_mib,
-            }),
-        })
+        devices
     }
 
     /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.

@@ -59,7 +59,7 @@ impl Node {
         let mut problems = self.device_problems();
         problems.retain(|problem| problem.device.as_ref().is_some_and(is_wanted));
         for daemon in &self.unmanaged {
-            problems.extend(self.problems_of(daemon).into_iter().map(Problem::of_node));
+            problems.extend(self.problems_of(daemon).map(Problem::of_node));
         }
         problems.extend(self.interrupted().into_iter().map(Problem::of_node));
         let unreadable = self.unreadable.iter().map(|(_, problem)| problem);
@@ -119,25 +119,23 @@ impl Node {
     }
 
     /// Returns the problems of an unmanaged daemon.
-    fn problems_of(&self, daemon: &Unmanaged) -> Vec<String> {
-        let mut problems = Vec::new();
+    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = String> {
         let who = format!("foreign daemon {}{}", daemon.pid, of_user(daemon.user));
-        if daemon.sees_everything() {
-            let mut what =
-                format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs");
+        let sees_everything = daemon.sees_everything().then(|| {
             let alive = self.served.iter().filter(|served| served.is_alive());
-            let alive = alive.count();
-            if alive > 0 {
-                what = format!("{what}, also where daemons of mig-mps serve ({alive})");
-            }
-            problems.push(what);
-        }
-        if daemon.is_at_default() && daemon.program == MpsProgram::Control {
-            problems.push(format!(
+            let also = match alive.count() {
+                0 => String::new(),
+                alive => format!(", also where daemons of mig-mps serve ({alive})"),
+            };
+            format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}")
+        });
+        let is_at_default = daemon.is_at_default() && daemon.program == MpsProgram::Control;
+        let is_at_default = is_at_default.then(|| {
+            format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
-            ));
-        }
-        problems
+            )
+        });
+        sees_everything.into_iter().chain(is_at_default)
     }
 
     /// Returns what is in order and still worth a line of `status`.

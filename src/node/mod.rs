@@ -5,7 +5,6 @@
 mod daemon_health;
 mod gpu;
 mod health;
-mod logs;
 mod name_order;
 mod no_such_device;
 mod observe;
@@ -17,9 +16,8 @@ mod unmanaged;
 pub use crate::mps::MpsProgram;
 pub use gpu::{Device, Gpu};
 pub use health::Problem;
-pub use logs::{DeviceLogs, Logs};
 pub use no_such_device::NoSuchDevice;
-pub use observe::{Detail, ObserveError, Observer, observe};
+pub use observe::{Detail, DeviceLogs, Logs, ObserveError, Observer, observe};
 pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};
 pub use served::{DaemonState, Served};
 pub use snapshot::Node;

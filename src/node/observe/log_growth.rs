@@ -36,14 +36,11 @@ pub(super) fn measure(fresh: &[(String, LogDir)], served: &mut [Served]) {
         return;
     }
     let started = Instant::now();
-    let lengths = || -> Vec<[u64; 2]> {
-        let logs = fresh.iter();
-        logs.map(|(_, logs)| LogFile::ALL.map(|log| logs.length(log)))
-            .collect()
-    };
-    let before = lengths();
+    let lengths = |(_, logs): &(String, LogDir)| LogFile::ALL.map(|log| logs.length(log));
+    let before: Vec<[u64; 2]> = fresh.iter().map(lengths).collect();
     std::thread::sleep(INTERVAL);
-    let (after, elapsed) = (lengths(), started.elapsed());
+    let after: Vec<[u64; 2]> = fresh.iter().map(lengths).collect();
+    let elapsed = started.elapsed();
     for ((uuid, logs), (before, after)) in fresh.iter().zip(before.iter().zip(after)) {
         let grown = LogFile::ALL.into_iter().zip(before.iter().zip(after));
         let growth = grown

@@ -16,4 +16,5 @@ mod strays;
 mod unmanaged;
 
 pub use detail::Detail;
+pub use logs::{DeviceLogs, Logs};
 pub use observer::{ObserveError, Observer, observe};
