@@ -4,12 +4,12 @@ use toml::{Table, Value};
 
 use crate::geometry::ProfileName;
 
-/// What another tool wrote, or what a node has, as a profile.
+/// A profile made of another tool's file, or of a node.
 #[derive(Clone, Debug)]
 pub struct Converted {
     /// The profile.
     pub draft: DraftProfile,
-    /// What it cannot say: differences from mig-parted, or the steps that `up` would still take.
+    /// The differences from mig-parted, or the steps that `up` would still take.
     pub notes: Vec<String>,
 }
 

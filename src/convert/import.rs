@@ -96,7 +96,16 @@ fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlo
             "switch it on with nvidia-smi -mig 1, or let up do so when devices are wanted",
         ));
     }
-    if !entry.mig_enabled {
+    let devices = if entry.mig_enabled {
+        if select == DraftSelect::All {
+            let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
+                       select by product or index there.";
+            remarks.push(why.to_owned());
+        }
+        let instances = pack(&entry.mig_devices).into_iter();
+        let entries = instances.map(|one| DraftEntry::plain(one.profile, one.compute));
+        DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
+    } else {
         let why = if serve_whole {
             "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU,\n\
              and does not switch MIG off by itself: it refuses a GPU in MIG mode."
@@ -105,16 +114,6 @@ fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlo
              also start a daemon for the whole GPU. If that is wanted:"
         };
         remarks.push(why.to_owned());
-    } else if select == DraftSelect::All {
-        let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
-                   select by product or index there.";
-        remarks.push(why.to_owned());
-    }
-    let devices = if entry.mig_enabled {
-        let instances = pack(&entry.mig_devices).into_iter();
-        let entries = instances.map(|one| DraftEntry::plain(one.profile, one.compute));
-        DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
-    } else {
         DraftDevices::Whole {
             name: None,
             mps: Table::new(),

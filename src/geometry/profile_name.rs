@@ -11,7 +11,7 @@ use thiserror::Error;
 pub struct ProfileName {
     slices: u32,
     gigabytes: Option<u32>,
-    /// What it has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
+    /// Attributes that it has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
     attributes: Vec<String>,
 }
 

@@ -10,25 +10,22 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
     if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
         return Some(logs_without_pause(growth, served, &pid));
     }
-    match served.state {
-        DaemonState::Dead => dead(node, served),
-        DaemonState::Orphan => Some(format!(
+    match (served.state, &served.problem) {
+        (DaemonState::Dead, _) => dead(node, served),
+        (DaemonState::Orphan, _) => Some(format!(
             "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
         )),
-        DaemonState::Hung => Some(hung(served)),
-        DaemonState::NoAnswer => Some(match &served.problem {
-            Some(problem) => format!(
-                "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
-            ),
-            None => format!(
-                "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
-            ),
-        }),
-        DaemonState::Hidden if served.problem.is_some() => {
-            let problem = served.problem.as_deref().unwrap_or_default();
+        (DaemonState::Hung, _) => Some(hung(served)),
+        (DaemonState::NoAnswer, Some(problem)) => Some(format!(
+            "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
+        )),
+        (DaemonState::NoAnswer, None) => Some(format!(
+            "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
+        )),
+        (DaemonState::Hidden, Some(problem)) => {
             Some(format!("its daemon{pid} cannot be asked: {problem}"))
         }
-        DaemonState::Fault => Some(fault(served)),
+        (DaemonState::Fault, _) => Some(fault(served)),
         _ if served.mode_is_lost() => Some(format!(
             "somebody has changed its GPU's compute mode, which was exclusive-process: \
              `mig-mps restart {name}` sets it again"

@@ -95,12 +95,11 @@ impl Node {
     fn shared(&self) -> Vec<Problem> {
         let mut shared = Vec::new();
         for device in self.devices() {
-            let ours = self.served.iter().filter(|served| {
-                let is_on_it = served.record.uuid == device.uuid;
-                is_on_it && served.is_alive()
+            let ours = self.served.iter().filter_map(|served| {
+                let is_on_it = served.record.uuid == device.uuid && served.is_alive();
+                let daemon = served.record.daemon.filter(|_| is_on_it)?;
+                Some(format!("pid {} of mig-mps", daemon.pid))
             });
-            let ours = ours
-                .filter_map(|served| Some(format!("pid {} of mig-mps", served.record.daemon?.pid)));
             let unmanaged = self.unmanaged.iter().filter(|daemon| {
                 daemon.program == MpsProgram::Control
                     // A daemon that sees every GPU is reported once.

@@ -1,4 +1,4 @@
-//! What the files of a run directory hold.
+//! The content of the files of a run directory.
 
 use std::fmt;
 

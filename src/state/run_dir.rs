@@ -106,20 +106,19 @@ impl RunDir {
     /// is not a missing one.
     pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
         let (mut records, mut problems) = (Vec::new(), Vec::new());
-        match self.read_records() {
-            Err(error) => problems.push(error.to_string()),
-            Ok(read) => {
-                for (name, record) in read {
-                    match record {
-                        Ok(record) if is_of(&record, &name) => records.push(record),
-                        Ok(_) => {
-                            let path = self.path.join(name);
-                            let path = path.display();
-                            problems.push(format!("{path}: its record is of another device"));
-                        }
-                        Err(error) => problems.push(error.to_string()),
-                    }
+        let read = self.read_records().unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Vec::new()
+        });
+        for (name, record) in read {
+            match record {
+                Ok(record) if is_of(&record, &name) => records.push(record),
+                Ok(_) => {
+                    let path = self.path.join(name);
+                    let problem = format!("{}: its record is of another device", path.display());
+                    problems.push(problem);
                 }
+                Err(error) => problems.push(error.to_string()),
             }
         }
         (records, problems)

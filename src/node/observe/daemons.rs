@@ -4,9 +4,9 @@ use super::detail::Detail;
 use super::liveness::configured_logs;
 use super::log_growth;
 use super::probe::{Answers, Context, Probe};
-use crate::host::{Environment, Pool, ProcessTable};
+use crate::host::{Environment, Pool, Process, ProcessTable};
 use crate::mps::{ControlProgram, LogDir};
-use crate::node::{DaemonState, Node};
+use crate::node::{DaemonState, Node, Served};
 
 /// Fills in the state of every recorded daemon. `answers` are the daemons' last answers, and are replaced by the
 /// current ones.
@@ -40,13 +40,9 @@ pub(super) fn observe(
             continue;
         };
         let uuid = served.record.uuid.clone();
-        let default = environment.logs_of(served.run_dir.path());
-        let logs = table
-            .get(daemon)
-            .and_then(|daemon| configured_logs(daemon).or_else(|| Some(default?.join(&uuid))));
-        let logs = logs.and_then(|logs| LogDir::open(&logs).ok());
         // Root opens a session with a user's daemon only to change it: its answers are the user's.
         let is_a_users = environment.is_root() && served.is_a_users();
+        let logs = open_logs(environment, table.get(daemon), served);
         let mut probe = Probe {
             context,
             served,
@@ -56,17 +52,12 @@ pub(super) fn observe(
             logs,
             answer: None,
         };
-        if detail == Detail::Status
-            && let Some(written) = probe
-                .logs
-                .as_ref()
-                .filter(|logs| log_growth::is_fresh(logs))
-            && let Ok(logs) = LogDir::open(written.path())
-        {
-            fresh.push((uuid.clone(), logs));
-        }
-        if detail == Detail::Status && probe.fill_in_passively() {
-            continue;
+        if detail == Detail::Status {
+            let written = probe.logs.as_ref().and_then(log_growth::fresh);
+            fresh.extend(written.map(|logs| (uuid.clone(), logs)));
+            if probe.fill_in_passively() {
+                continue;
+            }
         }
         // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
         let last = answers.get(&uuid);
@@ -75,6 +66,22 @@ pub(super) fn observe(
     }
     *answers = ask_all(probes);
     log_growth::measure(&fresh, &mut node.served);
+}
+
+/// Opens the log directory of a daemon: the one that it was started with, or the default one.
+fn open_logs(
+    environment: &Environment,
+    daemon: Option<&Process>,
+    served: &Served,
+) -> Option<LogDir> {
+    let default = || {
+        Some(
+            environment
+                .logs_of(served.run_dir.path())?
+                .join(&served.record.uuid),
+        )
+    };
+    LogDir::open(&configured_logs(daemon?).or_else(default)?).ok()
 }
 
 /// Fills in whether each recorded device exists, its GPU's compute mode and its limit of clients.

@@ -22,12 +22,14 @@ const END: u64 = 4 << 10;
 /// The most different lines in it: whatever else fills a log writes more.
 const MAX_TEXTS: usize = 3;
 
-/// True if one of the logs was written a moment ago. Only such logs are measured.
-pub(super) fn is_fresh(logs: &LogDir) -> bool {
+/// Opens the logs to measure them, if one was written a moment ago.
+pub(super) fn fresh(logs: &LogDir) -> Option<LogDir> {
     let written = |log| logs.mark(log)?.1.elapsed().ok();
+    let is_fresh = |log| written(log).is_some_and(|age| age < FRESH);
     LogFile::ALL
         .into_iter()
-        .any(|log| written(log).is_some_and(|age| age < FRESH))
+        .any(is_fresh)
+        .then(|| LogDir::open(logs.path()).ok())?
 }
 
 /// Measures the logs of these devices, all in the same interval.

@@ -72,16 +72,15 @@ impl<'a> Observer<'a> {
 
     fn observe_once(&mut self, detail: Detail) -> Result<Node, ObserveError> {
         let environment = self.environment;
-        let (known, library) = (self.nvml, environment.nvml_library.clone());
         // After an interrupted change, every instance may be one of its leftovers.
         let mut run_dirs = RunDir::all(environment).into_iter();
         let all_instances =
             detail != Detail::Status || run_dirs.any(|run_dir| run_dir.has_journal());
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
         // before its record.
-        let nvml = match known {
+        let nvml = match self.nvml {
             Some(nvml) => Ok(nvml),
-            None => Err(Nvml::start_opening(library.as_deref())?),
+            None => Err(Nvml::start_opening(environment.nvml_library.as_deref())?),
         };
         let mut node = Node {
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,

@@ -132,17 +132,14 @@ fn wrong_pipe(node: &Node, served: &Served, pipe: &str) -> Option<String> {
     if is_pipe_of(served) {
         return None;
     }
-    let other = node.served.iter().find(|other| is_pipe_of(other));
-    Some(match other {
-        Some(other) => {
-            let (name, is_alive) = (&other.record.name, other.is_alive());
-            let dead = if is_alive {
-                ""
-            } else {
-                ", whose daemon is dead"
-            };
-            format!("its pipe directory is that of {name}{dead}")
-        }
-        None => format!("its pipe directory is {pipe}"),
-    })
+    let Some(other) = node.served.iter().find(|other| is_pipe_of(other)) else {
+        return Some(format!("its pipe directory is {pipe}"));
+    };
+    let (name, is_alive) = (&other.record.name, other.is_alive());
+    let state = if is_alive {
+        ""
+    } else {
+        ", whose daemon is dead"
+    };
+    Some(format!("its pipe directory is that of {name}{state}"))
 }

@@ -8,7 +8,7 @@ use crate::mps::{ControlProgram, Daemon, DaemonStatus, LogDir, servers_of};
 use crate::node::{Client, DaemonState, Served, ServerProcess};
 use crate::nvml::{Processes, Usage};
 
-/// What the daemons of a snapshot have in common.
+/// The facts that the daemons of a snapshot have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) detail: Detail,
