@@ -1,9 +1,8 @@
 use std::collections::BTreeMap;
 
-use toml::Table;
+use toml::{Table, Value};
 
-use super::gpu_block::{gpu_block, left_out, name, served};
-use super::settings::{shared, table};
+use super::gpu_block::{by_default, gpu_block, left_out, name, served, table};
 use super::{Converted, DraftBlock, DraftProfile, grouped};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
@@ -72,6 +71,21 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         draft: exported,
         notes,
     }
+}
+
+/// Of the settings that every device has, the most frequent value of each that is not the default.
+fn shared(tables: &[Table]) -> Table {
+    let keys = tables.first().into_iter().flat_map(Table::keys);
+    keys.filter_map(|key| {
+        let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
+        for table in tables {
+            let value = table.get(key)?;
+            counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
+        }
+        let (_, most) = counts.into_values().max_by_key(|(count, _)| *count)?;
+        (by_default(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
+    })
+    .collect()
 }
 
 /// The notes on the whole profile.

@@ -4,10 +4,10 @@ use toml::{Table, Value};
 
 use super::name::{shared_name, with_gpu};
 use super::packing::compute_slices;
-use super::settings::{by_default, table};
 use super::{DraftBlock, DraftDevices, DraftEntry, DraftSelect};
 use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;
+use crate::settings::Settings;
 
 /// Returns the reason why a profile cannot express a GPU.
 pub(super) fn left_out(node: &Node, gpu: &Gpu) -> Option<String> {
@@ -156,4 +156,24 @@ impl Builder<'_> {
         }
         settings.into_iter().next().unwrap_or_default()
     }
+}
+
+/// Settings as a profile writes them.
+pub(super) fn table(settings: &Settings) -> Table {
+    let table = Table::try_from(settings).unwrap_or_default();
+    let plain = |(key, value)| match value {
+        // 50 and not 50.0
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "it is a whole number up to 100"
+        )]
+        Value::Float(number) if number.fract() == 0.0 => (key, Value::Integer(number as i64)),
+        value => (key, value),
+    };
+    table.into_iter().map(plain).collect()
+}
+
+/// The value of a setting that a profile omits.
+pub(super) fn by_default(key: &str) -> Option<Value> {
+    table(&Settings::default()).remove(key)
 }

@@ -9,7 +9,6 @@ mod import;
 pub mod mig_parted;
 mod name;
 mod packing;
-mod settings;
 mod to_mig_parted;
 
 pub use draft::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
