@@ -74,8 +74,8 @@ pub mod internals {
     pub mod geometry {
         pub use crate::geometry::{
             ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeName,
-            ComputeProfileId, Disruption, Existing, GpuInstanceId, GpuInstanceProfile, Infeasible,
-            Placement, ProfileEnum, ProfileId, Request, arrange,
+            ComputeProfileId, Disruption, Existing, GpuInstanceId, GpuInstanceProfile, Placement,
+            ProfileEnum, ProfileId, Request, arrange,
         };
     }
     pub mod host {

@@ -102,9 +102,7 @@ pub enum Cause {
     #[error("it is left on: there are instances")]
     StillPartitioned,
     /// A change of the MIG mode stays pending.
-    #[error(
-        "the driver has noted the change: it becomes active with a reset of the GPU, or a reboot"
-    )]
+    #[error("the change is pending: it becomes active with a reset of the GPU, or a reboot")]
     Noted,
     /// This machine has no user or group of that name.
     #[error("there is no {what} \"{name}\" on this machine")]
@@ -160,7 +158,7 @@ fn not_active(activation: Code, mode: MigMode, due: &Due) -> String {
     let pending = if mode.pending == mode.current {
         "the driver has not taken the change"
     } else {
-        "the driver has noted the change and not made it"
+        "the driver has recorded the change as pending"
     };
     let text = format!("MIG mode is not active: {pending}: {activation}");
     match due {
@@ -172,10 +170,10 @@ fn not_active(activation: Code, mode: MigMode, due: &Due) -> String {
 /// `held by pid 4711 (alice, python, session-3.scope)`
 fn held_by(holders: &[Holder], hidden: usize) -> String {
     let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
-    let unseen = format!("{hidden} processes cannot be looked into");
+    let unseen = format!("{hidden} processes could not be inspected");
     match (names.as_slice(), hidden) {
-        ([], 0) => "nobody can be seen to hold it".to_owned(),
-        ([], _) => format!("nobody can be seen to hold it, and {unseen}"),
+        ([], 0) => "no visible process holds it".to_owned(),
+        ([], _) => format!("no visible process holds it, and {unseen}"),
         (names, 0) => format!("held by {}", names.join(", ")),
         (names, _) => format!("held by {}; {unseen}", names.join(", ")),
     }

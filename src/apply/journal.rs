@@ -107,7 +107,7 @@ pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
         if error.kind() != io::ErrorKind::InvalidData {
             return error;
         }
-        let advice = "remove it, and see that the monitoring services it lists run";
+        let advice = "remove it, and make sure that the monitoring services it lists are running";
         io::Error::new(error.kind(), format!("{error}: {advice}"))
     })
 }
@@ -129,7 +129,7 @@ pub fn pick_up(
     let mut said = format!("An earlier run was interrupted: {journal}.");
     let missing = node.missing_after(&journal);
     if !missing.is_empty() {
-        said = format!("{said} It has taken away {}.", missing.join(", "));
+        said = format!("{said} It had destroyed {}.", missing.join(", "));
     }
     if journal.boot_id != node.boot_id {
         // The reboot has started them.

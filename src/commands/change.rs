@@ -233,7 +233,7 @@ impl Run<'_> {
     /// The consent that a plan still wants, after another one was agreed to.
     fn missing(&self, plan: &Plan, agreed: Option<&Plan>) -> Option<Consent> {
         match agreed {
-            Some(agreed) => plan.disturbs_more_than(agreed).then_some(Consent::AskAgain),
+            Some(agreed) => plan.disrupts_more_than(agreed).then_some(Consent::AskAgain),
             None if self.change.consent.yes => Some(Consent::Given),
             None => Some(Consent::Ask),
         }

@@ -122,11 +122,11 @@ fn may_need_reset(plan: &Plan) -> bool {
 
 /// Daemons that users run themselves are theirs to end.
 fn remark_on_users_daemons(node: &Node, ui: &Ui) {
-    for foreign in &node.unmanaged {
-        if let Some(command) = foreign.managed_by("down") {
+    for unmanaged in &node.unmanaged {
+        if let Some(command) = unmanaged.managed_by("down") {
             ui.note(&format!(
                 "Daemon {} is a user's own: {command}",
-                foreign.pid
+                unmanaged.pid
             ));
         }
     }

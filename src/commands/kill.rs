@@ -30,8 +30,7 @@ pub struct KillArgs {
     pids: Vec<u32>,
     /// Then send each process a signal [default: TERM], and wait until it exits
     ///
-    /// Without it a process is sent none: its CUDA calls fail with error 810, and what it makes of that is its
-    /// own business.
+    /// Without it the process gets no signal; its CUDA calls fail with error 810.
     #[arg(
         long,
         value_name = "SIGNAL",

@@ -14,7 +14,7 @@ impl FromStr for Lines {
         match text.parse() {
             Ok(number) => Ok(Self::Last(number)),
             Err(_) if text == "all" => Ok(Self::All),
-            Err(_) => Err("it may be a number, or all".to_owned()),
+            Err(_) => Err("expected a number, or all".to_owned()),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::render::{LogView, Ui};
 /// Show the logs of a device's daemon and server
 ///
 /// Shows control.log and server.log by time. Faults (!!), refusals (!) and lines that are harmless
-/// although they do not read so (~) are marked and explained. Changes nothing and takes no lock.
+/// although they look like errors (~) are marked and explained. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {

@@ -110,7 +110,7 @@ fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
     {
         let first = ControlProgram::FIRST_MEASURED;
         ui.note(&format!(
-            "Nobody has tried MPS with driver {} here: {first} is the oldest that was. It goes on as long as every \
+            "MPS is untested with driver {}: {first} is the oldest that was tried. mig-mps continues as long as every \
              command it needs is answered.",
             node.driver
         ));
@@ -130,7 +130,7 @@ fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
         && journal.is_of_the_dead(&environment.host)
     {
         ui.note(&format!(
-            "A change was interrupted: {journal}. The next up or down picks up what it has left."
+            "A change was interrupted: {journal}. The next up or down continues it."
         ));
     }
 }

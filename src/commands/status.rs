@@ -53,7 +53,7 @@ pub struct StatusArgs {
     ///
     /// Problems are: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
     /// server that outlived its daemon; a program outside MPS on a device that has a daemon; two daemons on
-    /// one device; a foreign daemon that sees all GPUs or uses the default pipe directory; an interrupted
+    /// one device; an unmanaged daemon that sees all GPUs or uses the default pipe directory; an interrupted
     /// change; a GPU that cannot be read.
     #[arg(long)]
     exit_code: bool,
@@ -100,7 +100,9 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
         let meant = words.rfind(|word| interval(word).is_ok());
         let unknown = Err(unknown);
         return match meant {
-            Some(meant) => unknown.context(format!("seconds stand behind an =: --watch={meant}")),
+            Some(meant) => {
+                unknown.context(format!("write the seconds after an =: --watch={meant}"))
+            }
             None => unknown.map_err(CommandError::from),
         };
     }
@@ -150,7 +152,7 @@ fn head(every: Duration) -> String {
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration(text)?;
     if !(Duration::from_millis(100)..=Duration::from_secs(86400)).contains(&interval) {
-        return Err("it may be from 0.1 to 86400 seconds".to_owned());
+        return Err("it must be between 0.1 and 86400 seconds".to_owned());
     }
     Ok(interval)
 }

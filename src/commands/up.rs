@@ -127,7 +127,7 @@ fn remark(node: &Node, plan: &Plan, ui: &Ui) {
         };
         ui.note(&format!(
             "These devices serve one user at a time: a second user's program waits in cuInit until \
-             the first user's have gone.{how_to_share}"
+             the first user's programs have exited.{how_to_share}"
         ));
     }
 }

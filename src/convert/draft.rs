@@ -4,6 +4,15 @@ use toml::{Table, Value};
 
 use crate::geometry::ProfileName;
 
+/// A profile made of another tool's file, or of a node.
+#[derive(Clone, Debug)]
+pub struct Converted {
+    /// The profile.
+    pub draft: DraftProfile,
+    /// The differences from mig-parted, or the steps that `up` would still take.
+    pub notes: Vec<String>,
+}
+
 /// A profile on its way to being a file. It prints as TOML.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DraftProfile {
@@ -107,33 +116,32 @@ fn quoted(text: &str) -> Value {
 }
 
 impl DraftBlock {
-    /// Fills in the index of the only GPU that it selects.
-    pub(super) fn fill_gpu(&mut self, index: u32) {
-        let names: Vec<&mut String> = match &mut self.devices {
-            DraftDevices::Whole { name, .. } => name.iter_mut().collect(),
-            DraftDevices::Instances(entries) => entries
-                .iter_mut()
-                .flat_map(|entry| &mut entry.name)
-                .collect(),
-        };
-        for name in names {
-            *name = name.replace("{gpu}", &index.to_string());
+    /// Returns the block for the GPUs with these indices. One for a single GPU has its names without `{gpu}`.
+    pub(super) fn of_gpus(mut self, indices: Vec<u32>) -> Self {
+        if let [gpu] = indices.as_slice() {
+            let names: Vec<&mut String> = match &mut self.devices {
+                DraftDevices::Whole { name, .. } => name.iter_mut().collect(),
+                DraftDevices::Instances(entries) => entries
+                    .iter_mut()
+                    .flat_map(|entry| &mut entry.name)
+                    .collect(),
+            };
+            for name in names {
+                *name = name.replace("{gpu}", &gpu.to_string());
+            }
         }
+        self.select = DraftSelect::Index(indices);
+        self
     }
 
     /// Returns the block without placements, with neighbours alike counted.
     pub(super) fn unpinned(&self) -> Self {
         let mut block = self.clone();
         if let DraftDevices::Instances(entries) = &mut block.devices {
-            let mut counted: Vec<DraftEntry> = Vec::new();
-            for entry in entries.drain(..) {
-                let entry = DraftEntry { at: None, ..entry };
-                match counted.last_mut() {
-                    Some(last) if entry.name.is_none() && last.is_like(&entry) => last.count += 1,
-                    _ => counted.push(entry),
-                }
+            for entry in entries.iter_mut() {
+                entry.at = None;
             }
-            *entries = counted;
+            *entries = DraftEntry::counted(entries);
         }
         block
     }
@@ -144,9 +152,7 @@ impl DraftBlock {
             DraftDevices::Whole { name, mps } => {
                 lines.push("mig = false".to_owned());
                 lines.extend(name.iter().map(|name| format!("name = {}", quoted(name))));
-                if !mps.is_empty() {
-                    lines.push(format!("mps = {}", inline(mps)));
-                }
+                lines.extend(inline(mps));
             }
             DraftDevices::Instances(entries) => {
                 lines.push("devices = [".to_owned());
@@ -159,13 +165,27 @@ impl DraftBlock {
 }
 
 impl DraftEntry {
-    /// True if both are the same but for their number.
-    fn is_like(&self, other: &Self) -> bool {
-        let count = other.count;
+    /// One instance without a name, a placement and settings of its own.
+    pub(super) fn plain(profile: ProfileName, compute: Vec<u32>) -> Self {
         Self {
-            count,
-            ..self.clone()
-        } == *other
+            name: None,
+            profile,
+            at: None,
+            count: 1,
+            compute,
+            mps: Table::new(),
+        }
+    }
+
+    /// Makes one entry of neighbours that are alike and have no names.
+    pub(super) fn counted(entries: &[Self]) -> Vec<Self> {
+        let alike = entries.chunk_by(|a, b| a.name.is_none() && a == b);
+        alike
+            .map(|alike| Self {
+                count: u32::try_from(alike.len()).unwrap_or(u32::MAX),
+                ..alike[0].clone()
+            })
+            .collect()
     }
 }
 
@@ -188,29 +208,27 @@ impl fmt::Display for DraftSelect {
 
 impl fmt::Display for DraftEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("{ ")?;
-        if let Some(name) = &self.name {
-            write!(f, "name = {}, ", quoted(name))?;
-        }
-        write!(f, "profile = \"{}\"", self.profile)?;
-        if let Some(at) = self.at {
-            write!(f, ", at = {at}")?;
-        }
+        let name = self.name.iter();
+        let mut parts: Vec<String> = name
+            .map(|name| format!("name = {}", quoted(name)))
+            .collect();
+        parts.push(format!("profile = \"{}\"", self.profile));
+        parts.extend(self.at.map(|at| format!("at = {at}")));
         if self.count > 1 {
-            write!(f, ", count = {}", self.count)?;
+            parts.push(format!("count = {}", self.count));
         }
         if !self.compute.is_empty() {
             let names: Vec<String> = self.compute.iter().map(|n| format!("{n}c")).collect();
-            write!(f, ", compute = {names:?}")?;
+            parts.push(format!("compute = {names:?}"));
         }
-        if !self.mps.is_empty() {
-            write!(f, ", mps = {}", inline(&self.mps))?;
-        }
-        f.write_str(" }")
+        parts.extend(inline(&self.mps));
+        write!(f, "{{ {} }}", parts.join(", "))
     }
 }
 
-fn inline(table: &Table) -> String {
-    let pairs = table.iter().map(|(key, value)| format!("{key} = {value}"));
-    format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+/// `mps = { … }`, unless the table is empty.
+fn inline(mps: &Table) -> Option<String> {
+    let pairs = mps.iter().map(|(key, value)| format!("{key} = {value}"));
+    let pairs: Vec<String> = pairs.collect();
+    (!pairs.is_empty()).then(|| format!("mps = {{ {} }}", pairs.join(", ")))
 }

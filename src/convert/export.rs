@@ -1,10 +1,9 @@
 use std::collections::BTreeMap;
 
-use toml::Table;
+use toml::{Table, Value};
 
-use super::gpu_block::{gpu_block, left_out, name, served};
-use super::settings::{shared, table};
-use super::{DraftBlock, DraftProfile, DraftSelect};
+use super::gpu_block::{by_default, gpu_block, left_out, name, served, table};
+use super::{Converted, DraftBlock, DraftProfile, grouped};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
 use crate::plan::check::Shape;
@@ -12,20 +11,11 @@ use crate::plan::{self, Plan};
 use crate::profile::Profile;
 use crate::state::RunDir;
 
-/// A node as a profile.
-#[derive(Clone, Debug)]
-pub struct Exported {
-    /// The profile.
-    pub draft: DraftProfile,
-    /// The steps that `up` would still take, or its refusal.
-    pub notes: Vec<String>,
-}
-
 /// The present geometry and MPS settings as a profile, for `caller` with daemons in `run_dir`.
 ///
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
-pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
+pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
     let said = |gpu: &&Gpu| left_out(node, gpu).is_none();
     let gpus: Vec<&Gpu> = node.gpus.iter().filter(said).collect();
     let devices = gpus.iter().flat_map(|gpu| gpu.devices());
@@ -33,8 +23,14 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
         .filter_map(|device| Some(table(&served(node, &device)?.record.settings)))
         .collect();
     let mps = shared(&tables);
-    let blocks = gpus.iter().map(|gpu| gpu_block(node, gpu, &mps));
-    let pinned = merged(blocks.collect());
+    let blocks = gpus
+        .iter()
+        .map(|gpu| (gpu_block(node, gpu, &mps), gpu.index));
+    // GPUs alike share a block.
+    let pinned: Vec<DraftBlock> = grouped(blocks)
+        .into_iter()
+        .map(|(block, indices)| block.of_gpus(indices))
+        .collect();
     let draft = |blocks: Vec<DraftBlock>| DraftProfile {
         remarks: remarks(node, run_dir, &gpus),
         name: None,
@@ -71,35 +67,25 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Exported {
         Ok(plan) => still_to_do(&plan),
         Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
     };
-    Exported {
+    Converted {
         draft: exported,
         notes,
     }
 }
 
-/// Puts GPUs alike into one block. A GPU alone has its names without `{gpu}`.
-fn merged(blocks: Vec<DraftBlock>) -> Vec<DraftBlock> {
-    let mut merged: Vec<(Vec<u32>, DraftBlock)> = Vec::new();
-    for block in blocks {
-        let DraftSelect::Index(indices) = &block.select else {
-            continue;
-        };
-        let alike = |(_, other): &&mut (Vec<u32>, DraftBlock)| {
-            other.devices == block.devices && other.remarks == block.remarks
-        };
-        match merged.iter_mut().find(alike) {
-            Some((all, _)) => all.extend(indices),
-            None => merged.push((indices.clone(), block)),
+/// Of the settings that every device has, the most frequent value of each that is not the default.
+fn shared(tables: &[Table]) -> Table {
+    let keys = tables.first().into_iter().flat_map(Table::keys);
+    keys.filter_map(|key| {
+        let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
+        for table in tables {
+            let value = table.get(key)?;
+            counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
         }
-    }
-    let block = |(indices, mut block): (Vec<u32>, DraftBlock)| {
-        if let [gpu] = indices.as_slice() {
-            block.fill_gpu(*gpu);
-        }
-        block.select = DraftSelect::Index(indices);
-        block
-    };
-    merged.into_iter().map(block).collect()
+        let (_, most) = counts.into_values().max_by_key(|(count, _)| *count)?;
+        (by_default(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
+    })
+    .collect()
 }
 
 /// The notes on the whole profile.
@@ -122,16 +108,8 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
             ));
         }
     }
-    let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
-    for gpu in &node.gpus {
-        let Some(why) = left_out(node, gpu) else {
-            continue;
-        };
-        match reasons.iter_mut().find(|(other, _)| *other == why) {
-            Some((_, gpus)) => gpus.push(gpu.index.to_string()),
-            None => reasons.push((why, vec![gpu.index.to_string()])),
-        }
-    }
+    let left_out = |gpu: &Gpu| Some((left_out(node, gpu)?, gpu.index.to_string()));
+    let reasons = grouped(node.gpus.iter().filter_map(left_out));
     remarks.extend(reasons.iter().map(|(why, gpus)| match gpus.as_slice() {
         [one] => format!("GPU {one} is left out: {why}."),
         several => format!(

@@ -4,10 +4,10 @@ use toml::{Table, Value};
 
 use super::name::{shared_name, with_gpu};
 use super::packing::compute_slices;
-use super::settings::{by_default, table};
 use super::{DraftBlock, DraftDevices, DraftEntry, DraftSelect};
 use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;
+use crate::settings::Settings;
 
 /// Returns the reason why a profile cannot express a GPU.
 pub(super) fn left_out(node: &Node, gpu: &Gpu) -> Option<String> {
@@ -40,8 +40,12 @@ pub(super) fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
     served(node, device).map_or(&device.default_name, |served| &served.record.name)
 }
 
-/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names. `mps` are the settings that its devices
-/// inherit.
+fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
+    devices.iter().map(|device| name(node, device)).collect()
+}
+
+/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names and without the GPU's index. `mps` are the
+/// settings that its devices inherit.
 pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     let devices = gpu.devices();
     let mut remarks = Vec::new();
@@ -71,7 +75,7 @@ pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     };
     DraftBlock {
         remarks: builder.remarks,
-        select: DraftSelect::Index(vec![gpu.index]),
+        select: DraftSelect::Index(Vec::new()),
         devices,
         is_remark: false,
     }
@@ -106,35 +110,29 @@ impl Builder<'_> {
             ));
         }
         let (name, number) = self.name(&devices).unzip();
+        let compute = compute_slices(instance, profile.multiprocessors);
         let entry = DraftEntry {
             name,
-            profile: profile.name.clone(),
             at: Some(at),
-            count: 1,
-            compute: compute_slices(instance, profile.multiprocessors),
             mps: self.settings(&devices),
+            ..DraftEntry::plain(profile.name.clone(), compute)
         };
         Some((number.flatten(), entry))
     }
 
     /// The name of an entry for these devices; none where they have their names by default.
     fn name(&mut self, devices: &[&Device]) -> Option<(String, Option<u32>)> {
-        let names: Vec<&str> = devices
-            .iter()
-            .map(|device| name(self.node, device))
-            .collect();
-        let mut default_names = devices.iter().map(|device| &device.default_name);
-        if names
-            .iter()
-            .all(|name| default_names.next().is_some_and(|default| default == name))
-        {
+        let names = names(self.node, devices);
+        let mut devices = devices.iter();
+        if devices.all(|device| name(self.node, device) == device.default_name) {
             return None;
         }
         let shared = shared_name(&names);
         if shared.is_none() {
-            let names = names.join(", ");
-            let remark = format!("A profile cannot give these names: {names}");
-            self.remarks.push(remark);
+            self.remarks.push(format!(
+                "A profile cannot give these names: {}",
+                names.join(", ")
+            ));
         }
         shared.map(|(name, number)| (with_gpu(&name, self.gpu.index), number))
     }
@@ -151,15 +149,31 @@ impl Builder<'_> {
         let mut settings: Vec<Table> = devices.iter().map(own).collect();
         settings.dedup();
         if settings.len() > 1 {
-            let names: Vec<&str> = devices
-                .iter()
-                .map(|device| name(self.node, device))
-                .collect();
+            let names = names(self.node, devices).join(", ");
             self.remarks.push(format!(
-                "The settings of {} differ, which a profile cannot say.",
-                names.join(", ")
+                "The settings of {names} differ, which a profile cannot say."
             ));
         }
         settings.into_iter().next().unwrap_or_default()
     }
+}
+
+/// Settings as a profile writes them.
+pub(super) fn table(settings: &Settings) -> Table {
+    let table = Table::try_from(settings).unwrap_or_default();
+    let plain = |(key, value)| match value {
+        // 50 and not 50.0
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "it is a whole number up to 100"
+        )]
+        Value::Float(number) if number.fract() == 0.0 => (key, Value::Integer(number as i64)),
+        value => (key, value),
+    };
+    table.into_iter().map(plain).collect()
+}
+
+/// The value of a setting that a profile omits.
+pub(super) fn by_default(key: &str) -> Option<Value> {
+    table(&Settings::default()).remove(key)
 }

@@ -1,19 +1,10 @@
 use regex::escape;
+use toml::Table;
 
 use super::mig_parted::{ConfigEntry, DeviceFilter, GpuChoice, Spec};
-use super::packing::{PackedInstance, pack};
-use super::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
-use crate::catalog::products_of;
-use crate::profile::ProfileError;
-
-/// A configuration of mig-parted as a profile.
-#[derive(Clone, Debug)]
-pub struct Imported {
-    /// The profile.
-    pub draft: DraftProfile,
-    /// The differences from mig-parted.
-    pub notes: Vec<String>,
-}
+use super::packing::pack;
+use super::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
+use crate::profile::{ProfileError, Span};
 
 /// Turns the configuration of that name into a profile; `serve_whole` takes `mig-enabled: false` as
 /// `mig = false`, for which a daemon is started that mig-parted knows nothing of.
@@ -23,7 +14,7 @@ pub struct Imported {
 ///
 /// # Panics
 /// Where the file has no configuration of that name.
-pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, ProfileError> {
+pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Converted, ProfileError> {
     let entries = &spec.configs[name];
     let mut blocks = Vec::new();
     for entry in entries {
@@ -43,13 +34,12 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
     if overlap {
         blocks.reverse();
         let why = "The entries overlap: mig-parted carries out one after the other and the last one for a\n\
-                   GPU stays. Here the first block that selects a GPU has it: the order is turned round.";
+                   GPU stays. Here the first block that selects a GPU wins: the order is reversed.";
         remarks.push(why.to_owned());
     }
     let mut kept: Vec<(&ConfigEntry, DraftBlock)> = Vec::new();
     for (entry, block) in blocks {
-        let covered = kept.iter().any(|(earlier, _)| covers(earlier, entry));
-        if !covered {
+        if !kept.iter().any(|(earlier, _)| covers(earlier, entry)) {
             kept.push((entry, block));
         }
     }
@@ -62,16 +52,14 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Imported, Pr
     }
     let blocks: Vec<DraftBlock> = kept.into_iter().map(|(_, block)| block).collect();
     if blocks.iter().all(|block| block.is_remark) {
-        let first = entries
-            .first()
-            .map_or_else(Default::default, |entry| entry.span);
+        let first = entries.first().map_or(Span::default(), |entry| entry.span);
         let message =
             format!("\"{name}\" partitions no GPU: there is nothing for a profile to say");
-        return Err(spec.source.error(first, message).with_hint(
-            "--serve-whole takes mig-enabled: false as mig = false: the whole GPU with a daemon",
-        ));
+        let hint =
+            "--serve-whole takes mig-enabled: false as mig = false: the whole GPU with a daemon";
+        return Err(spec.source.error(first, message).with_hint(hint));
     }
-    Ok(Imported {
+    Ok(Converted {
         draft: DraftProfile {
             remarks,
             name: Some(name.to_owned()),
@@ -88,9 +76,9 @@ fn check_left_out(spec: &Spec, kept: &[(&ConfigEntry, DraftBlock)]) -> Result<()
     for (position, (entry, block)) in kept.iter().enumerate() {
         let mut later = kept[position + 1..].iter();
         if block.is_remark && later.any(|(other, _)| may_overlap(entry, other)) {
-            let message =
-                "without a block for these GPUs another one of this profile would select them";
-            return Err(spec.source.error(entry.span, message).with_hint(
+            return Err(spec.refuse(
+                entry,
+                "without a block for these GPUs another one of this profile would select them",
                 "--serve-whole makes a block with mig = false of it: the whole GPU with a daemon",
             ));
         }
@@ -101,7 +89,23 @@ fn check_left_out(spec: &Spec, kept: &[(&ConfigEntry, DraftBlock)]) -> Result<()
 fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlock, ProfileError> {
     let mut remarks = Vec::new();
     let select = select(spec, entry, &mut remarks)?;
-    if !entry.mig_enabled {
+    if entry.mig_enabled && entry.mig_devices.is_empty() {
+        return Err(spec.refuse(
+            entry,
+            "MIG mode on without MIG devices cannot be said in a profile of mig-mps",
+            "switch it on with nvidia-smi -mig 1, or let up do so when devices are wanted",
+        ));
+    }
+    let devices = if entry.mig_enabled {
+        if select == DraftSelect::All {
+            let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
+                       select by product or index there.";
+            remarks.push(why.to_owned());
+        }
+        let instances = pack(&entry.mig_devices).into_iter();
+        let entries = instances.map(|one| DraftEntry::plain(one.profile, one.compute));
+        DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
+    } else {
         let why = if serve_whole {
             "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU,\n\
              and does not switch MIG off by itself: it refuses a GPU in MIG mode."
@@ -110,48 +114,17 @@ fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlo
              also start a daemon for the whole GPU. If that is wanted:"
         };
         remarks.push(why.to_owned());
-        return Ok(DraftBlock {
-            remarks,
-            select,
-            devices: DraftDevices::Whole {
-                name: None,
-                mps: toml::Table::new(),
-            },
-            is_remark: !serve_whole,
-        });
-    }
-    if entry.mig_devices.is_empty() {
-        let message = "MIG mode on without MIG devices cannot be said in a profile of mig-mps";
-        return Err(spec.source.error(entry.span, message).with_hint(
-            "switch it on with nvidia-smi -mig 1, or let up do so when devices are wanted",
-        ));
-    }
-    if select == DraftSelect::All {
-        let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
-                   select by product or index there.";
-        remarks.push(why.to_owned());
-    }
+        DraftDevices::Whole {
+            name: None,
+            mps: Table::new(),
+        }
+    };
     Ok(DraftBlock {
         remarks,
         select,
-        devices: DraftDevices::Instances(entries(&pack(&entry.mig_devices))),
-        is_remark: false,
+        devices,
+        is_remark: !entry.mig_enabled && !serve_whole,
     })
-}
-
-/// Instances alike as one entry.
-fn entries(instances: &[PackedInstance]) -> Vec<DraftEntry> {
-    let alike = instances.chunk_by(|a, b| a == b);
-    alike
-        .map(|alike| DraftEntry {
-            name: None,
-            profile: alike[0].profile.clone(),
-            at: None,
-            count: u32::try_from(alike.len()).unwrap_or(u32::MAX),
-            compute: alike[0].compute.clone(),
-            mps: toml::Table::new(),
-        })
-        .collect()
 }
 
 fn select(
@@ -168,9 +141,10 @@ fn select(
             return Ok(DraftSelect::Index(indices));
         }
         (GpuChoice::Index(_), false) => {
-            let message = "a list of devices together with device-filter cannot be said in a profile: \
-                           a block selects by index or by product";
-            return Err(spec.source.error(entry.span, message).with_hint(
+            return Err(spec.refuse(
+                entry,
+                "a list of devices together with device-filter cannot be said in a profile: \
+                 a block selects by index or by product",
                 "leave device-filter out where the indices say enough, or write devices: all",
             ));
         }
@@ -178,9 +152,16 @@ fn select(
     }
     let mut products: Vec<&str> = Vec::new();
     for filter in &entry.filter {
-        let found = products_of(filter.device, filter.subsystem);
+        let found = filter.products();
         remarks.push(match found.as_slice() {
-            [] => return Err(unknown_id(spec, entry, *filter)),
+            [] => {
+                return Err(spec.refuse(
+                    entry,
+                    format!("the catalog has no product name for the device id {filter}"),
+                    "mig-mps list shows the product names of a node: take this id out of the file,\n\
+                     import the rest, and add a block with select = { product = \"^NAME$\" }",
+                ));
+            }
             [one] => format!("device-filter {filter}: {one}"),
             several => format!("device-filter {filter}: any of {}", several.join(", ")),
         });
@@ -193,13 +174,6 @@ fn select(
     products.sort_unstable();
     products.dedup();
     Ok(DraftSelect::Product(regex_of(&products)))
-}
-
-fn unknown_id(spec: &Spec, entry: &ConfigEntry, filter: DeviceFilter) -> ProfileError {
-    let message = format!("the catalog has no product name for the device id {filter}");
-    let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
-                import the rest, and add a block with select = { product = \"^NAME$\" }";
-    spec.source.error(entry.span, message).with_hint(hint)
 }
 
 /// A regular expression for exactly these names.
@@ -215,9 +189,7 @@ fn regex_of(products: &[&str]) -> String {
 
 fn products(entry: &ConfigEntry) -> Vec<&'static str> {
     let filters = entry.filter.iter();
-    filters
-        .flat_map(|filter| products_of(filter.device, filter.subsystem))
-        .collect()
+    filters.flat_map(DeviceFilter::products).collect()
 }
 
 /// True if both may match the same GPU.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
 use super::packing::MigDevice;
-use crate::catalog::PciId;
+use crate::catalog::{PciId, products_of};
 use crate::host::steers;
 use crate::profile::{ProfileError, Source, Span};
 
@@ -45,6 +45,13 @@ pub struct DeviceFilter {
     pub device: PciId,
     /// The PCI subsystem id.
     pub subsystem: Option<PciId>,
+}
+
+impl DeviceFilter {
+    /// The product names of its GPUs.
+    pub(super) fn products(&self) -> Vec<&'static str> {
+        products_of(self.device, self.subsystem)
+    }
 }
 
 impl fmt::Display for DeviceFilter {
@@ -111,46 +118,50 @@ impl Spec {
         let options = serde_saphyr::options! { with_snippet: false };
         let file: SpecFile = serde_saphyr::from_str_with_options(source.text(), options)
             .map_err(|error| in_words(&source, &error))?;
-        let read = SpecReader { source: &source };
+        let mut spec = Self {
+            source,
+            configs: BTreeMap::new(),
+        };
         if file.version.value != "v1" {
             let message = format!("version {} is not known: expected v1", file.version.value);
-            return Err(read.error(file.version.referenced, message));
+            return Err(spec.error(file.version.referenced, message));
         }
-        let at = file.mig_configs.referenced;
         if file.mig_configs.value.is_empty() {
-            return Err(read.error(at, "mig-configs has no entry"));
+            return Err(spec.error(file.mig_configs.referenced, "mig-configs has no entry"));
         }
-        let configs = file.mig_configs.value.into_iter().map(|(name, entries)| {
-            if entries.value.is_empty() {
-                let message = format!("the configuration \"{name}\" has no entry");
-                return Err(read.error(entries.referenced, message));
-            }
-            if name.contains(steers) {
-                let message = "the name of a configuration has characters that cannot be seen";
-                return Err(read.error(entries.referenced, message));
-            }
-            if entries.value.len() > MOST_ENTRIES {
-                let count = entries.value.len();
-                let message = format!(
+        for (name, entries) in file.mig_configs.value {
+            let count = entries.value.len();
+            let wrong = if count == 0 {
+                format!("the configuration \"{name}\" has no entry")
+            } else if name.contains(steers) {
+                "the name of a configuration has characters that cannot be seen".to_owned()
+            } else if count > MOST_ENTRIES {
+                format!(
                     "the configuration \"{name}\" has {count} entries: at most {MOST_ENTRIES} are read"
-                );
-                return Err(read.error(entries.referenced, message));
-            }
-            let entries = entries.value.into_iter().map(|entry| read.entry(entry));
-            Ok((name, entries.collect::<Result<Vec<_>, _>>()?))
-        });
-        let configs = configs.collect::<Result<_, _>>()?;
-        Ok(Self { source, configs })
+                )
+            } else {
+                let entries = entries.value.into_iter().map(|entry| spec.entry(entry));
+                let entries = entries.collect::<Result<_, _>>()?;
+                spec.configs.insert(name, entries);
+                continue;
+            };
+            return Err(spec.error(entries.referenced, wrong));
+        }
+        Ok(spec)
     }
-}
 
-struct SpecReader<'a> {
-    source: &'a Arc<Source>,
-}
+    /// The refusal of an entry that a profile has no words for.
+    pub(super) fn refuse(
+        &self,
+        entry: &ConfigEntry,
+        message: impl Into<String>,
+        hint: &str,
+    ) -> ProfileError {
+        self.source.error(entry.span, message).with_hint(hint)
+    }
 
-impl SpecReader<'_> {
     fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
-        self.source.error(span(self.source, at), message)
+        self.source.error(span(&self.source, at), message)
     }
 
     fn entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
@@ -177,7 +188,7 @@ impl SpecReader<'_> {
             None => Vec::new(),
         };
         Ok(ConfigEntry {
-            span: span(self.source, at),
+            span: span(&self.source, at),
             filter: self.filter(entry.device_filter)?,
             devices,
             mig_enabled: entry.mig_enabled,
@@ -222,9 +233,8 @@ impl SpecReader<'_> {
         let mut all = Vec::new();
         for (name, count) in devices.value {
             let at = count.referenced;
-            let device: MigDevice = name
-                .parse()
-                .map_err(|error| self.error(at, format!("{error}")))?;
+            let device: Result<MigDevice, String> = name.parse();
+            let device = device.map_err(|error| self.error(at, error))?;
             if !(0..=MOST).contains(&count.value) {
                 let message = format!("{} of {name} cannot be: from 0 to {MOST}", count.value);
                 return Err(self.error(at, message));
@@ -242,16 +252,11 @@ impl SpecReader<'_> {
 fn span(source: &Source, at: Location) -> Span {
     let bytes = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
     let start = bytes(at.span().byte_offset()).unwrap_or(0);
-    let length = bytes(at.span().byte_len()).unwrap_or(0);
     let line = source.text().get(start..).unwrap_or_default();
     let to_its_end = line.find('\n').unwrap_or(line.len());
-    let end = start
-        + if length == 0 {
-            to_its_end
-        } else {
-            length.min(to_its_end)
-        };
-    Span::from(start..end)
+    let length = bytes(at.span().byte_len()).filter(|length| *length > 0);
+    let length = length.map_or(to_its_end, |length| length.min(to_its_end));
+    Span::from(start..start + length)
 }
 
 /// The YAML reader's error in our words.

@@ -9,11 +9,22 @@ mod import;
 pub mod mig_parted;
 mod name;
 mod packing;
-mod settings;
 mod to_mig_parted;
 
-pub use draft::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
+pub use draft::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 pub use export::export;
 pub use import::import;
 pub use packing::{MigDevice, pack};
 pub use to_mig_parted::to_mig_parted;
+
+/// Collects the values of equal keys, in the order of first occurrence.
+fn grouped<K: PartialEq, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in pairs {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}

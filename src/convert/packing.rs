@@ -2,8 +2,6 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-use thiserror::Error;
-
 use crate::geometry::{ComputeName, ProfileName};
 use crate::nvml::GpuInstanceReading;
 
@@ -17,47 +15,36 @@ pub struct MigDevice {
     pub compute: Option<u32>,
 }
 
-/// An invalid name of a MIG device.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum MigDeviceError {
-    /// It is nothing of the kind.
-    #[error(
-        "\"{0}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
-    )]
-    Form(String),
-    /// The memory is missing: mig-parted knows no short names.
-    #[error("\"{0}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\"")]
-    Short(String),
-    /// More compute slices than the GPU instance has.
-    #[error("\"{0}\" has more compute slices than its GPU instance")]
-    TooManySlices(String),
-    /// No GPU instance of that size offers such a compute instance.
-    #[error("\"{0}\": a GPU instance of that size offers no such compute instance")]
-    NotOffered(String),
-}
-
 impl FromStr for MigDevice {
-    type Err = MigDeviceError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || MigDeviceError::Form(text.to_owned());
+        let wrong = || {
+            format!(
+                "\"{text}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
+            )
+        };
         let (compute, profile) = match text.split_once("c.") {
             Some((slices, profile)) => (Some(slices), profile),
             None => (None, text),
         };
         let profile: ProfileName = profile.parse().map_err(|_| wrong())?;
         if profile.is_short() {
-            return Err(MigDeviceError::Short(text.to_owned()));
+            return Err(format!(
+                "\"{text}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\""
+            ));
         }
         let number = |digits: &str| digits.parse().ok().filter(|&n: &u32| n > 0);
         let compute = compute
             .map(|digits| number(digits).ok_or_else(wrong))
             .transpose()?;
         if compute.is_some_and(|slices| slices > profile.slices()) {
-            return Err(MigDeviceError::TooManySlices(text.to_owned()));
+            let error = "has more compute slices than its GPU instance";
+            return Err(format!("\"{text}\" {error}"));
         }
         if compute.is_some_and(|slices| !ComputeName { slices }.fits(profile.slices())) {
-            return Err(MigDeviceError::NotOffered(text.to_owned()));
+            let error = "a GPU instance of that size offers no such compute instance";
+            return Err(format!("\"{text}\": {error}"));
         }
         // `3c.3g.40gb` is `3g.40gb`.
         let compute = compute.filter(|slices| *slices < profile.slices());
@@ -100,25 +87,17 @@ pub fn pack(devices: &[MigDevice]) -> Vec<PackedInstance> {
     });
     let mut instances: Vec<PackedInstance> = Vec::new();
     for device in sorted {
-        let Some(wanted) = device.compute else {
-            instances.push(PackedInstance {
-                profile: device.profile.clone(),
-                compute: Vec::new(),
-            });
-            continue;
-        };
         let has_room = |instance: &&mut PackedInstance| {
             let used: u32 = instance.compute.iter().sum();
+            let has_room = |wanted| used + wanted <= device.profile.slices();
             let is_shared = !instance.compute.is_empty();
-            is_shared
-                && instance.profile == device.profile
-                && used + wanted <= device.profile.slices()
+            is_shared && instance.profile == device.profile && device.compute.is_some_and(has_room)
         };
         match instances.iter_mut().find(has_room) {
-            Some(instance) => instance.compute.push(wanted),
+            Some(instance) => instance.compute.extend(device.compute),
             None => instances.push(PackedInstance {
                 profile: device.profile.clone(),
-                compute: vec![wanted],
+                compute: device.compute.into_iter().collect(),
             }),
         }
     }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::grouped;
 use super::packing::{MigDevice, PackedInstance, compute_slices, pack};
 use crate::node::{Gpu, Node};
 use crate::nvml::GpuInstanceReading;
@@ -11,21 +12,18 @@ const NAME: &str = "current";
 /// The present geometry as a configuration of mig-parted, and what is lost on the way.
 pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
     let mut lost = Vec::new();
-    let mut groups: Vec<(GpuConfig, Vec<u32>)> = Vec::new();
-    for gpu in &node.gpus {
+    let configs = node.gpus.iter().filter_map(|gpu| {
         if let Some(why) = &gpu.hidden {
             lost.push(format!(
                 "GPU {} is left out: its instances cannot be seen: {why}",
                 gpu.index
             ));
-            continue;
+            return None;
         }
-        let entry = GpuConfig::of(gpu, &mut lost);
-        match groups.iter_mut().find(|(other, _)| *other == entry) {
-            Some((_, indices)) => indices.push(gpu.index),
-            None => groups.push((entry, vec![gpu.index])),
-        }
-    }
+        let config = (gpu.in_mig_mode(), mig_devices(gpu, &mut lost));
+        Some((config, gpu.index))
+    });
+    let groups = grouped(configs);
     if node.served.iter().any(|served| served.device_is_there) {
         lost.push(
             "mig-parted knows nothing of MPS: names and settings of daemons are left out"
@@ -40,64 +38,53 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
         let _ = writeln!(text, "# {line}.");
     }
     let _ = write!(text, "version: v1\nmig-configs:\n  {NAME}:\n");
-    for (entry, indices) in groups {
+    for ((mig_enabled, mig_devices), indices) in groups {
         let _ = writeln!(text, "    - devices: {indices:?}");
-        let _ = writeln!(text, "      mig-enabled: {}", entry.mig_enabled);
-        match entry.mig_devices.is_empty() {
-            true if !entry.mig_enabled => {}
-            true => text.push_str("      mig-devices: {}\n"),
-            false => text.push_str("      mig-devices:\n"),
+        let _ = writeln!(text, "      mig-enabled: {mig_enabled}");
+        if !mig_devices.is_empty() {
+            text.push_str("      mig-devices:\n");
+        } else if mig_enabled {
+            text.push_str("      mig-devices: {}\n");
         }
-        for (name, count) in &entry.mig_devices {
+        for (name, count) in &mig_devices {
             let _ = writeln!(text, "        \"{name}\": {count}");
         }
     }
     (text, lost)
 }
 
-#[derive(PartialEq)]
-struct GpuConfig {
-    mig_enabled: bool,
-    mig_devices: BTreeMap<String, u32>,
-}
-
-impl GpuConfig {
-    fn of(gpu: &Gpu, lost: &mut Vec<String>) -> Self {
-        let mut devices = Vec::new();
-        let mut stands = Vec::new();
-        for instance in &gpu.instances {
-            let Some(shared) = shared(gpu, instance, lost) else {
-                continue;
-            };
-            let device = |compute| MigDevice {
-                profile: shared.profile.clone(),
-                compute,
-            };
-            if shared.compute.is_empty() {
-                devices.push(device(None));
-            }
-            devices.extend(shared.compute.iter().map(|&slices| device(Some(slices))));
-            stands.push(shared);
+/// The MIG devices of a GPU as mig-parted names and counts them; adds to `lost` what it cannot express.
+fn mig_devices(gpu: &Gpu, lost: &mut Vec<String>) -> BTreeMap<String, u32> {
+    let instances = gpu.instances.iter();
+    let mut stands: Vec<PackedInstance> = instances
+        .filter_map(|instance| shared(gpu, instance, lost))
+        .collect();
+    let mut devices = Vec::new();
+    for PackedInstance { profile, compute } in &stands {
+        let device = |compute| MigDevice {
+            profile: profile.clone(),
+            compute,
+        };
+        if compute.is_empty() {
+            devices.push(device(None));
         }
-        let mut packed = pack(&devices);
-        packed.sort();
-        stands.sort();
-        if packed != stands {
-            lost.push(format!(
-                "GPU {}: mig-parted would put compute instances together that are in GPU instances of \
-                 their own here",
-                gpu.index
-            ));
-        }
-        let mut mig_devices = BTreeMap::new();
-        for device in devices {
-            *mig_devices.entry(device.to_string()).or_default() += 1;
-        }
-        Self {
-            mig_enabled: gpu.in_mig_mode(),
-            mig_devices,
-        }
+        devices.extend(compute.iter().map(|&slices| device(Some(slices))));
     }
+    let mut packed = pack(&devices);
+    packed.sort();
+    stands.sort();
+    if packed != stands {
+        lost.push(format!(
+            "GPU {}: mig-parted would put compute instances together that are in GPU instances of \
+             their own here",
+            gpu.index
+        ));
+    }
+    let mut counts = BTreeMap::new();
+    for device in devices {
+        *counts.entry(device.to_string()).or_default() += 1;
+    }
+    counts
 }
 
 /// The compute instances of a GPU instance, if mig-parted sees it; adds to `lost` what it cannot express.

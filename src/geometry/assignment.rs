@@ -14,20 +14,13 @@ pub(super) struct FoundPlace {
     pub(super) standing: Option<usize>,
 }
 
-/// A placement for every request, and the disruption of keeping the existing instances.
-#[derive(Clone, Debug)]
-pub(super) struct Assignment {
-    pub(super) placements: Vec<Placement>,
-    pub(super) disruption: Disruption,
-}
-
-/// Returns the assignment with the least disruption. There are as many places of each profile as requests, and
-/// the pinned requests' own are among them.
+/// Returns a placement for every request so that keeping the existing instances disrupts least, and that disruption.
+/// There are as many places of each profile as requests, and the pinned requests' own are among them.
 pub(super) fn assign(
     requests: &[Request],
     places: &[FoundPlace],
     keeping: &dyn Fn(usize, usize) -> Disruption,
-) -> Assignment {
+) -> (Vec<Placement>, Disruption) {
     let mut placements = vec![Placement::new(0, 0); requests.len()];
     let mut disruption = Disruption::NONE;
     let mut free: Vec<FoundPlace> = places.to_vec();
@@ -71,10 +64,7 @@ pub(super) fn assign(
             }
         }
     }
-    Assignment {
-        placements,
-        disruption,
-    }
+    (placements, disruption)
 }
 
 struct Matching<'a, F> {

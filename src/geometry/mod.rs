@@ -7,7 +7,6 @@
 mod assignment;
 mod disruption;
 mod instance;
-mod media_engines;
 mod nearest;
 mod placement;
 mod profile_name;
@@ -25,4 +24,4 @@ pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName};
 pub use request::Request;
 pub use slice_map::{Segment, SliceMap};
-pub use solver::{Existing, Infeasible, arrange};
+pub use solver::{Existing, arrange, units};

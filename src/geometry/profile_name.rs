@@ -11,14 +11,8 @@ use thiserror::Error;
 pub struct ProfileName {
     slices: u32,
     gigabytes: Option<u32>,
-    attributes: Vec<Attribute>,
-}
-
-/// An attribute that a profile has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Attribute {
-    less: bool,
-    word: String,
+    /// Attributes that it has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
+    attributes: Vec<String>,
 }
 
 /// An invalid profile name.
@@ -46,9 +40,8 @@ impl ProfileName {
     /// True if it has that attribute, as it is written: `+me`, `-me`, `+gfx`.
     pub fn has(&self, attribute: &str) -> bool {
         self.attributes.iter().any(|own| {
-            let sign = if own.less { '-' } else { '+' };
-            let words = attribute.strip_prefix(sign);
-            words.is_some_and(|word| own.word.split(',').any(|part| part == word))
+            let ((own_sign, words), (sign, word)) = (own.split_at(1), attribute.split_at(1));
+            own_sign == sign && words.split(',').any(|own| own == word)
         })
     }
 
@@ -95,22 +88,15 @@ impl FromStr for ProfileName {
             .transpose()?;
         let slices = number_before(slices, "g").ok_or_else(wrong)?;
         let mut attributes = Vec::new();
-        while let Some(sign) = rest.chars().next() {
-            let tail = &rest[1..];
-            let end = tail.find(['+', '-']).unwrap_or(tail.len());
-            let word = &tail[..end];
-            if word.is_empty()
-                || !word
-                    .chars()
-                    .all(|c| c.is_ascii_lowercase() || c == '.' || c == ',')
-            {
+        while !rest.is_empty() {
+            let end = rest[1..].find(['+', '-']).map_or(rest.len(), |at| at + 1);
+            let (attribute, others) = rest.split_at(end);
+            let is_letter = |c: char| c.is_ascii_lowercase() || c == '.' || c == ',';
+            if attribute.len() == 1 || !attribute[1..].chars().all(is_letter) {
                 return Err(wrong());
             }
-            attributes.push(Attribute {
-                less: sign == '-',
-                word: word.to_owned(),
-            });
-            rest = &tail[end..];
+            attributes.push(attribute.to_owned());
+            rest = others;
         }
         Ok(Self {
             slices,
@@ -122,11 +108,8 @@ impl FromStr for ProfileName {
 
 fn number_before(text: &str, unit: &str) -> Option<u32> {
     let digits = text.strip_suffix(unit)?;
-    let plain = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
-    digits
-        .parse()
-        .ok()
-        .filter(|&n| plain && n > 0 && !digits.starts_with('0'))
+    let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && !digits.starts_with('0');
+    digits.parse().ok().filter(|_| is_plain)
 }
 
 impl fmt::Display for ProfileName {
@@ -135,11 +118,7 @@ impl fmt::Display for ProfileName {
         if let Some(gigabytes) = self.gigabytes {
             write!(f, ".{gigabytes}gb")?;
         }
-        for attribute in &self.attributes {
-            let sign = if attribute.less { '-' } else { '+' };
-            write!(f, "{sign}{}", attribute.word)?;
-        }
-        Ok(())
+        f.write_str(&self.attributes.concat())
     }
 }
 

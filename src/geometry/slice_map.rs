@@ -25,15 +25,9 @@ pub struct Segment {
 impl Segment {
     /// As much of the label as there is room for: `1g.10gb` becomes `1g` before it is cut.
     fn label_within(&self, room: usize) -> String {
-        let whole = self.label.chars().count() <= room;
-        let short = self
-            .label
-            .parse::<ProfileName>()
-            .map(|name| name.short().to_string());
-        let label = if whole {
-            &self.label
-        } else {
-            short.as_ref().unwrap_or(&self.label)
+        let label = match self.label.parse::<ProfileName>() {
+            Ok(name) if self.label.chars().count() > room => name.short().to_string(),
+            _ => self.label.clone(),
         };
         label.chars().take(room).collect()
     }
@@ -57,17 +51,6 @@ impl SliceMap {
     /// True if it has no segments.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
-    }
-
-    /// The longest stretch of free units.
-    pub fn largest_free_block(&self) -> u32 {
-        let mut start = 0;
-        let mut largest = 0;
-        for segment in &self.segments {
-            largest = largest.max(segment.placement.start.saturating_sub(start));
-            start = segment.placement.end();
-        }
-        largest.max(self.units.saturating_sub(start))
     }
 }
 
@@ -110,20 +93,11 @@ mod tests {
             map.to_string(),
             "|1g+me|.....|.....|.....|3g.40gb                |"
         );
-        assert_eq!(map.largest_free_block(), 3);
         let other = SliceMap::new(12, vec![segment(3, 3, "1g.24gb")]);
         assert_eq!(
             other.to_string(),
             "|...|...|...|1g.24gb    |...|...|...|...|...|...|"
         );
         assert_eq!(other.to_string().len(), map.to_string().len());
-        assert_eq!(other.largest_free_block(), 6);
-    }
-
-    #[test]
-    fn an_empty_gpu_is_free_and_a_full_one_is_not() {
-        assert_eq!(SliceMap::new(4, vec![]).largest_free_block(), 4);
-        let full = SliceMap::new(4, vec![segment(0, 4, "4g")]);
-        assert_eq!(full.largest_free_block(), 0);
     }
 }

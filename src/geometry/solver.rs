@@ -6,9 +6,9 @@
 
 use std::cmp::Reverse;
 
-use super::assignment::{self, Assignment};
-use super::request::{self, Request};
-use super::{Disruption, GpuInstanceProfile, Placement, ProfileId, media_engines};
+use super::assignment::{FoundPlace, assign};
+use super::request::{Counts, Request, can_exist, count, find};
+use super::{Disruption, GpuInstanceProfile, Placement, ProfileId};
 
 /// An existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,6 @@ pub struct Arrangement {
     pub disruption: Disruption,
 }
 
-/// The error when no arrangement of the requests exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Infeasible;
-
 /// Returns the best placement for every request.
 ///
 /// An existing instance stays if a request of its profile gets its placement, and is destroyed otherwise.
@@ -42,26 +38,17 @@ pub struct Infeasible;
 /// that disrupts least is chosen, then the one that leaves the largest free block, then the
 /// one with the lowest starts.
 ///
-/// Returns [`Infeasible`] if no arrangement exists, whatever may be destroyed.
+/// Returns `None` if no arrangement exists, whatever may be destroyed.
 pub fn arrange(
     offered: &[GpuInstanceProfile],
     standing: &[Existing],
     requests: &[Request],
     keeping: &dyn Fn(usize, usize) -> Disruption,
-) -> Result<Arrangement, Infeasible> {
-    let profile = |id| offered.iter().find(|profile| profile.id == id);
-    let counts = request::count(requests.iter().map(|request| request.profile));
-    let wanted: Option<Vec<_>> = counts
-        .iter()
-        .map(|&(id, count)| profile(id).map(|profile| (profile, count)))
-        .collect();
-    let wanted = wanted.ok_or(Infeasible)?;
-    let too_many = |&(profile, count): &(&GpuInstanceProfile, u32)| count > profile.most;
-    let names = wanted
-        .iter()
-        .map(|(profile, count)| (&profile.name, *count));
-    if wanted.iter().any(too_many) || !media_engines::suffices(names) {
-        return Err(Infeasible);
+) -> Option<Arrangement> {
+    let wanted = count(requests.iter().map(|request| request.profile)).into_iter();
+    let wanted = wanted.map(|(id, count)| Some((find(offered, id)?, count)));
+    if !can_exist(&wanted.collect::<Option<Counts<'_>>>()?) {
+        return None;
     }
     let mut search = Search {
         standing,
@@ -72,35 +59,29 @@ pub fn arrange(
         chosen: Vec::new(),
         best: None,
     };
+    let mut lost = Disruption::NONE;
     for request in requests {
-        let Some(at) = request.at else { continue };
-        let profile = profile(request.profile).ok_or(Infeasible)?;
-        let place = profile.placements.iter().find(|place| place.start == at);
-        let place = *place.ok_or(Infeasible)?;
-        if search.is_taken(place) {
-            return Err(Infeasible);
+        let profile = find(offered, request.profile)?;
+        let Some(at) = request.at else {
+            search.items.push(profile);
+            continue;
+        };
+        let placement = *profile.placements.iter().find(|place| place.start == at)?;
+        if search.is_taken(placement) {
+            return None;
         }
-        search.chosen.push((profile.id, place));
+        lost = lost + search.choose(profile.id, placement);
     }
-    let free = |request: &&Request| request.at.is_none();
-    let free = requests.iter().filter(free).map(|request| request.profile);
-    for (id, count) in request::count(free) {
-        let profile = profile(id).ok_or(Infeasible)?;
-        search.items.extend((0..count).map(|_| profile));
-    }
-    // Large ones have the fewest choices. Equal ones stay neighbours: their places rise.
+    // Large ones have the fewest choices. Equal ones become neighbours: their places rise.
     search.items.sort_by_key(|profile| {
         let size = profile.placements.first().map_or(0, |place| place.size);
         (Reverse(size), profile.id)
     });
-    let pinned = search.chosen.clone();
-    let lost = pinned
-        .iter()
-        .enumerate()
-        .map(|(nth, &item)| search.disruption_of(item, &pinned[..nth]))
-        .sum();
     search.descend(0, lost);
-    search.best.map(|best| best.arrangement).ok_or(Infeasible)
+    search.best.map(|(score, placements)| Arrangement {
+        placements,
+        disruption: score.disruption,
+    })
 }
 
 /// The number of units that the placements of these profiles span.
@@ -108,9 +89,6 @@ pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
     let places = offered.iter().flat_map(|profile| &profile.placements);
     places.map(|place| place.end()).max().unwrap_or(0)
 }
-
-/// Which profile lies where.
-type Item = (ProfileId, Placement);
 
 struct Search<'a> {
     standing: &'a [Existing],
@@ -120,13 +98,8 @@ struct Search<'a> {
     /// The profiles to place, without the pinned ones.
     items: Vec<&'a GpuInstanceProfile>,
     /// The pinned ones, then those of `items` placed so far.
-    chosen: Vec<Item>,
-    best: Option<Best>,
-}
-
-struct Best {
-    score: Score,
-    arrangement: Arrangement,
+    chosen: Vec<FoundPlace>,
+    best: Option<(Score, Vec<Placement>)>,
 }
 
 /// The order of arrangements; less is better. The profiles come last so that
@@ -143,11 +116,7 @@ impl Search<'_> {
     /// Places the items from `depth` on. `lost` is the disruption that the chosen ones do by lying on what
     /// stands: it only grows.
     fn descend(&mut self, depth: usize, lost: Disruption) {
-        if self
-            .best
-            .as_ref()
-            .is_some_and(|best| lost > best.score.disruption)
-        {
+        if self.is_beaten(lost) {
             return;
         }
         let Some(&profile) = self.items.get(depth) else {
@@ -158,96 +127,85 @@ impl Search<'_> {
             .checked_sub(1)
             .filter(|&before| self.items[before].id == profile.id)
             .and_then(|_| self.chosen.last())
-            .map(|&(_, place)| place);
+            .map(|twin| twin.placement);
         for &place in &profile.placements {
             if twin.is_some_and(|twin| place <= twin) || self.is_taken(place) {
                 continue;
             }
-            let item = (profile.id, place);
-            let more = self.disruption_of(item, &self.chosen);
-            self.chosen.push(item);
+            let more = self.choose(profile.id, place);
             self.descend(depth + 1, lost + more);
             self.chosen.pop();
         }
     }
 
-    fn is_taken(&self, place: Placement) -> bool {
-        self.chosen.iter().any(|(_, other)| other.overlaps(place))
+    /// True if a better arrangement is known than any that disrupts so much.
+    fn is_beaten(&self, disruption: Disruption) -> bool {
+        let best = self.best.as_ref();
+        best.is_some_and(|(score, _)| disruption > score.disruption)
     }
 
-    /// The disruption that an item adds to those before it.
-    fn disruption_of(&self, item: Item, before: &[Item]) -> Disruption {
-        let destroys = |standing: &Existing, (profile, place): Item| {
-            place.overlaps(standing.placement)
-                && (profile, place) != (standing.profile, standing.placement)
+    fn is_taken(&self, place: Placement) -> bool {
+        let mut chosen = self.chosen.iter();
+        chosen.any(|other| other.placement.overlaps(place))
+    }
+
+    /// Adds a place to the chosen ones. Returns the disruption that it adds to theirs.
+    fn choose(&mut self, profile: ProfileId, placement: Placement) -> Disruption {
+        let mut standing = self.standing.iter();
+        let place = FoundPlace {
+            profile,
+            placement,
+            standing: standing.position(|s| (s.profile, s.placement) == (profile, placement)),
         };
-        self.standing
-            .iter()
-            .filter(|standing| destroys(standing, item))
-            .filter(|standing| !before.iter().any(|&other| destroys(standing, other)))
-            .map(|standing| standing.disruption)
-            .sum()
+        let destroys = |place: &FoundPlace, nth: usize, standing: &Existing| {
+            place.placement.overlaps(standing.placement) && place.standing != Some(nth)
+        };
+        let standing = self.standing.iter().enumerate();
+        let disruption = standing
+            .filter(|(nth, standing)| destroys(&place, *nth, standing))
+            .filter(|(nth, standing)| {
+                !self
+                    .chosen
+                    .iter()
+                    .any(|other| destroys(other, *nth, standing))
+            })
+            .map(|(_, standing)| standing.disruption)
+            .sum();
+        self.chosen.push(place);
+        disruption
     }
 
     fn judge(&mut self) {
-        let kept = |&(profile, place): &Item| {
-            self.standing
-                .iter()
-                .position(|s| (s.profile, s.placement) == (profile, place))
-        };
-        let stays: Vec<Option<usize>> = self.chosen.iter().map(kept).collect();
-        let gone: Disruption = self
-            .standing
-            .iter()
-            .enumerate()
-            .filter(|(index, _)| !stays.contains(&Some(*index)))
+        let stays = |nth: usize| self.chosen.iter().any(|place| place.standing == Some(nth));
+        let standing = self.standing.iter().enumerate();
+        let gone: Disruption = standing
+            .filter(|(nth, _)| !stays(*nth))
             .map(|(_, standing)| standing.disruption)
             .sum();
-        if self
-            .best
-            .as_ref()
-            .is_some_and(|best| gone > best.score.disruption)
-        {
+        if self.is_beaten(gone) {
             return;
         }
-        let places: Vec<assignment::FoundPlace> = self
-            .chosen
-            .iter()
-            .zip(stays)
-            .map(|(&(profile, placement), standing)| assignment::FoundPlace {
-                profile,
-                placement,
-                standing,
-            })
-            .collect();
-        let Assignment {
-            placements,
-            disruption,
-        } = assignment::assign(self.requests, &places, self.keeping);
-        let disruption = gone + disruption;
+        let (placements, kept) = assign(self.requests, &self.chosen, self.keeping);
         let mut sorted = self.chosen.clone();
-        sorted.sort_unstable_by_key(|&(_, place)| place);
-        let (profiles, places): (Vec<_>, Vec<_>) = sorted.into_iter().unzip();
+        sorted.sort_unstable_by_key(|place| place.placement);
+        let (places, profiles): (Vec<_>, Vec<_>) = sorted
+            .iter()
+            .map(|place| (place.placement, place.profile))
+            .unzip();
         let score = Score {
-            disruption,
+            disruption: gone + kept,
             free: Reverse(largest_gap(&places, self.units)),
             places,
             profiles,
         };
-        if self.best.as_ref().is_none_or(|best| score < best.score) {
-            self.best = Some(Best {
-                score,
-                arrangement: Arrangement {
-                    placements,
-                    disruption,
-                },
-            });
+        if self.best.as_ref().is_none_or(|(best, _)| score < *best) {
+            self.best = Some((score, placements));
         }
     }
 }
 
 /// The longest stretch of units between places that are sorted.
-pub(super) fn largest_gap(places: &[Placement], units: u32) -> u32 {
+fn largest_gap(places: &[Placement], units: u32) -> u32 {
     let mut next = 0;
     let mut largest = 0;
     for place in places {

@@ -273,7 +273,7 @@ impl EnvironmentError {
                 "it comes with the NVIDIA driver; MIG_MPS_NVIDIA_SMI may give its path"
             }
             Self::NoSystemctl => {
-                "stop what holds the GPU by the means that started it; from within a container, on the host"
+                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
             }
             Self::WrongProgram { missing, .. } => missing.hint(),
         }

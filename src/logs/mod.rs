@@ -1,11 +1,9 @@
 //! Follows, merges and rotates the logs of daemons, and groups the control sessions in them.
 
 mod follow;
-mod merge;
 mod rotate;
 mod sessions;
 
-pub use follow::{FollowEvent, Follower};
-pub use merge::merge;
+pub use follow::{FollowEvent, Follower, merge};
 pub use rotate::{needs_rotation, rotate};
 pub use sessions::{LogEntry, SessionGrouper, Sessions};

@@ -61,19 +61,14 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
     };
     // Under a name of its own first: an unfinished copy must not pass for a part of the log.
     let copy_name = format!("{}.new", log.name());
-    let copy = create_copy(dir, &copy_name)?;
-    let done = copy_end(&mut file, &copy)
+    dir.directory().remove_file(&copy_name)?;
+    let copy = dir.directory().create_file(&copy_name, 0o600)?;
+    let (left_out, kept) = copy_end(&mut file, &copy)
         .and_then(|copied| copy_permissions(&copy, &meta).map(|()| copied))
         .map_err(|error| in_path(&dir.path().join(&copy_name), &error))
-        .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied));
-    let (left_out, kept) = match done {
-        Ok(copied) => copied,
-        Err(error) => {
-            // An unfinished copy is of no use, and the disk may be full.
-            let _ = dir.directory().remove_file(&copy_name);
-            return Err(error);
-        }
-    };
+        .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied))
+        // An unfinished copy is of no use, and the disk may be full.
+        .inspect_err(|_| drop(dir.directory().remove_file(&copy_name)))?;
     ftruncate(&file, 0).map_err(|error| in_path(&dir.path().join(log.name()), &error.into()))?;
     Ok(Some(Rotation {
         log: dir.path().join(log.name()),
@@ -93,25 +88,18 @@ fn open_large(dir: &LogDir, log: LogFile) -> io::Result<Option<(File, Metadata)>
     Ok((meta.len() > LOG_LIMIT).then_some((file, meta)))
 }
 
-fn create_copy(dir: &LogDir, name: &str) -> io::Result<File> {
-    dir.directory().remove_file(name)?;
-    dir.directory().create_file(name, 0o600)
-}
-
 /// Makes the copy the youngest of the older parts, and drops the oldest.
 fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> io::Result<()> {
+    // Fails if one of the names belongs to a directory.
+    let rename = |name: &str, other: &str| dir.directory().rename(name, dir.directory(), other);
     for number in (1..KEPT).rev() {
-        match rename(dir, &log.older(number), &log.older(number + 1)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        if let Err(error) = rename(&log.older(number), &log.older(number + 1))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
         }
     }
-    rename(dir, copy, &log.older(1))
-}
-
-/// Renames a file. Fails if one of the names belongs to a directory.
-fn rename(dir: &LogDir, name: &str, other: &str) -> io::Result<()> {
-    dir.directory().rename(name, dir.directory(), other)
+    rename(copy, &log.older(1))
 }
 
 /// Copies the end of a log and what is added meanwhile. Returns the length of what is left out and of the copy.

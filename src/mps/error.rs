@@ -68,8 +68,8 @@ impl MpsError {
                 closed.display()
             )),
             Self::Busy { .. } => Some(
-                "it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten \
-                 nvidia-cuda-mps-control, which can be closed"
+                "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
+                 wait, or close it"
                     .to_owned(),
             ),
             Self::Failed { log, .. } => Some(format!("the whole logs are in {}", log.display())),

@@ -1,7 +1,6 @@
-use super::client::Client;
-use super::log_growth::LogGrowth;
-use super::served::{DaemonState, Served};
-use super::snapshot::Node;
+use super::served::LogGrowth;
+use super::{Client, DaemonState, Node, Served};
+use crate::settings::KEYS;
 
 /// Describes the problem of a device's daemon, if there is one.
 pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
@@ -11,31 +10,28 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
     if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
         return Some(logs_without_pause(growth, served, &pid));
     }
-    match served.state {
-        DaemonState::Dead => dead(node, served),
-        DaemonState::Orphan => Some(format!(
+    match (served.state, &served.problem) {
+        (DaemonState::Dead, _) => dead(node, served),
+        (DaemonState::Orphan, _) => Some(format!(
             "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
         )),
-        DaemonState::Hung => Some(hung(served)),
-        DaemonState::NoAnswer => Some(match &served.problem {
-            Some(problem) => format!(
-                "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
-            ),
-            None => format!(
-                "its daemon{pid} is stopped and answers nobody: `kill -CONT` lets it go on, `mig-mps restart {name} --force` starts another"
-            ),
-        }),
-        DaemonState::Hidden if served.problem.is_some() => {
-            let problem = served.problem.as_deref().unwrap_or_default();
+        (DaemonState::Hung, _) => Some(hung(served)),
+        (DaemonState::NoAnswer, Some(problem)) => Some(format!(
+            "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
+        )),
+        (DaemonState::NoAnswer, None) => Some(format!(
+            "its daemon{pid} is stopped (SIGSTOP): `kill -CONT` resumes it, `mig-mps restart {name} --force` replaces it"
+        )),
+        (DaemonState::Hidden, Some(problem)) => {
             Some(format!("its daemon{pid} cannot be asked: {problem}"))
         }
-        DaemonState::Fault => Some(fault(served)),
+        (DaemonState::Fault, _) => Some(fault(served)),
         _ if served.mode_is_lost() => Some(format!(
             "somebody has changed its GPU's compute mode, which was exclusive-process: \
              `mig-mps restart {name}` sets it again"
         )),
         _ if served.is_abandoned => Some(format!(
-            "an interrupted change has not finished with it: `up` goes on from there, `mig-mps restart {name}` starts it again"
+            "an interrupted change left it unfinished: `up` continues, `mig-mps restart {name}` starts it again"
         )),
         _ if !served.device_is_there => Some(format!(
             "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
@@ -52,7 +48,7 @@ fn dead(node: &Node, served: &Served) -> Option<String> {
     let name = &served.record.name;
     if served.record.boot_id != node.boot_id {
         return Some(format!(
-            "its directory is of an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
+            "its directory is from an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
         ));
     }
     let what = match served.record.daemon {
@@ -78,8 +74,9 @@ fn fault(served: &Served) -> String {
         );
     }
     let clients = served.clients.listed().iter();
-    let pids = clients.filter_map(|client| Some(client.pid?.to_string()));
-    let pids: Vec<String> = pids.collect();
+    let pids: Vec<String> = clients
+        .filter_map(|client| Some(client.pid?.to_string()))
+        .collect();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
     } else {
@@ -114,7 +111,7 @@ fn hung(served: &Served) -> String {
     let name = &served.record.name;
     let remedy = match served.clients.listed() {
         [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
-        [] => format!("`mig-mps restart {name} --force` ends that, and them"),
+        [] => format!("`mig-mps restart {name} --force` ends that, and terminates them"),
         _ => format!(
             "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
         ),
@@ -135,4 +132,23 @@ fn who_works(served: &Served) -> String {
         [one] => format!("pid {one} still works"),
         _ => format!("pids {} still work", pids.join(", ")),
     }
+}
+
+/// Describes the settings of a daemon that somebody changed.
+pub(super) fn drift(served: &Served) -> Option<String> {
+    if !served.record.finished {
+        // A change is setting them.
+        return None;
+    }
+    let set = &served.record.settings;
+    let reported = served.answered.as_ref()?;
+    let changed: Vec<String> = KEYS
+        .iter()
+        .filter_map(|key| {
+            let is = reported.difference(key, set)?;
+            let (name, set) = (key.name, (key.show)(set));
+            Some(format!("{name} was set to {set} and is {is}"))
+        })
+        .collect();
+    (!changed.is_empty()).then(|| format!("{}: somebody has changed it", changed.join("; ")))
 }

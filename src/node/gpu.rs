@@ -1,11 +1,13 @@
-use super::device::{Device, DevicePart};
 use crate::catalog::Model;
-use crate::geometry::{GpuInstanceProfile, ProfileId, Segment, SliceMap};
+use crate::geometry::{
+    self, ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId, Segment,
+    SliceMap,
+};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
 use crate::state::{DeviceKey, InstanceKey};
 
 /// One GPU and its geometry.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Gpu {
     /// NVML's index, in PCI order.
     pub index: u32,
@@ -34,6 +36,39 @@ pub struct Gpu {
     pub hidden: Option<String>,
 }
 
+/// A device that one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its identity in records.
+    pub key: DeviceKey,
+    /// `MIG-…` or `GPU-…`, as CUDA takes it.
+    pub uuid: String,
+    /// Its GPU's index.
+    pub gpu: u32,
+    /// `<gpu index>.<start of its placement>`, followed by `.c<n>` if several compute instances share a
+    /// GPU instance; of a whole GPU, its index.
+    pub default_name: String,
+    /// Its part of the GPU; `None` for a whole GPU.
+    pub part: Option<DevicePart>,
+}
+
+/// A MIG device's part of its GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePart {
+    /// The GPU instance.
+    pub gpu_instance: GpuInstanceId,
+    /// The compute instance.
+    pub compute_instance: ComputeInstanceId,
+    /// `3g.40gb`, or `1c.3g.40gb` if the compute instance has only some of the SMs.
+    pub title: String,
+    /// The placement of the GPU instance.
+    pub placement: Placement,
+    /// The number of streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory of the GPU instance in MiB, shared by its compute instances.
+    pub memory_mib: u64,
+}
+
 impl Gpu {
     pub(super) fn new(reading: GpuReading, offers: Vec<GpuInstanceProfile>) -> Self {
         Self {
@@ -42,13 +77,9 @@ impl Gpu {
             product: reading.product,
             pci: reading.pci,
             memory: reading.memory,
-            utilization: None,
-            compute_mode: None,
             mig: reading.mig,
-            resetless: None,
             profiles: offers,
-            instances: Vec::new(),
-            hidden: None,
+            ..Self::default()
         }
     }
 
@@ -65,16 +96,12 @@ impl Gpu {
             product: model.product().to_owned(),
             pci: "(catalog)".to_owned(),
             memory,
-            utilization: None,
-            compute_mode: None,
             mig: Some(MigMode {
                 current: false,
                 pending: false,
             }),
-            resetless: None,
             profiles: model.offers(),
-            instances: Vec::new(),
-            hidden: None,
+            ..Self::default()
         }
     }
 
@@ -85,8 +112,7 @@ impl Gpu {
 
     /// Returns the number of its placement units: 8 on A100 and H100, 4 on A30, 12 on RTX PRO 6000.
     pub fn units(&self) -> u32 {
-        let ends = self.profiles.iter().flat_map(|profile| &profile.placements);
-        ends.map(|placement| placement.end()).max().unwrap_or(0)
+        geometry::units(&self.profiles)
     }
 
     /// Returns the profile with this id.
@@ -125,22 +151,17 @@ impl Gpu {
                 part: None,
             }];
         }
-        self.instances
-            .iter()
-            .flat_map(|instance| self.parts(instance))
-            .collect()
-    }
-
-    fn parts(&self, instance: &GpuInstanceReading) -> Vec<Device> {
-        let compute = instance.compute.iter().enumerate();
-        compute
-            .filter_map(|(nth, compute)| {
-                let profile = self.profile(instance.profile)?;
+        let mut devices = Vec::new();
+        for instance in &self.instances {
+            let Some(profile) = self.profile(instance.profile) else {
+                continue;
+            };
+            for (nth, compute) in instance.compute.iter().enumerate() {
                 let mut default_name = format!("{}.{}", self.index, instance.placement.start);
                 if instance.compute.len() > 1 {
                     default_name = format!("{default_name}.c{nth}");
                 }
-                Some(Device {
+                devices.push(Device {
                     key: DeviceKey {
                         gpu: self.uuid.clone(),
                         instance: Some(InstanceKey {
@@ -155,15 +176,15 @@ impl Gpu {
                     part: Some(DevicePart {
                         gpu_instance: instance.id,
                         compute_instance: compute.id,
-                        profile: profile.name.clone(),
                         title: self.title(instance, Some(compute)),
                         placement: instance.placement,
                         multiprocessors: compute.multiprocessors,
                         memory_mib: profile.memory_mib,
                     }),
-                })
-            })
-            .collect()
+                });
+            }
+        }
+        devices
     }
 
     /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.

@@ -1,11 +1,55 @@
-use super::daemon_health::daemon_problem;
-use super::drift::drift;
-use super::problem::Problem;
-use super::snapshot::Node;
-use super::stray::Stray;
-use super::unmanaged::Unmanaged;
-use crate::host::{Pid, user_name};
+use std::fmt;
+
+use super::daemon_health::{daemon_problem, drift};
+use super::{Client, Node, Served, Stray, Unmanaged};
+use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;
+
+/// A problem or a remark, with its remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The device's name; `None` if it concerns the node.
+    pub device: Option<String>,
+    /// The description.
+    pub what: String,
+    /// True if a table of `status` shows it already.
+    pub is_listed: bool,
+}
+
+/// `0.2: its daemon has died: …`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "{device}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl Problem {
+    fn of(device: &str, what: String) -> Self {
+        Self {
+            device: Some(device.to_owned()),
+            what,
+            is_listed: false,
+        }
+    }
+
+    fn of_node(what: String) -> Self {
+        Self {
+            device: None,
+            what,
+            is_listed: false,
+        }
+    }
+
+    fn listed(self) -> Self {
+        Self {
+            is_listed: true,
+            ..self
+        }
+    }
+}
 
 impl Node {
     /// Returns the problems that `status --exit-code` reports: those of these devices, or of all if none is named, and
@@ -14,51 +58,35 @@ impl Node {
         let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
         let mut problems = self.device_problems();
         problems.retain(|problem| problem.device.as_ref().is_some_and(is_wanted));
-        let unmanaged = self
-            .unmanaged
-            .iter()
-            .flat_map(|daemon| self.problems_of(daemon));
-        problems.extend(unmanaged.map(Problem::of_node));
+        for daemon in &self.unmanaged {
+            problems.extend(self.problems_of(daemon).map(Problem::of_node));
+        }
         problems.extend(self.interrupted().into_iter().map(Problem::of_node));
-        let unread = self
-            .lost
-            .iter()
-            .chain(self.unreadable.iter().map(|(_, problem)| problem));
+        let unreadable = self.unreadable.iter().map(|(_, problem)| problem);
         // `status` lists these among what is hidden.
-        problems.extend(unread.cloned().map(|what| Problem {
-            is_listed: true,
-            ..Problem::of_node(what)
-        }));
+        for what in self.lost.iter().chain(unreadable) {
+            problems.push(Problem::of_node(what.clone()).listed());
+        }
         problems
     }
 
     fn device_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         for served in &self.served {
-            let problem = daemon_problem(self, served);
-            problems.extend(problem.map(|what| Problem::of(served, what)));
             // During a change, record and daemon may differ.
-            if let Some(drift) = drift(served).filter(|_| !self.is_changing()) {
-                problems.push(Problem::of(served, drift));
-            }
+            let drift = drift(served).filter(|_| !self.is_changing());
+            let whats = daemon_problem(self, served).into_iter().chain(drift);
+            problems.extend(whats.map(|what| Problem::of(&served.record.name, what)));
         }
-        problems.extend(self.strays.iter().map(|stray| {
+        for stray in &self.strays {
             let name = self.name_of_uuid(&stray.uuid);
-            Problem {
-                what: describe_stray(stray, &name),
-                device: Some(name),
-                is_listed: false,
-            }
-        }));
-        let outside_mps = self.outside_mps.iter().filter(|outside| outside.is_served);
-        problems.extend(outside_mps.map(|outside| Problem {
-            device: Some(self.name_of_uuid(&outside.uuid)),
-            what: format!(
-                "pid {} computes outside MPS: {}",
-                outside.pid, outside.cause
-            ),
-            is_listed: true,
-        }));
+            problems.push(Problem::of(&name, describe_stray(stray, &name)));
+        }
+        for outside in self.outside_mps.iter().filter(|outside| outside.is_served) {
+            let (name, cause) = (self.name_of_uuid(&outside.uuid), &outside.cause);
+            let what = format!("pid {} computes outside MPS: {cause}", outside.pid);
+            problems.push(Problem::of(&name, what).listed());
+        }
         problems.extend(self.shared());
         problems
     }
@@ -67,70 +95,75 @@ impl Node {
     fn shared(&self) -> Vec<Problem> {
         let mut shared = Vec::new();
         for device in self.devices() {
-            let ours = self
-                .served
-                .iter()
-                .filter(|served| served.record.uuid == device.uuid && served.is_alive());
-            let ours = ours
-                .filter_map(|served| Some(format!("pid {} of mig-mps", served.record.daemon?.pid)));
+            let ours = self.served.iter().filter_map(|served| {
+                let is_on_it = served.record.uuid == device.uuid && served.is_alive();
+                let daemon = served.record.daemon.filter(|_| is_on_it)?;
+                Some(format!("pid {} of mig-mps", daemon.pid))
+            });
             let unmanaged = self.unmanaged.iter().filter(|daemon| {
                 daemon.program == MpsProgram::Control
                     // A daemon that sees every GPU is reported once.
                     && !daemon.sees_everything()
                     && daemon.devices.contains(&device.uuid)
             });
-            let unmanaged = unmanaged.map(|daemon| match daemon.user {
-                Some(user) => format!("pid {} of {}", daemon.pid, user_name(user)),
-                None => format!("pid {}", daemon.pid),
-            });
+            let unmanaged =
+                unmanaged.map(|daemon| format!("pid {}{}", daemon.pid, of_user(daemon.user)));
             let daemons: Vec<String> = ours.chain(unmanaged).collect();
             if daemons.len() > 1 {
-                shared.push(Problem {
-                    what: format!("{} daemons serve it: {}", daemons.len(), daemons.join(", ")),
-                    device: Some(self.name_of(&device)),
-                    is_listed: false,
-                });
+                let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
+                shared.push(Problem::of(&self.name_of(&device), what));
             }
         }
         shared
     }
 
     /// Returns the problems of an unmanaged daemon.
-    fn problems_of(&self, daemon: &Unmanaged) -> Vec<String> {
-        let mut problems = Vec::new();
-        let who = match daemon.user {
-            Some(user) => format!("foreign daemon {} of {}", daemon.pid, user_name(user)),
-            None => format!("foreign daemon {}", daemon.pid),
-        };
-        if daemon.sees_everything() {
-            let mut what =
-                format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs");
-            let alive = self
-                .served
-                .iter()
-                .filter(|served| served.is_alive())
-                .count();
-            if alive > 0 {
-                what = format!("{what}, also where daemons of mig-mps serve ({alive})");
-            }
-            problems.push(what);
-        }
-        if daemon.is_at_default() && daemon.program == MpsProgram::Control {
-            problems.push(format!(
+    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = String> {
+        let who = format!("unmanaged daemon {}{}", daemon.pid, of_user(daemon.user));
+        let sees_everything = daemon.sees_everything().then(|| {
+            let alive = self.served.iter().filter(|served| served.is_alive());
+            let also = match alive.count() {
+                0 => String::new(),
+                alive => format!(", also where daemons of mig-mps serve ({alive})"),
+            };
+            format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}")
+        });
+        let is_at_default = daemon.is_at_default() && daemon.program == MpsProgram::Control;
+        let is_at_default = is_at_default.then(|| {
+            format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
-            ));
-        }
-        problems
+            )
+        });
+        sees_everything.into_iter().chain(is_at_default)
     }
+
+    /// Returns what is in order and still worth a line of `status`.
+    pub fn remarks(&self, devices: &[String]) -> Vec<Problem> {
+        let wanted = |served: &&Served| devices.is_empty() || devices.contains(&served.record.name);
+        let under_way = self.under_way.iter();
+        let mut remarks: Vec<Problem> = under_way
+            .map(|journal| Problem::of_node(format!("a change is under way: {journal}")))
+            .collect();
+        for served in self.served.iter().filter(wanted) {
+            let ended = "its server has ended; the next client starts another".to_owned();
+            let ended = served.has_lost_its_server().then_some(ended);
+            let waiting = served.waiting.iter().map(|client| waits(client, served));
+            let whats = ended.into_iter().chain(crowd(served)).chain(waiting);
+            remarks.extend(whats.map(|what| Problem::of(&served.record.name, what)));
+        }
+        remarks
+    }
+}
+
+/// ` of alice`, or nothing if the user is hidden.
+fn of_user(user: Option<Uid>) -> String {
+    user.map_or_else(String::new, |user| format!(" of {}", user_name(user)))
 }
 
 /// `server 4711 of alice outlived its daemon …`
 fn describe_stray(stray: &Stray, name: &str) -> String {
     let pid = stray.server.pid;
-    let user = stray
-        .server
-        .user
-        .map_or_else(String::new, |user| format!(" of {}", user_name(user)));
+    let user = of_user(stray.server.user);
     let remedy = match stray.clients.as_deref() {
         Some([]) => format!("`up` or `mig-mps down {name}` ends it"),
         Some(clients) => {
@@ -143,4 +176,36 @@ fn describe_stray(stray: &Stray, name: &str) -> String {
         None => format!("whether it has clients is hidden; `mig-mps down {name} --force` ends it"),
     };
     format!("server {pid}{user} outlived its daemon and keeps its GPU memory: {remedy}")
+}
+
+/// `bob waits behind alice (pid 4711)`
+fn waits(client: &Client, served: &Served) -> String {
+    let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
+    let before = users_served(served);
+    format!("{user} waits behind {before} (pid {})", client.shown_pid())
+}
+
+/// Names the users whose programs are served now.
+fn users_served(served: &Served) -> String {
+    let users = served.servers.iter().filter_map(|server| server.user);
+    let mut names: Vec<String> = users.map(user_name).collect();
+    names.dedup();
+    if names.is_empty() {
+        "a server that starts".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// Describes a daemon that has all the clients that it can have, or more than `max-clients`.
+fn crowd(served: &Served) -> Option<String> {
+    let most = served.client_limit.filter(|_| served.clients.are_known())?;
+    let clients = u32::try_from(served.clients.listed().len()).ok()?;
+    if let Some(meant) = served.record.settings.max_clients {
+        let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
+        return (clients > meant).then_some(more);
+    }
+    let full =
+        "it has reached its limit of clients: another program's context fails with CUDA error 46";
+    (clients >= most).then(|| full.to_owned())
 }

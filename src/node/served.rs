@@ -1,6 +1,6 @@
-use super::client::{Client, Clients, ServerProcess};
-use super::log_growth::LogGrowth;
+use std::path::PathBuf;
 
+use super::program::{Client, Clients, ServerProcess};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{Reported, Serve, Server};
 use crate::state::{DeviceRecord, RunDir};
@@ -87,5 +87,28 @@ impl Served {
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
         self.state != DaemonState::Dead
+    }
+}
+
+/// Logged over and over by a daemon that may open no more files.
+pub(super) const CANNOT_ACCEPT: &str = "Unable to accept connection";
+
+/// A log that its daemon writes without pause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogGrowth {
+    /// The log.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Bytes that are added each second.
+    pub per_second: u64,
+    /// The line that the daemon repeats.
+    pub text: String,
+}
+
+impl LogGrowth {
+    /// True if its daemon accepts no clients.
+    pub fn accepts_nobody(&self) -> bool {
+        self.text == CANNOT_ACCEPT
     }
 }

@@ -1,16 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::device::Device;
-use super::gpu::Gpu;
-use super::no_such_device::NoSuchDevice;
-use super::outside_mps::OutsideMps;
-use super::served::Served;
-use super::stray::Stray;
-use super::unmanaged::Unmanaged;
+use super::{Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
 use crate::catalog::Model;
+use crate::host::Pid;
 use crate::mps::ControlProgram;
 use crate::nvml::Processes;
-use crate::state::{Created, DeviceKey, Journal, RunDir};
+use crate::state::{Created, DeviceKey, Journal, RunDir, Taken};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -52,9 +47,8 @@ pub struct Node {
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
     pub fn of_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
-        let gpus = gpus
-            .into_iter()
-            .map(|(index, model)| Gpu::of_model(index, model));
+        let gpus = gpus.into_iter();
+        let gpus = gpus.map(|(index, model)| Gpu::of_model(index, model));
         Self {
             gpus: gpus.collect(),
             ..Self::default()
@@ -63,32 +57,25 @@ impl Node {
 
     /// Describes the GPU instances that a change destroyed and that do not exist now.
     pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
-        journal
-            .taken
-            .iter()
-            .filter_map(|taken| {
-                let gpu = self.gpus.iter().find(|gpu| gpu.uuid == taken.gpu)?;
-                let exists = gpu.instances.iter().any(|instance| {
-                    instance.placement == taken.placement && instance.profile == taken.profile
-                });
-                (!exists)
-                    .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
-            })
-            .collect()
+        let exists = |gpu: &Gpu, taken: &Taken| {
+            let mut instances = gpu.instances.iter();
+            instances.any(|one| one.placement == taken.placement && one.profile == taken.profile)
+        };
+        let missing = journal.taken.iter().filter_map(|taken| {
+            let gpu = self.gpus.iter().find(|gpu| gpu.uuid == taken.gpu)?;
+            (!exists(gpu, taken))
+                .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
+        });
+        missing.collect()
     }
 
     /// Describes the changes that were killed half-way.
     pub fn interrupted(&self) -> Vec<String> {
-        let journals = self.interrupted.iter().map(|(_, journal)| journal);
-        journals
-            .map(|journal| {
-                let missing = self.missing_after(journal);
-                if missing.is_empty() {
-                    return format!("interrupted: {journal}");
-                }
-                format!("interrupted: {journal}; missing: {}", missing.join(", "))
-            })
-            .collect()
+        let describe = |(_, journal): &(RunDir, Journal)| match self.missing_after(journal) {
+            missing if missing.is_empty() => format!("interrupted: {journal}"),
+            missing => format!("interrupted: {journal}; missing: {}", missing.join(", ")),
+        };
+        self.interrupted.iter().map(describe).collect()
     }
 
     /// True if a change is in progress, as far as the caller may know.
@@ -111,25 +98,48 @@ impl Node {
         self.served.iter().find(|served| served.record.key == *key)
     }
 
+    /// Returns the record of the device with this UUID if its daemon runs, or may run.
+    pub fn serving(&self, uuid: &str) -> Option<&Served> {
+        let mut served = self.served.iter();
+        served.find(|served| served.record.uuid == uuid && served.is_alive())
+    }
+
+    /// The processes that compute on a device and are neither servers nor clients of its daemon, nor idle servers that
+    /// outlived one. What they do there is outside the daemon's MPS: they are programs, or servers of unmanaged
+    /// daemons.
+    pub fn unaccounted_for(&self, uuid: &str) -> Vec<Pid> {
+        let Some(processes) = self.processes.get(uuid) else {
+            return Vec::new();
+        };
+        let served = self.serving(uuid);
+        let known = |pid: Pid| {
+            let mut servers = served.iter().flat_map(|served| &served.servers);
+            let mut idle = self.strays.iter().filter(|stray| stray.is_idle());
+            servers.any(|server| server.pid == pid)
+                || served.is_some_and(|served| served.clients.have(pid))
+                || processes.clients.iter().any(|usage| usage.pid == pid.0)
+                || idle.any(|stray| stray.server.pid == pid)
+        };
+        let pids = processes.compute.iter().map(|usage| Pid(usage.pid));
+        pids.filter(|&pid| !known(pid)).collect()
+    }
+
     /// Returns the command by which root runs `mig-mps VERB NAME` as the user whose daemon serves the device.
     pub fn managed_by(&self, name: &str, verb: &str) -> Option<String> {
         let mut devices = self.devices();
         let device = devices.find(|device| self.name_of(device) == name)?;
-        let mut unmanaged = self.unmanaged.iter();
-        unmanaged.find_map(|daemon| {
-            let serves = daemon.devices.contains(&device.uuid);
-            serves
-                .then(|| daemon.managed_by(&format!("{verb} {name}")))
-                .flatten()
-        })
+        let unmanaged = self.unmanaged.iter();
+        unmanaged
+            .filter(|daemon| daemon.devices.contains(&device.uuid))
+            .find_map(|daemon| daemon.managed_by(&format!("{verb} {name}")))
     }
 
     /// Returns a device's recorded name, or its default name.
     pub fn name_of(&self, device: &Device) -> String {
-        self.served_on(&device.key).map_or_else(
-            || device.default_name.clone(),
-            |served| served.record.name.clone(),
-        )
+        let served = self.served_on(&device.key);
+        served
+            .map_or(&device.default_name, |served| &served.record.name)
+            .clone()
     }
 
     /// Returns the name of the device with this UUID, or the UUID if there is none.
@@ -155,18 +165,11 @@ impl Node {
             let by_prefix = named
                 .iter()
                 .filter(|(_, uuid)| is_prefix && uuid.starts_with(word));
-            let matches: Vec<&(String, String)> = by_name.chain(by_prefix).collect();
-            match matches.as_slice() {
-                [(name, _)] => Ok(name.clone()),
-                [] => Err(NoSuchDevice::Unknown {
-                    wanted: word.clone(),
-                    known: named.iter().map(|(name, _)| name.clone()).collect(),
-                }),
-                _ => Err(NoSuchDevice::Ambiguous {
-                    wanted: word.clone(),
-                    uuids: matches.iter().map(|(_, uuid)| uuid.clone()).collect(),
-                }),
-            }
+            let matches = by_name.chain(by_prefix);
+            let matches = matches.map(|(name, uuid)| (name.clone(), uuid.as_str()));
+            NoSuchDevice::pick(word, matches.collect(), || {
+                named.iter().map(|(name, _)| name.clone()).collect()
+            })
         };
         words.iter().map(resolve).collect()
     }

@@ -1,9 +1,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::client::ServerProcess;
-use super::variable::Variable;
-use crate::host::{Pid, Uid, caller, user_name};
+use super::program::ServerProcess;
+use crate::host::{Environ, Pid, Uid, caller, user_name};
 use crate::mps::MpsProgram;
 
 /// An MPS daemon that mig-mps has no record of, or a server without a daemon. It is shown and never touched.
@@ -29,6 +28,35 @@ pub struct Unmanaged {
     pub devices: Vec<String>,
     /// Its servers.
     pub servers: Vec<ServerProcess>,
+}
+
+/// A variable in another process's environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// The caller may not read it.
+    Hidden,
+    /// It is not set.
+    Unset,
+    /// Its value.
+    Is(String),
+}
+
+impl Variable {
+    pub(super) fn of(environ: Option<&Environ>, name: &str) -> Self {
+        let Some(environ) = environ else {
+            return Self::Hidden;
+        };
+        let value = environ.get(name).cloned();
+        value.map_or(Self::Unset, Self::Is)
+    }
+
+    /// Returns its value, if it is set and can be read.
+    pub fn value(&self) -> Option<&str> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::Hidden | Self::Unset => None,
+        }
+    }
 }
 
 /// The pipe directories that CUDA programs use by default: the documented one, and root's with protocol 3.

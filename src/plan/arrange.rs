@@ -33,7 +33,7 @@ impl<'a> GpuRequest<'a> {
             })
             .collect();
         let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
-            .map_err(|_| infeasible::refusal(self, &requests))?;
+            .ok_or_else(|| infeasible::refusal(self, &requests))?;
         let mut wanted: Vec<(Placement, usize)> = arrangement
             .placements
             .iter()

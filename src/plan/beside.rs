@@ -19,16 +19,16 @@ impl Beside {
     /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
     pub(super) fn all(node: &Node, run_dir: &RunDir, uuid: &str) -> Vec<Self> {
         let pipe = run_dir.pipe_dir(uuid).display().to_string();
-        let foreign = node.unmanaged.iter().filter(|foreign| {
-            foreign.program == MpsProgram::Control
-                && foreign.devices.iter().any(|device| device == uuid)
-                && foreign.pipe_directory.value() != Some(&pipe)
+        let unmanaged = node.unmanaged.iter().filter(|unmanaged| {
+            unmanaged.program == MpsProgram::Control
+                && unmanaged.devices.iter().any(|device| device == uuid)
+                && unmanaged.pipe_directory.value() != Some(&pipe)
         });
-        foreign
-            .map(|foreign| Self {
-                pid: foreign.pid,
-                user: foreign.user.map(user_name),
-                pipe_directory: foreign.pipe_directory.clone(),
+        unmanaged
+            .map(|unmanaged| Self {
+                pid: unmanaged.pid,
+                user: unmanaged.user.map(user_name),
+                pipe_directory: unmanaged.pipe_directory.clone(),
             })
             .collect()
     }
@@ -39,7 +39,7 @@ pub(super) fn because(beside: &[Beside]) -> String {
     let pids: Vec<String> = beside.iter().map(|daemon| daemon.pid.to_string()).collect();
     match pids.as_slice() {
         [] => "no daemon serves it".to_owned(),
-        [pid] => format!("only a foreign daemon, pid {pid}, serves it"),
-        _ => format!("only foreign daemons, pids {}, serve it", pids.join(", ")),
+        [pid] => format!("only an unmanaged daemon, pid {pid}, serves it"),
+        _ => format!("only unmanaged daemons, pids {}, serve it", pids.join(", ")),
     }
 }

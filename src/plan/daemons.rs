@@ -279,8 +279,8 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
         ),
         DaemonState::Busy => (
             "another control session is open",
-            "it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten \
-             nvidia-cuda-mps-control, which can be closed"
+            "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
+             wait, or close it"
                 .to_owned(),
         ),
         DaemonState::Hung => (

@@ -161,7 +161,7 @@ impl Plan {
     }
 
     /// True if this plan stops, destroys or switches off something that `shown` does not.
-    pub fn disturbs_more_than(&self, shown: &Self) -> bool {
+    pub fn disrupts_more_than(&self, shown: &Self) -> bool {
         let is_new = |name: &&str| !shown.interrupts().contains(name);
         let ended: Vec<&ClientOf> = shown.ended_clients().collect();
         let destroyed = shown.destroys();

@@ -66,7 +66,7 @@ pub(super) fn check_start(
         "{} cannot start at {at} on GPU {} ({})",
         offer.name, gpu.index, gpu.product
     );
-    let hint = format!("it can at {}", starts.collect::<Vec<_>>().join(", "));
+    let hint = format!("possible starts: {}", starts.collect::<Vec<_>>().join(", "));
     let error = profile.error(part.span, message);
     Err(Refusal::Profile(error.with_hint(hint)))
 }
@@ -116,7 +116,7 @@ pub(super) fn refusal(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refu
     } else if needed > units {
         format!("it needs {needed} of {units} memory slices")
     } else if requests.iter().any(|request| media(&request)) {
-        "either the memory slices or the media engines do not suffice: a GPU has one +me, and beside \
+        "there are not enough memory slices or media engines: a GPU has one +me, and beside \
          +me.all nothing but -me"
             .to_owned()
     } else {
@@ -127,7 +127,7 @@ pub(super) fn refusal(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refu
 
 fn number(offer: &GpuInstanceProfile, count: u32) -> String {
     format!(
-        "{count} of {} are asked for and {} can exist",
+        "{count} × {} requested, and at most {} can exist",
         offer.name, offer.most
     )
 }

@@ -173,7 +173,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Refusal
     let who: Vec<String> = who.into_iter().map(user_name).collect();
     Obstacle {
         what: format!(
-            "not enough privilege to end a client of {name}: its server obeys {} alone",
+            "not enough privilege to end a client of {name}: only {} may control its server",
             who.join(" and ")
         ),
         hint: "run this as root".to_owned(),

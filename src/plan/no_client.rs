@@ -14,7 +14,7 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     {
         return Obstacle {
             what: format!(
-                "pid {pid} is no client of {name} yet: it waits in cuInit until another user's have gone, and has nothing on the GPU"
+                "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
             ),
             hint: format!("end the process itself: kill {pid}"),
         }
@@ -33,7 +33,7 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
                  anew: end them there, or all clients with mig-mps restart {name} --force"
             ),
         };
-        (format!("pid {pid} is no client of {name}"), hint)
+        (format!("pid {pid} is not a client of {name}"), hint)
     });
     Refusal::NotMeant(Obstacle { what, hint })
 }
@@ -46,13 +46,13 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == Some(pid));
         if is_client(served.clients.listed()) {
             return Some((
-                format!("pid {pid} is no client of {name}: it is one of {of}"),
+                format!("pid {pid} is not a client of {name}: it is one of {of}"),
                 format!("mig-mps kill {of} {pid}"),
             ));
         }
         if is_client(&served.waiting) {
             return Some((
-                format!("pid {pid} is no client of {name}: it waits for {of}"),
+                format!("pid {pid} is not a client of {name}: it waits for {of}"),
                 format!("end the process itself: kill {pid}"),
             ));
         }
@@ -65,7 +65,7 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
                 "MPS server"
             };
             return Some((
-                format!("pid {pid} is no client of {name}: it is the {what} of {of}"),
+                format!("pid {pid} is not a client of {name}: it is the {what} of {of}"),
                 format!("mig-mps restart {of} ends both and starts others"),
             ));
         }
@@ -75,7 +75,7 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         let itself = format!("end the process itself: kill {pid}");
         if processes.clients.iter().any(|usage| usage.pid == pid.0) {
             let what = format!(
-                "pid {pid} is no client of {name}: it computes on {of} through an MPS daemon that mig-mps has not started"
+                "pid {pid} is not a client of {name}: it computes on {of} through an MPS daemon that mig-mps has not started"
             );
             return Some((what, itself));
         }
@@ -85,7 +85,7 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
             .is_none_or(|served| served.clients.are_known());
         if is_known && node.unaccounted_for(uuid).contains(&pid) {
             let what = format!(
-                "pid {pid} is no client of {name}: it computes on {of} outside MPS, where no daemon can end its work"
+                "pid {pid} is not a client of {name}: it computes on {of} outside MPS, where no daemon can end its work"
             );
             return Some((what, itself));
         }

@@ -47,11 +47,11 @@ impl<'a> Planner<'a> {
             if serve.is_shared() && !self.node.control_program().has_multiuser_server {
                 let since = ControlProgram::FIRST_MULTIUSER;
                 let message = format!(
-                    "\"{serve}\" cannot be here: driver {} has no multi-user server",
+                    "\"{serve}\" is not possible here: driver {} has no multi-user server",
                     self.node.driver
                 );
                 let hint = format!(
-                    "driver {since} is the first with one; \"one-at-a-time\" and \"user:NAME\" do without"
+                    "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
                 );
                 let error = self.profile.error(*span, message);
                 return Err(error.with_hint(hint).into());
@@ -91,7 +91,7 @@ impl<'a> Planner<'a> {
             let mistake = match selected {
                 0 if block.select.names_a_gpu() => "this selects a GPU that is not there",
                 2.. if block.select.names_one_gpu() => {
-                    "the UUIDs of several GPUs begin like this: write more of it"
+                    "several GPUs have UUIDs with this prefix: write more of it"
                 }
                 _ => continue,
             };

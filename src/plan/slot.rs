@@ -60,7 +60,7 @@ impl DaemonSpec<'_> {
             return Some(format!("serve is \"{is}\", not \"{}\"", self.serve));
         }
         setting_change::needs_restart(served, self.settings).or_else(|| {
-            let because = "the GPU's compute mode is exclusive-process no more";
+            let because = "the GPU's compute mode is no longer exclusive-process";
             served.mode_is_lost().then(|| because.to_owned())
         })
     }

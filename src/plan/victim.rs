@@ -95,7 +95,7 @@ impl Kill {
         if self.signal.is_none() {
             return if self.has_fault {
                 let what = format!(
-                    "{} has met a GPU fault: its clients' work has ended, and it serves again when their processes have",
+                    "{} had a GPU fault: its clients' work has ended, and it serves again when their processes have",
                     self.name
                 );
                 refuse(what, "end them with --signal")

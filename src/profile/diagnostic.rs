@@ -85,7 +85,7 @@ impl Source {
         let error = self.error(span, format!("unknown key \"{key}\""));
         error.with_hint(match nearest(key, known.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("here may stand \"{}\"", known.join("\", \"")),
+            None => format!("expected one of \"{}\"", known.join("\", \"")),
         })
     }
 

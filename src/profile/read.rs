@@ -67,7 +67,7 @@ impl Profile {
             {
                 let message = "this block can never be reached: the blocks before it select every GPU it could";
                 let error = source.error(block.span, message);
-                check.note(error.with_hint("the first block that selects a GPU has it"));
+                check.note(error.with_hint("the first block that selects a GPU wins"));
             }
             blocks.push(block);
         }

@@ -28,7 +28,7 @@ pub(super) fn text(kill: &Kill) -> String {
     if kill.has_fault {
         let _ = writeln!(
             out,
-            "{} has met a GPU fault: its clients' work has ended, and it serves again when all their processes have.",
+            "{} had a GPU fault: its clients' work has ended, and it serves again when all their processes have.",
             kill.name
         );
     } else {

@@ -52,7 +52,7 @@ fn gpu(gpu: &GpuPlan) -> Value {
             "from": change.from.map(compute_mode_in_words),
             "to": compute_mode_in_words(change.to),
         })),
-        "disturbs": clients.map(client).collect::<Value>(),
+        "disrupts": clients.map(client).collect::<Value>(),
         "obstacles": gpu.obstacles.iter().chain(unasked).map(obstacle).collect::<Value>(),
     })
 }

@@ -250,7 +250,7 @@ pub enum NoConsent {
     #[error("this would {0}, and there is no terminal to ask on")]
     NobodyToAsk(String),
     /// There is no terminal, and the user agreed to a plan that disrupts less.
-    #[error("it would now {0}, which the plan shown before did not: nothing was changed")]
+    #[error("the node has changed, and this would now {0}: nothing was changed")]
     Outgrown(String),
     /// The terminal did not work.
     #[error("cannot ask on the terminal: {0}")]

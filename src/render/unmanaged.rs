@@ -24,7 +24,7 @@ pub(super) fn text(plan: &Plan) -> String {
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
         let _ = writeln!(
             out,
-            "Foreign daemon {}{} serves {} too. Its owner ends it with\n  {}",
+            "Unmanaged daemon {}{} serves {} too. Its owner ends it with\n  {}",
             daemon.pid,
             user.unwrap_or_default(),
             shortened(&names),

@@ -11,6 +11,9 @@ use crate::host::{Directory, in_path};
 /// before there was one; they have the same format.
 const VERSION: u32 = 1;
 
+/// The extension of a file before it is renamed into place.
+pub(super) const HALF_MADE: &str = "new";
+
 #[derive(Serialize)]
 struct Versioned<'a, T> {
     version: u32,
@@ -56,7 +59,7 @@ pub(super) fn write(
     content: &impl Serialize,
     mode: u32,
 ) -> io::Result<()> {
-    let new = format!("{name}.new");
+    let new = half_made(name);
     let write = || {
         let mut text = serde_json::to_vec_pretty(&Versioned {
             version: VERSION,
@@ -67,10 +70,13 @@ pub(super) fn write(
         directory.create_file(&new, mode)?.write_all(&text)
     };
     let written = write().map_err(|error| in_path(&directory.path().join(name), &error));
-    let replaced = written.and_then(|()| directory.rename(&new, directory, name));
-    if replaced.is_err() {
+    written
+        .and_then(|()| directory.rename(&new, directory, name))
         // The disk may be full, and an incomplete file is of no use.
-        let _ = directory.remove_file(&new);
-    }
-    replaced
+        .inspect_err(|_| drop(directory.remove_file(&new)))
+}
+
+/// Returns the name of a file before it is renamed into place.
+pub(super) fn half_made(name: &str) -> String {
+    format!("{name}.{HALF_MADE}")
 }

@@ -5,22 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::run_dir::{BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir};
+use super::json::{HALF_MADE, half_made};
+use super::run_dir::{BY_NAME, JOURNAL, NODE, RECORD, RunDir};
 use crate::mps::LEFT;
 
 impl RunDir {
     /// Returns the pipe directories that were set aside because their users had put files into them.
     pub fn left(&self) -> Vec<PathBuf> {
-        let left = self
-            .open()
-            .and_then(|directory| directory.child(LEFT))
-            .ok()
-            .flatten();
-        let names = left.and_then(|left| left.names().ok()).unwrap_or_default();
-        let mut left: Vec<PathBuf> = names
-            .iter()
-            .map(|name| self.path().join(LEFT).join(name))
-            .collect();
+        let names = || self.open().ok()?.child(LEFT).ok()??.names().ok();
+        let names = names().unwrap_or_default();
+        let paths = names.iter().map(|name| self.path().join(LEFT).join(name));
+        let mut left: Vec<PathBuf> = paths.collect();
         left.sort();
         left
     }
@@ -55,11 +50,7 @@ impl RunDir {
         let directory = self.open()?;
         for name in directory.names()? {
             // A directory that is shared with other programs keeps their files.
-            if [NODE, JOURNAL]
-                .map(half_made)
-                .iter()
-                .any(|ours| name == ours.as_str())
-            {
+            if name == half_made(NODE).as_str() || name == half_made(JOURNAL).as_str() {
                 directory.remove_file(&name)?;
             } else if is_of_a_device(&name)
                 && let Ok(Some(device)) = directory.child(&name)
@@ -88,11 +79,6 @@ impl RunDir {
         }
         directory.remove_dir_if_empty(BY_NAME)
     }
-}
-
-/// Returns the name of a file while it is written.
-fn half_made(name: &str) -> String {
-    format!("{name}.{HALF_MADE}")
 }
 
 /// True for the name of a device's directory.

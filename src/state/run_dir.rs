@@ -2,10 +2,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::journal::Journal;
-use super::json;
-use super::record::{DeviceRecord, NodeFile};
-use crate::host::{Directory, Uid, caller, in_path, printable, steers, user_name};
+use serde::de::DeserializeOwned;
+
+use super::json::{self, HALF_MADE, half_made};
+use super::record::{DeviceRecord, Journal, NodeFile};
+use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
 
@@ -18,8 +19,6 @@ pub(super) const JOURNAL: &str = "journal.json";
 pub(super) const BY_NAME: &str = "by-name";
 /// The file whose lock allows changes.
 const LOCK: &str = "lock";
-/// The extension of a file before it is renamed into place.
-pub(super) const HALF_MADE: &str = "new";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
 const PUBLIC: u32 = 0o644;
@@ -37,6 +36,12 @@ impl RunDir {
         Self {
             path: path.to_owned(),
         }
+    }
+
+    /// Returns the run directories that commands read.
+    pub fn all(environment: &Environment) -> Vec<Self> {
+        let paths = environment.run_dirs();
+        paths.iter().map(|path| Self::at(path)).collect()
     }
 
     pub fn path(&self) -> &Path {
@@ -84,42 +89,54 @@ impl RunDir {
     /// Opens the directory; `None` if it does not exist.
     pub(super) fn open_if_there(&self) -> io::Result<Option<Directory>> {
         match self.open() {
-            Ok(directory) => Ok(Some(directory)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// Reads a file of the directory; `None` if there is none.
+    fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+        match self.open_if_there()? {
+            Some(directory) => json::read(&directory, name),
+            None => Ok(None),
         }
     }
 
     /// Returns every device record, and the errors of those that cannot be read: a record that cannot be parsed
     /// is not a missing one.
     pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
-        let mut records = Vec::new();
-        let mut problems = Vec::new();
-        let names = self.open_if_there().and_then(|directory| {
-            let names = directory.as_ref().map(Directory::names).transpose()?;
-            Ok((directory, names.unwrap_or_default()))
+        let (mut records, mut problems) = (Vec::new(), Vec::new());
+        let read = self.read_records().unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            Vec::new()
         });
-        let (directory, names) = match names {
-            Ok((Some(directory), names)) => (directory, names),
-            Ok((None, _)) => return (records, problems),
-            Err(error) => return (records, vec![error.to_string()]),
-        };
-        let devices = names
-            .iter()
-            .filter(|name| *name != BY_NAME && *name != LEFT);
-        for name in devices.filter_map(|name| name.to_str()) {
-            match record_in(&directory, name) {
-                Ok(Some(record)) if is_of(&record, name) => records.push(record),
-                Ok(Some(_)) => {
+        for (name, record) in read {
+            match record {
+                Ok(record) if is_of(&record, &name) => records.push(record),
+                Ok(_) => {
                     let path = self.path.join(name);
                     let problem = format!("{}: its record is of another device", path.display());
                     problems.push(problem);
                 }
-                Ok(None) => {}
                 Err(error) => problems.push(error.to_string()),
             }
         }
         (records, problems)
+    }
+
+    /// Reads the record of every directory that has one.
+    fn read_records(&self) -> io::Result<Vec<(String, io::Result<DeviceRecord>)>> {
+        let Some(directory) = self.open_if_there()? else {
+            return Ok(Vec::new());
+        };
+        let names = directory.names()?.into_iter();
+        let devices = names.filter(|name| name != BY_NAME && name != LEFT);
+        let records = devices.filter_map(|name| {
+            let name = name.into_string().ok()?;
+            let record = record_in(&directory, &name).transpose()?;
+            Some((name, record))
+        });
+        Ok(records.collect())
     }
 
     /// Returns the record of one device, if it has one.
@@ -156,12 +173,12 @@ impl RunDir {
     /// Writes a device's record and its link by name.
     pub fn write_record(&self, record: &DeviceRecord) -> io::Result<()> {
         let is_new = !self.has_record(&record.uuid);
-        let written = self.try_to_write_record(record);
-        if written.is_err() && is_new {
-            // A full disk leaves an incomplete record that looks complete.
-            let _ = self.remove_record(record);
-        }
-        written
+        self.try_to_write_record(record).inspect_err(|_| {
+            if is_new {
+                // A full disk leaves an incomplete record that looks complete.
+                let _ = self.remove_record(record);
+            }
+        })
     }
 
     fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
@@ -181,10 +198,11 @@ impl RunDir {
         };
         let mut linked = relink();
         for _ in 1..TRIES {
-            match &linked {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => linked = relink(),
-                _ => break,
+            let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+            if !linked.as_ref().is_err_and(is_gone) {
+                break;
             }
+            linked = relink();
         }
         if linked.is_err()
             && let Ok(Some(by_name)) = directory.child(BY_NAME)
@@ -206,7 +224,7 @@ impl RunDir {
         if let Some(device) = directory.child(&record.uuid)? {
             device.remove_file(RECORD)?;
             // Left by a process that was killed while it wrote a new record.
-            device.remove_file(format!("{RECORD}.{HALF_MADE}"))?;
+            device.remove_file(half_made(RECORD))?;
         }
         directory.remove_dir(&record.uuid)?;
         directory.remove_dir_if_empty(BY_NAME)
@@ -214,18 +232,12 @@ impl RunDir {
 
     /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
     pub fn refuse_newer(&self) -> io::Result<()> {
-        let Some(directory) = self.open_if_there()? else {
-            return Ok(());
-        };
-        let check = |read: io::Result<()>| match read {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => Err(error),
-            _ => Ok(()),
-        };
-        check(self.node().map(drop))?;
-        check(self.journal().map(drop))?;
-        let names = directory.names()?;
-        let mut devices = names.iter().filter_map(|name| name.to_str());
-        devices.try_for_each(|name| check(record_in(&directory, name).map(drop)))
+        let records = self.read_records()?.into_iter();
+        let records = records.map(|(_, record)| record.map(drop));
+        let others = [self.node().map(drop), self.journal().map(drop)];
+        let mut errors = others.into_iter().chain(records).filter_map(Result::err);
+        let newer = errors.find(|error| error.kind() == io::ErrorKind::Unsupported);
+        newer.map_or(Ok(()), Err)
     }
 
     /// True if a change is in progress, or was killed.
@@ -241,10 +253,7 @@ impl RunDir {
 
     /// Returns the journal of a change that is in progress or was killed.
     pub fn journal(&self) -> io::Result<Option<Journal>> {
-        let Some(directory) = self.open_if_there()? else {
-            return Ok(None);
-        };
-        let mut journal: Option<Journal> = json::read(&directory, JOURNAL)?;
+        let mut journal: Option<Journal> = self.read(JOURNAL)?;
         // A user may choose the command line and names in it: they must not control a terminal.
         if let Some(journal) = &mut journal {
             journal.command = printable(&journal.command);
@@ -267,10 +276,7 @@ impl RunDir {
 
     /// Returns the content of `node.json`, or its default if there is none.
     pub fn node(&self) -> io::Result<NodeFile> {
-        let Some(directory) = self.open_if_there()? else {
-            return Ok(NodeFile::default());
-        };
-        Ok(json::read(&directory, NODE)?.unwrap_or_default())
+        Ok(self.read(NODE)?.unwrap_or_default())
     }
 
     /// Replaces `node.json`, or removes it if it would be empty.
@@ -287,9 +293,8 @@ impl RunDir {
 fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
     match directory.child(name) {
         Ok(Some(device)) => json::read(&device, RECORD),
-        Ok(None) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(None),
-        Err(error) => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotADirectory => Err(error),
+        _ => Ok(None),
     }
 }
 

@@ -147,7 +147,7 @@ fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
     assert_eq!(scene.sim.happened("gpu reset"), 0);
     let stands = &error.rolled_back.stands;
     assert!(
-        matches!(stands.as_slice(), [one] if one.contains("MIG mode: the driver has noted the change")),
+        matches!(stands.as_slice(), [one] if one.contains("MIG mode: the change is pending")),
         "{error}"
     );
     assert_eq!(mode(&scene), (false, true));

@@ -1,10 +1,10 @@
-//! A foreign daemon on a device that a profile wants served.
+//! An unmanaged daemon on a device that a profile wants served.
 
 use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::common::{Sim, shell, user};
-use crate::sight::{beside, foreign_daemon};
+use crate::sight::{beside, unmanaged_daemon};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -14,8 +14,8 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let path = sim.profile(WHOLE).display().to_string();
     let gpu = sim.device("1")["uuid"].as_str().unwrap().to_owned();
     let pipe = beside(&sim, "seed");
-    foreign_daemon(&sim, &pipe, Some(&gpu));
-    let pid = sim.status()["foreign"][0]["pid"].clone();
+    unmanaged_daemon(&sim, &pipe, Some(&gpu));
+    let pid = sim.status()["unmanaged"][0]["pid"].clone();
     let tidy = |text: &str| {
         let text = text.replace(&pipe.display().to_string(), "/seed");
         crate::common::plain(&text)
@@ -27,8 +27,8 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     GPU 0  NVIDIA H200  GPU-…
       + start 1 daemon (no daemon serves it): 0
     GPU 1  NVIDIA H200  GPU-…
-      + start 1 daemon (only a foreign daemon, pid PID, serves it): 1
-    Foreign daemon PID of USER serves 1 too. Its owner ends it with
+      + start 1 daemon (only an unmanaged daemon, pid PID, serves it): 1
+    Unmanaged daemon PID of USER serves 1 too. Its owner ends it with
       echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control
     Two daemons on a device share it without knowing of each other.
     ");
@@ -44,7 +44,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let said = tidy(&ran.stderr);
     let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
     assert!(
-        said.contains("Foreign daemon PID of USER serves 1 too"),
+        said.contains("Unmanaged daemon PID of USER serves 1 too"),
         "{said}"
     );
     assert!(said.contains(how), "{said}");
@@ -82,13 +82,13 @@ fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
     sim.up(crate::common::SMALL, &[]).ended(0);
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     sim.run(&["down"]).ended(0);
-    foreign_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));
+    unmanaged_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));
     let path = sim.profile(crate::common::SMALL).display().to_string();
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert!(
         plan.contains("+ start 1 daemon (no daemon serves it): 0.0"),
         "{plan}"
     );
-    assert!(plan.contains("(only a foreign daemon, pid "), "{plan}");
+    assert!(plan.contains("(only an unmanaged daemon, pid "), "{plan}");
     assert!(plan.contains(" serves 0.2 too"), "{plan}");
 }

@@ -86,13 +86,13 @@ fn a_model_that_it_does_not_fit_is_an_error_that_names_it() {
     insta::assert_snapshot!(said(&ran), @r#"
     line 2: { product = 'A30|A100.*40GB' }
       a100-40gb  |2g.10gb    |2g.10gb    |2g.10gb    |.....|.....|
-      a30-24gb   does not fit: 3 of 2g.12gb are asked for and 2 can exist
+      a30-24gb   does not fit: 3 × 2g.12gb requested, and at most 2 can exist
     error: the profile does not fit 1 of 2 models: a30-24gb
     a30-24gb: /dev/stdin:2:10: this does not fit on a GPU it selects
       |
     2 | select = { product = 'A30|A100.*40GB' }
       |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    GPU 0 (NVIDIA A30): 3 × 2g.12gb does not fit: 3 of 2g.12gb are asked for and 2 can exist
+    GPU 0 (NVIDIA A30): 3 × 2g.12gb does not fit: 3 × 2g.12gb requested, and at most 2 can exist
       |2g.12gb                |2g.12gb                |  2 × 2g.12gb
     2 × 2g.12gb would fit
     hint: name the models you have with --gpu MODEL, or keep others away from a block with select = { product = "…" }

@@ -26,7 +26,7 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
         (&json!("ready"), &json!(48), &json!(48))
     );
     let full =
-        "it has as many clients as it takes: another program's context fails with CUDA error 46";
+        "it has reached its limit of clients: another program's context fails with CUDA error 46";
     assert_eq!(status["remarks"], json!([{ "device": "0", "what": full }]));
     assert_eq!(status["degraded"], false);
     let refused = sim.app("0", &["hold"]).finish();

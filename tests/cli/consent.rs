@@ -32,9 +32,7 @@ fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
     assert_eq!(ended.status.code(), Some(4), "{stderr}");
     assert!(!stderr.contains("--yes"), "{stderr}");
     assert!(
-        stderr.contains(
-            "it would now destroy GPU 0 1g.10gb at 6:1, which the plan shown before did not"
-        ),
+        stderr.contains("this would now destroy GPU 0 1g.10gb at 6:1: nothing was changed"),
         "{stderr}"
     );
 }
@@ -79,7 +77,7 @@ fn json_has_the_plan_that_was_carried_out() {
     let ended = up.wait_with_output().unwrap();
     let outcome: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(outcome["changed"], true);
-    let disturbed = &outcome["plan"]["gpus"][0]["disturbs"];
+    let disturbed = &outcome["plan"]["gpus"][0]["disrupts"];
     assert_eq!(disturbed, &serde_json::json!([]), "nobody was disturbed");
 }
 

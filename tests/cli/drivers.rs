@@ -112,7 +112,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     assert!(ended.output.contains("err 810"), "{}", ended.output);
     let status = sim.status();
     assert_eq!(in_state(&status, "no daemon").len(), 3, "{version:?}");
-    assert_eq!(status["foreign"], json!([]), "{version:?}");
+    assert_eq!(status["unmanaged"], json!([]), "{version:?}");
 }
 
 #[test]
@@ -190,14 +190,15 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     let path = sim.profile(&whole("all")).display().to_string();
     let refused = sim.run(&["plan", &path]).ended(2);
     assert_snapshot!(crate::common::plain(&refused.stderr), @r#"
-    error: profile.toml:4:17: "all" cannot be here: driver 550.163.01 has no multi-user server
+    error: profile.toml:4:17: "all" is not possible here: driver 550.163.01 has no multi-user server
       |
     4 | mps = { serve = "all" }
-      |                 ^^^^^ driver 555 is the first with one; "one-at-a-time" and "user:NAME" do without
+      |                 ^^^^^ it needs driver 555 or newer; "one-at-a-time" and "user:NAME" work with any
     "#);
     for serve in ["all", "group:root"] {
         let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
-        let why = format!("\"{serve}\" cannot be here: driver 550.163.01 has no multi-user server");
+        let why =
+            format!("\"{serve}\" is not possible here: driver 550.163.01 has no multi-user server");
         assert!(refused.stderr.contains(&why), "{}", refused.stderr);
     }
     assert_eq!(sim.run_dir(), [""; 0]);
@@ -245,8 +246,7 @@ fn a_driver_that_lacks_commands_is_refused_by_name_before_anything_is_touched() 
 fn a_driver_that_nobody_has_measured_is_named_and_gone_on_with() {
     let sim = with_driver("h200", "525.147.05");
     let said = sim.up(&whole(""), &[]).ended(0).stderr;
-    let unmeasured =
-        "Nobody has tried MPS with driver 525.147.05 here: 535 is the oldest that was.";
+    let unmeasured = "MPS is untested with driver 525.147.05: 535 is the oldest that was tried.";
     assert!(said.contains(unmeasured), "{said}");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     for known in ["535.183.01", "700.01"] {

@@ -80,7 +80,7 @@ fn a_placement_that_does_not_exist() {
     error: profile.toml:4:15: 3g.40gb cannot start at 2 on GPU 0 (NVIDIA A100-SXM4-80GB)
       |
     4 |   { profile = "3g", at = 2 },
-      |               ^^^^ it can at 0, 4
+      |               ^^^^ possible starts: 0, 4
     "#);
 }
 
@@ -104,7 +104,7 @@ fn a_block_that_cannot_be_reached() {
     error: profile.toml:6:10: this block can never be reached: the blocks before it select every GPU it could
       |
     6 | select = { index = [0] }
-      |          ^^^^^^^^^^^^^^^ the first block that selects a GPU has it
+      |          ^^^^^^^^^^^^^^^ the first block that selects a GPU wins
     ");
 }
 
@@ -212,7 +212,7 @@ fn a_selector_selects_what_it_names_and_nothing_else() {
         (
             "uuid = \"GPU-\"",
             "mig = false",
-            "the UUIDs of several GPUs begin like this",
+            "several GPUs have UUIDs with this prefix",
         ),
         (
             "all = true",

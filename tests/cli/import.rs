@@ -232,7 +232,7 @@ fn of_entries_that_overlap_the_last_one_stays() {
     insta::assert_snapshot!(profile.ended(0).stdout, @r#"
     # Imported from the mig-parted configuration "c".
     # The entries overlap: mig-parted carries out one after the other and the last one for a
-    # GPU stays. Here the first block that selects a GPU has it: the order is turned round.
+    # GPU stays. Here the first block that selects a GPU wins: the order is reversed.
     name = "c"
 
     [[gpu]]

@@ -323,15 +323,15 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
         all += &said(&ran, &pids);
     }
     assert_snapshot!(all, @"
-    error: pid OTHER is no client of 0.2: it is one of 0.0
+    error: pid OTHER is not a client of 0.2: it is one of 0.0
     hint: mig-mps kill 0.0 OTHER
-    error: pid OUTSIDE is no client of 0.2: it computes on 0.2 outside MPS, where no daemon can end its work
+    error: pid OUTSIDE is not a client of 0.2: it computes on 0.2 outside MPS, where no daemon can end its work
     hint: end the process itself: kill OUTSIDE
-    error: pid DAEMON is no client of 0.2: it is the control daemon of 0.2
+    error: pid DAEMON is not a client of 0.2: it is the control daemon of 0.2
     hint: mig-mps restart 0.2 ends both and starts others
-    error: pid SERVER is no client of 0.2: it is the MPS server of 0.2
+    error: pid SERVER is not a client of 0.2: it is the MPS server of 0.2
     hint: mig-mps restart 0.2 ends both and starts others
-    error: pid TEST is no client of 0.2
+    error: pid TEST is not a client of 0.2
     hint: its clients are pid CLIENT
     ");
     sim.run(&["kill", "0.9", "1"]).ended(2);
@@ -370,7 +370,7 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
     all += &kill();
     assert_snapshot!(all, @"
     error: the daemon of 0.2 cannot be asked for its clients: another control session is open
-    hint: it is that of a mig-mps that lets clients end, which comes to its end by itself, or of a forgotten nvidia-cuda-mps-control, which can be closed
+    hint: either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: wait, or close it
     error: the daemon of 0.2 cannot be asked for its clients: it does not answer
     hint: check whether it is stopped or hangs; the kernel log may say
     error: the daemon of 0.2 has died, and its clients get CUDA error 806
@@ -403,7 +403,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     // A server in a fault answers no terminate_client before its clients have gone.
     let refused = sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(4).stderr;
     assert_snapshot!(refused, @"
-    error: 0.2 has met a GPU fault: its clients' work has ended, and it serves again when their processes have
+    error: 0.2 had a GPU fault: its clients' work has ended, and it serves again when their processes have
     hint: end them with --signal
     ");
     let ran = sim
@@ -414,7 +414,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     This sends SIGKILL to 2 processes:
       0.2: pid HEALTHY (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid FAULTY (USER, /tmp/…/node/bin/cuda-app hold --fault)
-    0.2 has met a GPU fault: its clients' work has ended, and it serves again when all their processes have.
+    0.2 had a GPU fault: its clients' work has ended, and it serves again when all their processes have.
     0.2: pid HEALTHY: its work is ended, and so is its process, which was sent SIGKILL
     0.2: pid FAULTY: its work is ended, and so is its process, which was sent SIGKILL
     ");
@@ -588,7 +588,7 @@ fn clients_in_containers_are_explained() {
     let mut kill = sim.command(&["kill", "0.2", "17", "--yes"]);
     kill.env("MIG_MPS_CONTROL", &control).env("PATH", path);
     assert_snapshot!(Ran::of(&mut kill).ended(2).stderr, @"
-    error: pid 17 is no client of 0.2
+    error: pid 17 is not a client of 0.2
     hint: the daemon does not see the pids of 1 of its clients, in containers that number processes anew: end them there, or all clients with mig-mps restart 0.2 --force
     ");
     assert!(client.finish().status.success());
@@ -619,9 +619,9 @@ fn users_end_their_own_clients_and_no_others() {
     let wait = sim.run(&["kill", "0", &waiting.pid().to_string(), "--yes"]);
     all += &said(&wait.ended(4), &names);
     assert_snapshot!(all, @"
-    error: not enough privilege to end a client of 0: its server obeys USER alone
+    error: not enough privilege to end a client of 0: only USER may control its server
     hint: run this as USER
-    error: pid WAITING is no client of 0 yet: it waits in cuInit until another user's have gone, and has nothing on the GPU
+    error: pid WAITING is not a client of 0 yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU
     hint: end the process itself: kill WAITING
     ");
     assert!(roots.finish().status.success());

@@ -184,7 +184,7 @@ fn one_log_a_number_of_lines_and_every_line() {
     }
     let wrong = sim.run(&["logs", "0.0", "-n", "some"]).ended(2);
     assert!(
-        wrong.stderr.contains("it may be a number, or all"),
+        wrong.stderr.contains("expected a number, or all"),
         "{}",
         wrong.stderr
     );

@@ -553,7 +553,7 @@ fn a_start_that_nobody_finishes_is_told_with_its_cure() {
     let _ = sim.run(&["restart", "0.2", "--yes"]);
     sim.run(&["restart", "0.2"]).ended(4);
     let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
-    let told = "0.2: an interrupted change has not finished with it: `up` goes on from there, `mig-mps restart 0.2` starts it again";
+    let told = "0.2: an interrupted change left it unfinished: `up` continues, `mig-mps restart 0.2` starts it again";
     assert!(status.contains(told), "{status}");
     assert!(!status.contains("interrupted: "), "{status}");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);

@@ -37,7 +37,7 @@ fn problems(status: &Value, device: Option<&str>) -> Vec<String> {
 }
 
 /// A daemon that somebody has started by hand.
-pub(crate) fn foreign_daemon(sim: &Sim, pipe: &Path, devices: Option<&str>) {
+pub(crate) fn unmanaged_daemon(sim: &Sim, pipe: &Path, devices: Option<&str>) {
     fs::create_dir(pipe).unwrap();
     let mut control = sim.node.program("nvidia-cuda-mps-control");
     control
@@ -187,16 +187,16 @@ fn daemons_of_a_script_are_shown_and_left_alone() {
     script.env("DIR", &dir).env("LISTED", listed.join("\n"));
     Ran::of(&mut script).ended(0);
     let status = sim.status();
-    let foreign = status["foreign"].as_array().unwrap();
-    let served: Vec<&Value> = foreign
+    let unmanaged = status["unmanaged"].as_array().unwrap();
+    let served: Vec<&Value> = unmanaged
         .iter()
         .flat_map(|f| f["devices"].as_array().unwrap())
         .collect();
     assert_eq!(served, ["0.0", "0.1", "0.2"]);
-    for daemon in foreign {
+    for daemon in unmanaged {
         assert_eq!(
             (&daemon["program"], &daemon["state"]),
-            (&"control".into(), &"foreign".into())
+            (&"control".into(), &"unmanaged".into())
         );
         let uuid = daemon["visible_devices"].as_str().unwrap();
         assert_eq!(
@@ -206,14 +206,17 @@ fn daemons_of_a_script_are_shown_and_left_alone() {
     }
     assert_eq!(status["degraded"], false, "{status:#}");
     // A client of theirs is no program outside MPS, and their server none either.
-    let uuid = foreign[0]["visible_devices"].as_str().unwrap();
+    let uuid = unmanaged[0]["visible_devices"].as_str().unwrap();
     let mut app = sim
         .node
         .cuda_app(&dir.join(format!("mps_{uuid}")), &["hold"]);
     assert!(app.wait_up().ends_with("mps yes"));
     let status = sim.status();
     assert_eq!(status["outside_mps"], json!([]));
-    assert_eq!(status["foreign"][0]["servers"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        status["unmanaged"][0]["servers"].as_array().unwrap().len(),
+        1
+    );
     assert!(app.finish().status.success());
     // Beside it, one of ours makes two; nothing of ours ends theirs.
     sim.up(profile, &["--yes"]).ended(0);
@@ -224,24 +227,27 @@ fn daemons_of_a_script_are_shown_and_left_alone() {
     );
     sim.run(&["status", "--exit-code"]).ended(3);
     sim.run(&["down"]).ended(0);
-    let pids: Vec<Value> = foreign.iter().map(|daemon| daemon["pid"].clone()).collect();
+    let pids: Vec<Value> = unmanaged
+        .iter()
+        .map(|daemon| daemon["pid"].clone())
+        .collect();
     assert!(pids.iter().all(is_alive));
 }
 
 #[test]
 fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
     let sim = Sim::with("h200", 2);
-    foreign_daemon(&sim, &beside(&sim, "all"), None);
+    unmanaged_daemon(&sim, &beside(&sim, "all"), None);
     let status = sim.status();
-    assert_eq!(status["foreign"][0]["devices"], json!(["0", "1"]));
+    assert_eq!(status["unmanaged"][0]["devices"], json!(["0", "1"]));
     assert!(
         problems(&status, None)[0].ends_with("it sees all GPUs"),
         "{status:#}"
     );
-    foreign_daemon(&sim, &beside(&sim, "one"), Some("1"));
+    unmanaged_daemon(&sim, &beside(&sim, "one"), Some("1"));
     fs::remove_dir_all(beside(&sim, "one")).unwrap();
     let status = sim.status();
-    let orphan = status["foreign"]
+    let orphan = status["unmanaged"]
         .as_array()
         .unwrap()
         .iter()
@@ -249,7 +255,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
     assert_eq!(orphan.unwrap()["devices"], json!(["1"]));
     let text = sim.run(&["status"]).ended(0).stdout;
     assert!(
-        text.contains("FOREIGN") && text.contains("orphan"),
+        text.contains("UNMANAGED") && text.contains("orphan"),
         "{text}"
     );
 }
@@ -419,7 +425,7 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     sim.node.node().reboot().unwrap();
     let status = sim.status();
     assert_eq!(in_state(&status, "dead"), ["0.0", "0.2"]);
-    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is of an earlier boot: `up` starts it again, `mig-mps down 0.2` removes it");
+    assert_snapshot!(problems(&status, Some("0.2")).join("\n"), @"its directory is from an earlier boot: `up` starts it again, `mig-mps down 0.2` removes it");
 }
 
 /// A device that another command destroys between two calls of NVML is read again, and is no problem of the node's.

@@ -160,8 +160,9 @@ fn a_count_beyond_reason_is_refused_at_once() {
         );
         let ran = sim.up(&profile, &[]).ended(5);
         assert!(
-            ran.stderr
-                .contains(&format!("{count} of 1g.10gb are asked for and 7 can exist")),
+            ran.stderr.contains(&format!(
+                "{count} × 1g.10gb requested, and at most 7 can exist"
+            )),
             "{}",
             ran.stderr
         );

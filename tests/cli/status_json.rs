@@ -42,18 +42,18 @@ fn what_is_printed_keeps_to_the_schema() {
         .cuda_app(&sim.node.run_dir().join("nowhere"), &["hold"]);
     let pipe = sim.node.run_dir().with_file_name("theirs");
     fs::create_dir(&pipe).unwrap();
-    let mut foreign = sim.node.program("nvidia-cuda-mps-control");
-    foreign
+    let mut unmanaged = sim.node.program("nvidia-cuda-mps-control");
+    unmanaged
         .arg("-d")
         .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
         .env("CUDA_MPS_LOG_DIRECTORY", &pipe);
-    assert!(foreign.status().unwrap().success());
+    assert!(unmanaged.status().unwrap().success());
     shell(format!("kill -9 {}", sim.device("1.0")["daemon_pid"])).ended(0);
     let mut status = sim.status();
     while status["outside_mps"] == serde_json::json!([]) || status["degraded"] == false {
         status = sim.status();
     }
-    for list in ["devices", "clients", "outside_mps", "foreign", "problems"] {
+    for list in ["devices", "clients", "outside_mps", "unmanaged", "problems"] {
         assert_ne!(status[list], serde_json::json!([]), "{list}");
     }
     check(&status);

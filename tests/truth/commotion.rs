@@ -39,7 +39,7 @@ mig = false
 "#;
 
 /// How many runs are judged, at least. `TRUTH_RUNS=4000` is a soak of half an hour. Where that goes once around all
-/// pids (`kernel.pid_max`), a daemon of another node that has got a pid of this one is reported as foreign: a node's
+/// pids (`kernel.pid_max`), a daemon of another node that has got a pid of this one is reported as unmanaged: a node's
 /// `/proc` keeps the entries of processes that have ended.
 const RUNS: usize = 100;
 

@@ -74,7 +74,7 @@ impl History {
         if report.said["degraded"] != (report.said["problems"] != Value::Array(Vec::new())) {
             faults.push("degraded is not whether there are problems".to_owned());
         }
-        for what in ["foreign", "outside_mps"] {
+        for what in ["unmanaged", "outside_mps"] {
             for stray in report.said[what].as_array().into_iter().flatten() {
                 faults.push(format!("there was no {what}: {stray}"));
             }
@@ -243,7 +243,7 @@ impl History {
             device.says("fault", time)
         } else if what.contains("and its pipe directory is gone") {
             device.says("orphan", time)
-        } else if what.contains("is stopped and answers nobody") {
+        } else if what.contains("is stopped (SIGSTOP)") {
             device.says("no answer", time)
         } else {
             false

@@ -77,7 +77,7 @@ fn report(begin: Time, end: Time, state: &str, clients: &[u32]) -> Report {
         "answered_active_thread_percentage": percentage,
     });
     let said = json!({
-        "devices": [row], "clients": clients, "waiting": [], "outside_mps": [], "foreign": [], "problems": [],
+        "devices": [row], "clients": clients, "waiting": [], "outside_mps": [], "unmanaged": [], "problems": [],
         "degraded": false,
     });
     Report {
@@ -201,7 +201,7 @@ fn what_was_not_true_is_refused() {
         with_problem(right(), "a GPU fault"),
         with_problem(right(), "something that nobody has heard of"),
         with(right(), "/degraded", json!(true)),
-        with(right(), "/foreign", json!([{ "pid": 10 }])),
+        with(right(), "/unmanaged", json!([{ "pid": 10 }])),
         with(right(), "/outside_mps", json!([{ "pid": 30 }])),
         with(right(), "/waiting", json!([{ "device": "a", "pid": 30 }])),
     ] {

@@ -56,7 +56,7 @@ fn keeping_is_free(_: usize, _: usize) -> Disruption {
 }
 
 fn on(standing: &[Existing], names: &str) -> Option<(Vec<u32>, Disruption)> {
-    let found = arrange(&a100(), standing, &requests(names), &keeping_is_free).ok()?;
+    let found = arrange(&a100(), standing, &requests(names), &keeping_is_free)?;
     let starts = found.placements.iter().map(|place| place.start).collect();
     Some((starts, found.disruption))
 }

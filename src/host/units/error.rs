@@ -43,7 +43,7 @@ impl UnitsError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoSystemd(_) => Some(
-                "stop what holds the GPU by the means that started it; from within a container, on the host",
+                "stop the services that hold the GPU with the tool that started them; in a container, on the host",
             ),
             Self::Refused { said, .. }
                 if said.contains("Access denied") || said.contains("authentication") =>

@@ -11,7 +11,7 @@ pub(super) const SERVER: &[Rule] = &[
     benign(r"^Receive command failed, assuming client exit").because(CLIENT_ENDED),
     benign(r"^Server failed to receive command: .*assuming").because(CLIENT_ENDED),
     refusal(r"^Server failed to rec\w+ command with status")
-        .because("the connection to a client broke otherwise than by its end"),
+        .because("the connection to a client broke although the client had not exited"),
     ordinary(
         r"^(Startup|Starting MPS Server|Connect(ing|ed) to control daemon|Using log directory|Initializing server process)",
     ),
@@ -37,7 +37,7 @@ pub(super) const SERVER: &[Rule] = &[
     fault(r"^\d+$"),
     // Refusals.
     refusal(r"^(Failed to start|Server failed to start|Driver initialization failed with) ?:")
-        .because("what follows is CUDA's own word for why this server did not come up"),
+        .because("what follows is CUDA's reason why this server did not start"),
     refusal(r"^Failed to accept new client\. Maximum number of clients")
         .because("the client gets error 46 or 808"),
     refusal(r"Refusing to accept new client")

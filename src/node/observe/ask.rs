@@ -1,15 +1,14 @@
 //! Finds out the state of a daemon in a control session.
 
-use std::path::Path;
 use std::time::Duration;
 
+use super::detail::Detail;
 use super::liveness::EXIT_GRACE;
-use super::probe::Probe;
-use super::remembered::{Remembered, Seen, lasts};
+use super::probe::{Probe, Remembered, Seen};
 use crate::host::{Pid, RunError};
-use crate::mps::{DaemonStatus, LogDir, MpsError, ServerState, ServerStatus};
-use crate::node::client::Clients;
-use crate::node::served::{DaemonState, Served};
+use crate::mps::{DaemonStatus, LogFile, MpsError, ServerState, ServerStatus};
+use crate::node::{Client, Clients, DaemonState};
+use crate::nvml::Usage;
 
 /// Time to wait for another control session, before the daemon is called busy.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -22,83 +21,85 @@ const END_LIMIT: Duration = Duration::from_millis(500);
 
 impl Probe<'_> {
     /// Asks the daemon, unless nothing has changed since its last answer; returns the answer if it may be used again.
-    pub(super) fn ask(
-        self,
-        served: &mut Served,
-        daemon: Pid,
-        logs: Option<&LogDir>,
-    ) -> Option<Remembered> {
-        let process = self.table.get(daemon);
-        if process.is_some_and(|process| process.is_stopped) {
-            served.state = DaemonState::NoAnswer;
+    pub(super) fn ask(&mut self) -> Option<Remembered> {
+        if self.process().is_some_and(|process| process.is_stopped) {
+            self.served.state = DaemonState::NoAnswer;
             return None;
         }
-        if self.daemon(served).is_covered() {
-            served.state = DaemonState::NoAnswer;
-            served.problem =
-                Some("somebody has mounted a file system on its pipe directory".to_owned());
+        if self.context.mps(self.served, None).is_covered() {
+            self.fill_in_no_answer("somebody has mounted a file system on its pipe directory");
             return None;
         }
         if !self.may_ask {
-            self.fill_in_unasked(served, daemon, logs);
+            self.fill_in_unasked();
             return None;
         }
-        self.programs?;
-        let children = self.servers(daemon);
+        self.context.programs?;
         // Taken before the session: what happens during it must change the next snapshot.
-        let seen = process
-            .and_then(|process| Seen::of(served, process, &children, self.processes, logs))
-            .filter(|_| served.record.finished);
-        if let Some(known) = self.reuse(served, daemon, seen.as_ref()) {
+        let seen = self.see().filter(|_| self.served.record.finished);
+        if let Some(known) = self.reuse(seen.as_ref()) {
             return Some(known);
         }
-        let mut children: Vec<Pid> = children.iter().map(|child| child.pid).collect();
-        match self.query(served, &mut children, logs) {
+        let servers = self.servers();
+        let mut servers: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
+        match self.query(&mut servers) {
             Ok(mut glance) => {
                 self.drop_ended(&mut glance);
-                self.fill_in(served, &glance);
+                self.fill_in(&glance);
                 let seen = seen.filter(|_| lasts(&glance))?;
-                Some(Remembered {
-                    seen,
-                    glance: Some(glance),
-                })
+                let glance = Some(glance);
+                Some(Remembered { seen, glance })
             }
             Err(error) => {
-                self.fill_in_failure(error, served, daemon, &children);
+                self.fill_in_failure(error, &servers);
                 // A hang lasts, too.
-                let seen = seen.filter(|_| served.state == DaemonState::Hung)?;
+                let seen = seen.filter(|_| self.served.state == DaemonState::Hung)?;
                 Some(Remembered { seen, glance: None })
             }
         }
     }
 
+    /// Returns what can be seen without a session; `None` if the log cannot be read: a fault would stay unseen.
+    fn see(&self) -> Option<Seen> {
+        let pids = |usages: &[Usage]| {
+            let mut pids: Vec<u32> = usages.iter().map(|usage| usage.pid).collect();
+            pids.sort_unstable();
+            pids
+        };
+        let processes = std::iter::once(self.process()?).chain(self.servers());
+        Some(Seen {
+            processes: processes
+                .map(|process| (process.pid, process.started))
+                .collect(),
+            compute: self.processes.map(|processes| pids(&processes.compute)),
+            clients: self.processes.map(|processes| pids(&processes.clients)),
+            log: self.logs.as_ref()?.mark(LogFile::Server)?,
+            recorded: self.served.run_dir.recorded_at(&self.served.record.uuid),
+        })
+    }
+
     /// Uses the last answer again if everything that can be seen without a session is unchanged.
-    fn reuse(self, served: &mut Served, daemon: Pid, seen: Option<&Seen>) -> Option<Remembered> {
+    fn reuse(&mut self, seen: Option<&Seen>) -> Option<Remembered> {
         let known = self.answer.filter(|known| seen == Some(&known.seen))?;
         match &known.glance {
-            Some(glance) => self.fill_in(served, glance),
+            Some(glance) => self.fill_in(glance),
             // It may have recovered.
-            None if self.is_busy(daemon) == Some(false) => return None,
-            None => self.fill_in_hung(served, daemon),
+            None if self.is_busy() == Some(false) => return None,
+            None => self.fill_in_hung(),
         }
         Some(known.clone())
     }
 
-    fn query(
-        self,
-        served: &Served,
-        children: &mut Vec<Pid>,
-        logs: Option<&LogDir>,
-    ) -> Result<DaemonStatus, MpsError> {
-        let daemon = self.daemon_with_logs(served, logs.map_or(Path::new(""), LogDir::path));
+    fn query(&self, servers: &mut Vec<Pid>) -> Result<DaemonStatus, MpsError> {
+        let daemon = self.context.mps(self.served, self.logs.as_ref());
         if !daemon.has_socket() {
             // It would answer its owner by another socket, and no program finds it.
-            let pipe_dir = served.run_dir.pipe_dir(&served.record.uuid);
+            let pipe_dir = self.served.run_dir.pipe_dir(&self.served.record.uuid);
             return Err(MpsError::NoDaemon(pipe_dir));
         }
-        let query =
-            |servers: &[Pid]| daemon.query(servers, self.with_defaults, PATIENCE, ANSWER_LIMIT);
-        let glance = query(children)?;
+        let with_defaults = self.context.detail != Detail::Clients;
+        let query = |servers: &[Pid]| daemon.query(servers, with_defaults, PATIENCE, ANSWER_LIMIT);
+        let glance = query(servers)?;
         let is_odd = |server: &ServerStatus| match server.state {
             None => true,
             // Its last client left between the two commands.
@@ -109,118 +110,111 @@ impl Probe<'_> {
             return Ok(glance);
         }
         // A server started meanwhile, and may have clients already.
-        *children = glance.servers.iter().map(|server| server.pid).collect();
-        query(children)
+        *servers = glance.servers.iter().map(|server| server.pid).collect();
+        query(servers)
     }
 
     /// Removes servers that have ended. Measured: a killed server is listed for a moment, with a fault.
-    fn drop_ended(self, glance: &mut DaemonStatus) {
-        let is_ending = |pid: Pid| {
-            let process = self.host.process(pid);
-            process.is_some_and(|process| process.is_ending)
-        };
-        glance
-            .servers
-            .retain(|server| !self.host.has_ended(server.pid) && !is_ending(server.pid));
+    fn drop_ended(&self, glance: &mut DaemonStatus) {
+        let host = self.context.host;
+        glance.servers.retain(|server| {
+            let process = host.process(server.pid);
+            !host.has_ended(server.pid) && !process.is_some_and(|process| process.is_ending)
+        });
+    }
+
+    fn fill_in_no_answer(&mut self, problem: impl Into<String>) {
+        self.served.state = DaemonState::NoAnswer;
+        self.served.problem = Some(problem.into());
     }
 
     /// Fills in the state of a daemon that did not answer.
-    fn fill_in_failure(self, error: MpsError, served: &mut Served, daemon: Pid, children: &[Pid]) {
+    fn fill_in_failure(&mut self, error: MpsError, servers: &[Pid]) {
         match error {
             // Sessions that are queued behind one that hangs are reported as busy, too.
             MpsError::Busy { .. }
-                if self.program.queues_sessions
-                    && self.is_busy(daemon) == Some(true)
-                    && !self.starts_a_server(daemon) =>
+                if self.context.program.queues_sessions
+                    && self.is_busy() == Some(true)
+                    && !self.starts_a_server() =>
             {
-                self.fill_in_hung(served, daemon);
+                self.fill_in_hung();
             }
             MpsError::Busy { .. } => {
-                served.state = DaemonState::Busy;
-                served.servers = children.iter().map(|&pid| self.server(pid)).collect();
+                self.served.state = DaemonState::Busy;
+                self.fill_in_servers(servers.iter().copied());
             }
-            MpsError::NoDaemon(_) => self.fill_in_unreachable(served, daemon),
+            MpsError::NoDaemon(_) => self.fill_in_unreachable(),
             MpsError::Program(RunError::Late { .. }) => {
-                if self.is_gone(daemon, EXIT_GRACE) {
-                    served.state = DaemonState::Dead;
-                } else if self.starts_a_server(daemon) {
-                    served.state = DaemonState::Starting;
-                } else if self.is_busy(daemon) == Some(false) {
-                    served.state = DaemonState::NoAnswer;
-                    served.problem = Some(format!(
-                        "it did not answer within {} s",
-                        ANSWER_LIMIT.as_secs()
-                    ));
+                if self.is_gone(EXIT_GRACE) {
+                    self.served.state = DaemonState::Dead;
+                } else if self.starts_a_server() {
+                    self.served.state = DaemonState::Starting;
+                } else if self.is_busy() == Some(false) {
+                    let limit = ANSWER_LIMIT.as_secs();
+                    self.fill_in_no_answer(format!("it did not answer within {limit} s"));
                 } else {
-                    self.fill_in_hung(served, daemon);
+                    self.fill_in_hung();
                 }
             }
             // The control program did not start: the daemon stays hidden.
             error @ MpsError::Program(RunError::Start { .. }) => {
-                served.problem = Some(error.to_string());
+                self.served.problem = Some(error.to_string());
             }
-            error => {
-                served.state = DaemonState::NoAnswer;
-                served.problem = Some(error.to_string());
-            }
+            error => self.fill_in_no_answer(error.to_string()),
         }
     }
 
-    fn fill_in_unreachable(self, served: &mut Served, daemon: Pid) {
-        let finished = served.record.finished;
+    fn fill_in_unreachable(&mut self) {
+        let finished = self.served.record.finished;
         let limit = if finished { END_LIMIT } else { EXIT_GRACE };
-        served.state = if self.is_gone(daemon, limit) {
-            DaemonState::Dead
+        if self.is_gone(limit) {
+            self.served.state = DaemonState::Dead;
         } else if !finished {
             // A daemon takes its lock before it listens.
-            DaemonState::Starting
-        } else if self.is_unreachable(served) {
+            self.served.state = DaemonState::Starting;
+        } else if self.context.is_unreachable(self.served) {
             // Its directory was removed meanwhile.
-            DaemonState::Orphan
+            self.served.state = DaemonState::Orphan;
         } else {
-            served.problem = Some("no program reaches it by its socket".to_owned());
-            DaemonState::NoAnswer
-        };
+            self.fill_in_no_answer("no program reaches it by its socket");
+        }
     }
 
     /// Fills in the state of a daemon from its answers.
-    fn fill_in(self, served: &mut Served, glance: &DaemonStatus) {
-        let has_server = |state| {
-            glance
-                .servers
-                .iter()
-                .any(|server| server.state == Some(state))
-        };
+    fn fill_in(&mut self, glance: &DaemonStatus) {
+        let servers = &glance.servers;
+        let has_server = |state| servers.iter().any(|server| server.state == Some(state));
+        let record = &self.served.record;
         // A change of settings leaves the record unfinished for a moment, during which the server goes on.
-        served.state = if served.record.daemon.is_none() {
+        self.served.state = if record.daemon.is_none() {
             DaemonState::Starting
         } else if has_server(ServerState::Fault) {
             DaemonState::Fault
         } else if has_server(ServerState::Active) {
             DaemonState::Ready
-        } else if glance.servers.is_empty() && served.record.finished {
+        } else if servers.is_empty() && record.finished {
             DaemonState::NoServerYet
         } else {
             DaemonState::Starting
         };
-        served.answered.clone_from(&glance.defaults);
-        served.servers = glance
-            .servers
-            .iter()
-            .map(|server| self.server(server.pid))
-            .collect();
-        let clients_of = |server: &ServerStatus| {
-            let pid = Some(server.pid);
-            let clients = server.clients.iter();
-            clients
-                .map(|&client| self.client(client, pid))
-                .collect::<Vec<_>>()
-        };
-        let clients = glance.servers.iter().flat_map(clients_of).collect();
-        served.clients = if glance.servers.iter().all(|server| server.state.is_some()) {
+        self.served.answered.clone_from(&glance.defaults);
+        self.fill_in_servers(servers.iter().map(|server| server.pid));
+        let mut clients: Vec<Client> = Vec::new();
+        for server in servers {
+            let pids = server.clients.iter();
+            clients.extend(pids.map(|&pid| self.client(pid, Some(server.pid))));
+        }
+        self.served.clients = if servers.iter().all(|server| server.state.is_some()) {
             Clients::Known(clients)
         } else {
             Clients::Partial(clients)
         };
     }
+}
+
+/// True if an answer stays valid until something else changes. A server that starts gives no sign when it is ready.
+fn lasts(glance: &DaemonStatus) -> bool {
+    let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
+    let mut servers = glance.servers.iter();
+    servers.all(|server| lasting.contains(&server.state))
 }

@@ -1,21 +1,12 @@
 //! Finds out the state of every recorded daemon: without asking it if possible.
 
 use super::detail::Detail;
+use super::liveness::configured_logs;
 use super::log_growth;
-use super::probe::{Changing, Probe};
-use super::remembered::Answers;
-use crate::host::{Environment, Pid, Pool, ProcessTable};
+use super::probe::{Answers, Context, Probe};
+use crate::host::{Environment, Pool, Process, ProcessTable};
 use crate::mps::{ControlProgram, LogDir};
-use crate::node::served::Served;
-use crate::node::snapshot::Node;
-
-/// A daemon that must be asked.
-struct Question<'a> {
-    probe: Probe<'a>,
-    served: &'a mut Served,
-    daemon: Pid,
-    logs: Option<LogDir>,
-}
+use crate::node::{DaemonState, Node, Served};
 
 /// Fills in the state of every recorded daemon. `answers` are the daemons' last answers, and are replaced by the
 /// current ones.
@@ -29,61 +20,68 @@ pub(super) fn observe(
     let program = node.control_program();
     fill_in_devices(node, program);
     let programs = environment.mps_programs().ok();
-    let changing = changing(node);
-    let (boot_id, processes) = (&node.boot_id, &node.processes);
-    let (mut questions, mut fresh) = (Vec::new(), Vec::new());
+    let context = Context {
+        detail,
+        program,
+        programs: programs.as_ref(),
+        host: &environment.host,
+        table,
+        boot_id: &node.boot_id,
+        unfinished: match node.under_way.as_slice() {
+            [] if node.may_be_changing => DaemonState::Hidden,
+            [] => DaemonState::Dead,
+            _ => DaemonState::Starting,
+        },
+    };
+    let (mut probes, mut fresh) = (Vec::new(), Vec::new());
     for served in &mut node.served {
+        let daemon = context.check_process(served);
+        let Some(daemon) = daemon.filter(|_| detail.reads_processes()) else {
+            continue;
+        };
         let uuid = served.record.uuid.clone();
+        // Root opens a session with a user's daemon only to change it: its answers are the user's.
+        let is_a_users = environment.is_root() && served.is_a_users();
+        let logs = open_logs(environment, table.get(daemon), served);
         let mut probe = Probe {
-            changing,
-            may_ask: may_ask(environment, served, detail),
-            program,
-            host: &environment.host,
-            table,
-            boot_id,
-            processes: processes.get(&uuid),
-            programs: programs.as_ref(),
-            answer: None,
-            with_defaults: detail.reads_settings(),
-        };
-        let Some(daemon) = probe.check_process(served) else {
-            continue;
-        };
-        if !detail.reads_processes() {
-            continue;
-        }
-        let default = environment.logs_of(served.run_dir.path());
-        let logs = probe.log_dir(daemon, default.map(|logs| logs.join(&uuid)));
-        let logs = logs.and_then(|logs| LogDir::open(&logs).ok());
-        if detail.measures_logs()
-            && let Some(written) = logs.as_ref().filter(|logs| log_growth::is_fresh(logs))
-            && let Ok(logs) = LogDir::open(written.path())
-        {
-            fresh.push((uuid.clone(), logs));
-        }
-        if detail.avoids_sessions() && probe.fill_in_passively(served, daemon, logs.as_ref()) {
-            continue;
-        }
-        // A daemon that hung is not waited for again, whatever the detail.
-        let last = answers.get(&uuid);
-        probe.answer = last.filter(|last| detail.avoids_sessions() || last.glance.is_none());
-        questions.push(Question {
-            probe,
+            context,
             served,
             daemon,
+            may_ask: !is_a_users || matches!(detail, Detail::Settings | Detail::Plan),
+            processes: node.processes.get(&uuid),
             logs,
-        });
+            answer: None,
+        };
+        if detail == Detail::Status {
+            let written = probe.logs.as_ref().and_then(log_growth::fresh);
+            fresh.extend(written.map(|logs| (uuid.clone(), logs)));
+            if probe.fill_in_passively() {
+                continue;
+            }
+        }
+        // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
+        let last = answers.get(&uuid);
+        probe.answer = last.filter(|last| detail == Detail::Status || last.glance.is_none());
+        probes.push(probe);
     }
-    *answers = ask_all(questions);
+    *answers = ask_all(probes);
     log_growth::measure(&fresh, &mut node.served);
 }
 
-fn changing(node: &Node) -> Changing {
-    match node.under_way.as_slice() {
-        [] if node.may_be_changing => Changing::Hidden,
-        [] => Changing::No,
-        _ => Changing::Yes,
-    }
+/// Opens the log directory of a daemon: the one that it was started with, or the default one.
+fn open_logs(
+    environment: &Environment,
+    daemon: Option<&Process>,
+    served: &Served,
+) -> Option<LogDir> {
+    let default = || {
+        Some(
+            environment
+                .logs_of(served.run_dir.path())?
+                .join(&served.record.uuid),
+        )
+    };
+    LogDir::open(&configured_logs(daemon?).or_else(default)?).ok()
 }
 
 /// Fills in whether each recorded device exists, its GPU's compute mode and its limit of clients.
@@ -108,30 +106,14 @@ fn fill_in_devices(node: &mut Node, program: ControlProgram) {
 }
 
 /// Asks daemons in parallel; each session is a child process with a time limit of its own.
-fn ask_all(questions: Vec<Question<'_>>) -> Answers {
-    let threads = questions.len().saturating_sub(1);
+fn ask_all(probes: Vec<Probe<'_>>) -> Answers {
+    let threads = probes.len().saturating_sub(1);
     let answered = Pool::with(threads, threads + 1, |pool| {
-        pool.side_by_side(questions, |question, _| {
-            let Question {
-                probe,
-                served,
-                daemon,
-                logs,
-            } = question;
-            let answer = probe.ask(served, daemon, logs.as_ref());
-            probe.find_waiting(served, logs.as_ref());
-            (served.record.uuid.clone(), answer)
+        pool.side_by_side(probes, |mut probe, _| {
+            let answer = probe.ask();
+            probe.find_waiting();
+            Some((probe.served.record.uuid.clone(), answer?))
         })
     });
-    answered
-        .into_iter()
-        .filter_map(|(uuid, answer)| Some((uuid, answer?)))
-        .collect()
-}
-
-/// True if the caller may open a control session with a daemon. Root opens one with a user's daemon only to change
-/// it: its answers are the user's.
-fn may_ask(environment: &Environment, served: &Served, detail: Detail) -> bool {
-    let is_a_users = environment.is_root() && served.is_a_users();
-    !is_a_users || detail.asks_daemons_of_users()
+    answered.into_iter().flatten().collect()
 }

@@ -3,35 +3,22 @@
 use std::collections::BTreeMap;
 
 use super::detail::Detail;
-use crate::node::gpu::Gpu;
+use crate::node::{Gpu, Node};
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
 /// Attempts to read a GPU while another command destroys its devices.
 const TRIES: u32 = 4;
-
-#[derive(Default)]
-pub(super) struct Hardware {
-    pub(super) driver: String,
-    pub(super) gpus: Vec<Gpu>,
-    pub(super) processes: BTreeMap<String, Processes>,
-    /// Descriptions of what could not be read, `lost` included.
-    pub(super) hidden: Vec<String>,
-    /// Descriptions of the GPUs that could not be read.
-    pub(super) lost: Vec<String>,
-}
 
 /// Reads every GPU; all its instances, or only those that hold MIG devices.
 pub(super) fn read_hardware(
     nvml: Nvml,
     detail: Detail,
     all_instances: bool,
-) -> Result<Hardware, NvmlError> {
+    node: &mut Node,
+) -> Result<(), NvmlError> {
     let (driver, count) =
         nvml.supervise(|session| Ok((session.driver_version()?, session.gpu_count()?)))?;
-    let mut hardware = Hardware {
-        driver,
-        ..Hardware::default()
-    };
+    node.driver = driver;
     nvml.find(count)?;
     for index in 0..count {
         let read = nvml.supervise(move |session| {
@@ -42,21 +29,21 @@ pub(super) fn read_hardware(
             }
             .read(index)
         });
-        let read = match read {
-            Ok(read) => read,
+        match read {
+            Ok(read) => {
+                node.gpus.push(read.gpu);
+                node.processes.extend(read.processes);
+                node.hidden.extend(read.hidden);
+            }
             // A GPU that is lost must not hide the others.
             Err(error) if error.code().is_some() => {
-                hardware.lost.push(error.to_string());
-                hardware.hidden.push(error.to_string());
-                continue;
+                node.lost.push(error.to_string());
+                node.hidden.push(error.to_string());
             }
             Err(error) => return Err(error),
-        };
-        hardware.gpus.push(read.gpu);
-        hardware.processes.extend(read.processes);
-        hardware.hidden.extend(read.hidden);
+        }
     }
-    Ok(hardware)
+    Ok(())
 }
 
 /// A GPU, the processes on each of its devices, and descriptions of what could not be read.
@@ -87,30 +74,29 @@ impl Reader<'_> {
     fn read_once(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
         let (session, detail) = (self.session, self.detail);
         let mut gpu = self.read_gpu(index)?;
-        if detail.reads_resetless() && gpu.mig.is_some() {
+        if detail != Detail::Status && gpu.mig.is_some() {
             gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
         }
         let mut processes = BTreeMap::new();
         let mut hidden = Vec::new();
-        if detail.reads_processes() {
-            for device in gpu.devices() {
-                match session.read_processes(&device.uuid) {
-                    Ok(read) => drop(processes.insert(device.uuid, read)),
-                    Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
-                        hidden.push(format!(
-                            "who computes on {}, which the driver shows to root alone",
-                            device.default_name
-                        ));
-                    }
-                    Err(error) if error.may_be_gone() => return Err(error),
-                    Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
+        let reads_processes = detail.reads_processes();
+        for device in gpu.devices().into_iter().filter(|_| reads_processes) {
+            match session.read_processes(&device.uuid) {
+                Ok(read) => drop(processes.insert(device.uuid, read)),
+                Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+                    hidden.push(format!(
+                        "who computes on {}, which the driver shows to root alone",
+                        device.default_name
+                    ));
                 }
+                Err(error) if error.may_be_gone() => return Err(error),
+                Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
             }
         }
-        if detail.reads_processes() && !gpu.in_mig_mode() {
+        if reads_processes && !gpu.in_mig_mode() {
             gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
         }
-        if detail.reads_utilization() && !gpu.in_mig_mode() {
+        if detail == Detail::Status && !gpu.in_mig_mode() {
             gpu.utilization = session.utilization(&gpu.uuid);
         }
         Ok(GpuSnapshot {
@@ -135,7 +121,7 @@ impl Reader<'_> {
             Vec::new()
         };
         let mut gpu = Gpu::new(reading, offers);
-        if self.detail.reads_capacity() {
+        if self.detail == Detail::Offers {
             for profile in &mut gpu.profiles {
                 profile.free = session.free(&gpu.uuid, profile.id);
             }

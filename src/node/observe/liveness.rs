@@ -1,17 +1,24 @@
-//! Finds out whether daemons run.
+//! Finds out whether daemons run, and whether they hang.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::probe::{Changing, Probe};
-use crate::host::{Pid, Uid, caller};
+use super::probe::{Context, Probe};
+use crate::host::{Pid, Process, Uid, caller};
 use crate::mps::{LockHolder, is_daemon};
-use crate::node::served::{DaemonState, Served};
+use crate::node::{DaemonState, Served};
 
 /// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
 pub(super) const EXIT_GRACE: Duration = Duration::from_millis(50);
 
-impl Probe<'_> {
+/// Samples of the threads of a daemon that may hang, and the time between them.
+const SAMPLES: u32 = 4;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
+
+/// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+impl Context<'_> {
     /// Sets the state of the recorded daemon as far as its process tells it; returns the pid if more can be found out.
     /// Only the recorded process counts: in a user's directory the user may hold any lock.
     pub(super) fn check_process(self, served: &mut Served) -> Option<Pid> {
@@ -45,7 +52,7 @@ impl Probe<'_> {
 
     /// Handles a daemon that its start has not recorded yet.
     fn check_unrecorded(self, served: &mut Served) -> Option<Pid> {
-        let holder = match self.daemon(served).lock_holder() {
+        let holder = match self.mps(served, None).lock_holder() {
             LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
             LockHolder::Unseen | LockHolder::Hidden => {
                 served.state = DaemonState::Hidden;
@@ -53,35 +60,80 @@ impl Probe<'_> {
             }
             LockHolder::Nobody => None,
         };
-        if holder.is_some() || (self.changing == Changing::Yes && !served.record.finished) {
+        if holder.is_some() {
             served.state = DaemonState::Starting;
-        } else if self.changing == Changing::Hidden && !served.record.finished {
-            served.state = DaemonState::Hidden;
+        } else if !served.record.finished {
+            served.state = self.unfinished;
         }
         Some(holder?.pid)
     }
 
     /// True if the daemon's pipe directory is gone or was replaced.
     pub(super) fn is_unreachable(self, served: &Served) -> bool {
-        self.daemon(served).lock_holder() == LockHolder::Nobody && !self.daemon(served).is_covered()
+        let daemon = self.mps(served, None);
+        daemon.lock_holder() == LockHolder::Nobody && !daemon.is_covered()
     }
+}
 
+/// Returns the log directory that a daemon was started with. The environment of a user's daemon is not trusted.
+pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
+    let is_trusted = [Some(Uid::ROOT), Some(caller())].contains(&daemon.owner());
+    let configured = daemon.environment("CUDA_MPS_LOG_DIRECTORY");
+    configured.filter(|_| is_trusted).map(PathBuf::from)
+}
+
+impl Probe<'_> {
     /// True if the daemon has exited, or does within this time.
-    pub(super) fn is_gone(self, daemon: Pid, limit: Duration) -> bool {
-        let process = self.host.process(daemon);
-        let held = process.and_then(|process| self.host.open_process(daemon, process.started));
+    pub(super) fn is_gone(&self, limit: Duration) -> bool {
+        let host = self.context.host;
+        let process = host.process(self.daemon);
+        let held = process.and_then(|process| host.open_process(self.daemon, process.started));
         held.is_none_or(|held| held.ends_within(limit))
     }
 
-    /// Returns the log directory that the daemon was started with, or the default one. The environment of a user's
-    /// daemon is not trusted.
-    pub(super) fn log_dir(self, daemon: Pid, default: Option<PathBuf>) -> Option<PathBuf> {
-        let process = self.table.get(daemon)?;
-        let is_trusted = process
-            .owner()
-            .is_some_and(|owner| owner == Uid::ROOT || owner == caller());
-        let configured = process.environment("CUDA_MPS_LOG_DIRECTORY");
-        let configured = configured.filter(|_| is_trusted);
-        configured.map(PathBuf::from).or(default)
+    /// True if the daemon or a server does not wait for the next request, in several samples: it may hang. `None` if
+    /// that is hidden.
+    ///
+    /// Measured on an H200: the main threads of healthy processes sit in `poll`, and so do all threads of a server
+    /// without clients. On a hung device a worker thread of the server sits in a futex, then its main thread too, and
+    /// the daemon's in `recvmsg` as soon as it sends the server a request.
+    pub(super) fn is_busy(&self) -> Option<bool> {
+        let servers = self.servers();
+        let mut pids: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
+        pids.push(self.daemon);
+        let has_clients = self
+            .processes
+            .is_none_or(|processes| !processes.clients.is_empty());
+        let is_waiting = |process: &Process| {
+            if process.pid == self.daemon || has_clients {
+                process.is_polling()
+            } else {
+                process.is_polling_in_all_threads()
+            }
+        };
+        for sample in 0..SAMPLES {
+            if sample > 0 {
+                std::thread::sleep(SAMPLE_INTERVAL);
+            }
+            let mut busy = Vec::new();
+            for &pid in &pids {
+                if !is_waiting(&self.context.host.process(pid)?)? {
+                    busy.push(pid);
+                }
+            }
+            pids = busy;
+            if pids.is_empty() {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
+    /// True if one of its servers has no GPU yet: until then the daemon answers nobody.
+    pub(super) fn starts_a_server(&self) -> bool {
+        self.servers().iter().any(|server| {
+            let has_context = self.has_context(server.pid);
+            !has_context && server.age().is_none_or(|age| age < START_LIMIT)
+        })
     }
 }

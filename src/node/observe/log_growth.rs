@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::{bounded, printable};
 use crate::mps::{LogDir, LogFile, LogLine};
-use crate::node::log_growth::{CANNOT_ACCEPT, LogGrowth};
-use crate::node::served::{DaemonState, Served};
+use crate::node::served::{CANNOT_ACCEPT, DaemonState, LogGrowth, Served};
 
 /// A log that grows without pause was written no longer ago than this.
 const FRESH: Duration = Duration::from_millis(500);
@@ -23,12 +22,14 @@ const END: u64 = 4 << 10;
 /// The most different lines in it: whatever else fills a log writes more.
 const MAX_TEXTS: usize = 3;
 
-/// True if one of the logs was written a moment ago. Only such logs are measured.
-pub(super) fn is_fresh(logs: &LogDir) -> bool {
+/// Opens the logs to measure them, if one was written a moment ago.
+pub(super) fn fresh(logs: &LogDir) -> Option<LogDir> {
     let written = |log| logs.mark(log)?.1.elapsed().ok();
+    let is_fresh = |log| written(log).is_some_and(|age| age < FRESH);
     LogFile::ALL
         .into_iter()
-        .any(|log| written(log).is_some_and(|age| age < FRESH))
+        .any(is_fresh)
+        .then(|| LogDir::open(logs.path()).ok())?
 }
 
 /// Measures the logs of these devices, all in the same interval.
@@ -37,14 +38,11 @@ pub(super) fn measure(fresh: &[(String, LogDir)], served: &mut [Served]) {
         return;
     }
     let started = Instant::now();
-    let lengths = || -> Vec<[u64; 2]> {
-        let logs = fresh.iter();
-        logs.map(|(_, logs)| LogFile::ALL.map(|log| logs.length(log)))
-            .collect()
-    };
-    let before = lengths();
+    let lengths = |(_, logs): &(String, LogDir)| LogFile::ALL.map(|log| logs.length(log));
+    let before: Vec<[u64; 2]> = fresh.iter().map(lengths).collect();
     std::thread::sleep(INTERVAL);
-    let (after, elapsed) = (lengths(), started.elapsed());
+    let after: Vec<[u64; 2]> = fresh.iter().map(lengths).collect();
+    let elapsed = started.elapsed();
     for ((uuid, logs), (before, after)) in fresh.iter().zip(before.iter().zip(after)) {
         let grown = LogFile::ALL.into_iter().zip(before.iter().zip(after));
         let growth = grown

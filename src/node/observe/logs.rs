@@ -3,12 +3,29 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::liveness::configured_logs;
 use super::records::read_records;
-use crate::host::Environment;
-use crate::host::{Uid, steers};
-use crate::node::logs::{DeviceLogs, Logs};
-use crate::node::snapshot::Node;
-use crate::state::DeviceRecord;
+use crate::host::{Environment, steers};
+use crate::node::{NoSuchDevice, Node};
+
+/// The log directories of all daemons that run or ran.
+#[derive(Debug, Default)]
+pub struct Logs {
+    all: Vec<DeviceLogs>,
+    /// Descriptions of what could not be read.
+    pub hidden: Vec<String>,
+}
+
+/// A device that has or had a daemon, and its log directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLogs {
+    /// Its name; `None` if it has no record.
+    pub name: Option<String>,
+    /// Its UUID, or `<UUID>.of-1000.1` for a directory of another user's logs that was set aside.
+    pub uuid: String,
+    /// The directory; `None` if unknown: a dead daemon of another user had one of its own.
+    pub path: Option<PathBuf>,
+}
 
 impl Logs {
     /// Finds the logs of every run and log directory of the environment. This needs no driver: logs are read when
@@ -24,7 +41,11 @@ impl Logs {
             let record = &served.record;
             let default = environment.logs_of(served.run_dir.path());
             let default = default.map(|logs| logs.join(&record.uuid));
-            let configured = configured(environment, &node.boot_id, record);
+            let daemon = record
+                .daemon
+                .filter(|_| record.boot_id == node.boot_id)
+                .and_then(|daemon| daemon.running(&environment.host));
+            let configured = daemon.as_ref().and_then(configured_logs);
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
@@ -33,7 +54,7 @@ impl Logs {
         });
         let mut logs = Self {
             all: recorded.collect(),
-            hidden: std::mem::take(&mut node.hidden),
+            hidden: node.hidden,
         };
         for dir in environment.log_dirs() {
             logs.add_unrecorded(&dir);
@@ -67,13 +88,71 @@ impl Logs {
         found.sort_by(|a, b| a.uuid.cmp(&b.uuid));
         self.all.append(&mut found);
     }
+
+    /// Returns the logs that a word of the command line selects: a name, a UUID, or a unique prefix of a UUID.
+    pub fn of(&self, word: &str) -> Result<&DeviceLogs, NoSuchDevice> {
+        let is_exact = |logs: &&DeviceLogs| logs.name.as_deref() == Some(word) || logs.uuid == word;
+        // Every UUID starts with `MIG-` or `GPU-`: a prefix must be longer. A device's prefix does not select logs
+        // that were set aside.
+        let is_prefix = word.len() > "MIG-".len();
+        let has_prefix = |logs: &&DeviceLogs| {
+            let is_set_aside = logs.uuid.contains(".of-") && !word.contains(".of-");
+            is_prefix && logs.uuid.starts_with(word) && !is_set_aside
+        };
+        let mut matches: Vec<&DeviceLogs> = self.all.iter().filter(is_exact).collect();
+        if matches.is_empty() {
+            matches.extend(self.all.iter().filter(has_prefix));
+        }
+        let matches = matches.into_iter().map(|logs| (logs, logs.uuid.as_str()));
+        NoSuchDevice::pick(word, matches.collect(), || {
+            let titles = self.all.iter().map(DeviceLogs::title);
+            titles.map(str::to_owned).collect()
+        })
+    }
 }
 
-/// Returns the log directory that a running daemon was started with. The environment of a user's daemon is not trusted.
-fn configured(environment: &Environment, boot_id: &str, record: &DeviceRecord) -> Option<PathBuf> {
-    let id = record.daemon.filter(|_| record.boot_id == boot_id)?;
-    let process = id.running(&environment.host)?;
-    let is_trusted = [Some(Uid::ROOT), Some(environment.caller)].contains(&process.owner());
-    let configured = process.environment("CUDA_MPS_LOG_DIRECTORY");
-    configured.filter(|_| is_trusted).map(PathBuf::from)
+impl DeviceLogs {
+    /// Returns its name, or its UUID.
+    pub fn title(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logs(all: &[(Option<&str>, &str)]) -> Logs {
+        let one = |(name, uuid): &(Option<&str>, &str)| DeviceLogs {
+            name: name.map(str::to_owned),
+            uuid: (*uuid).to_owned(),
+            path: None,
+        };
+        Logs {
+            all: all.iter().map(one).collect(),
+            hidden: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_name_a_uuid_or_its_prefix_selects_logs() {
+        let logs = logs(&[
+            (Some("0.0"), "MIG-11"),
+            (None, "MIG-11.of-1000.1"),
+            (None, "MIG-22"),
+            (None, "MIG-23"),
+        ]);
+        let uuid = |word| logs.of(word).map(|logs| logs.uuid.as_str());
+        assert_eq!(uuid("0.0"), Ok("MIG-11"));
+        assert_eq!(uuid("MIG-11"), Ok("MIG-11"));
+        assert_eq!(uuid("MIG-1"), Ok("MIG-11"));
+        assert_eq!(uuid("MIG-11.of-"), Ok("MIG-11.of-1000.1"));
+        let unknown = uuid("MIG-").unwrap_err().to_string();
+        assert_eq!(
+            unknown,
+            "no device is called \"MIG-\"; there are 0.0, MIG-11.of-1000.1, MIG-22, MIG-23"
+        );
+        let ambiguous = uuid("MIG-2").unwrap_err().to_string();
+        assert_eq!(ambiguous, "\"MIG-2\" can mean MIG-22 and MIG-23");
+    }
 }

@@ -3,7 +3,6 @@
 mod ask;
 mod daemons;
 mod detail;
-mod hang;
 mod hardware;
 mod liveness;
 mod log_growth;
@@ -13,10 +12,9 @@ mod outside_mps;
 mod passive;
 mod probe;
 mod records;
-mod remembered;
 mod strays;
 mod unmanaged;
-mod waiting;
 
 pub use detail::Detail;
+pub use logs::{DeviceLogs, Logs};
 pub use observer::{ObserveError, Observer, observe};

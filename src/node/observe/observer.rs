@@ -1,16 +1,20 @@
+use std::path::PathBuf;
+use std::time::SystemTime;
+
 use thiserror::Error;
 
 use super::detail::Detail;
 use super::hardware::read_hardware;
-use super::records::{has_journal, marks, read_records};
-use super::remembered::Answers;
+use super::probe::Answers;
+use super::records::read_records;
 use super::{daemons, outside_mps, strays, unmanaged};
 use crate::host::Environment;
-use crate::node::snapshot::Node;
+use crate::node::Node;
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
 
-/// Retries of a snapshot during which records changed. A change of one device writes them at most this often.
+/// Retries of a snapshot during which records changed. A change of one device writes them at most this often. A planner
+/// holds the lock and needs none.
 const RETRIES: u32 = 4;
 
 /// The node cannot be read.
@@ -48,27 +52,35 @@ impl<'a> Observer<'a> {
 
     /// Takes a snapshot of the node.
     pub fn observe(&mut self, detail: Detail) -> Result<Node, ObserveError> {
-        let mut retries = if detail.is_retried() { RETRIES } else { 0 };
-        loop {
-            let before = marks(self.environment);
-            let node = self.observe_once(detail)?;
-            if retries == 0 || marks(self.environment) == before {
-                return Ok(node);
+        if detail == Detail::Status {
+            for _ in 0..RETRIES {
+                let before = self.marks();
+                let node = self.observe_once(detail)?;
+                if self.marks() == before {
+                    return Ok(node);
+                }
             }
-            retries -= 1;
         }
+        self.observe_once(detail)
+    }
+
+    /// Returns the path, inode and time of every record and journal. Each file is replaced when its content changes.
+    fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+        let run_dirs = RunDir::all(self.environment).into_iter();
+        run_dirs.flat_map(|run_dir| run_dir.marks()).collect()
     }
 
     fn observe_once(&mut self, detail: Detail) -> Result<Node, ObserveError> {
         let environment = self.environment;
-        let (known, library) = (self.nvml, environment.nvml_library.clone());
         // After an interrupted change, every instance may be one of its leftovers.
-        let all_instances = detail.reads_all_instances() || has_journal(environment);
+        let mut run_dirs = RunDir::all(environment).into_iter();
+        let all_instances =
+            detail != Detail::Status || run_dirs.any(|run_dir| run_dir.has_journal());
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
         // before its record.
-        let nvml = match known {
+        let nvml = match self.nvml {
             Some(nvml) => Ok(nvml),
-            None => Err(Nvml::start_opening(library.as_deref())?),
+            None => Err(Nvml::start_opening(environment.nvml_library.as_deref())?),
         };
         let mut node = Node {
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
@@ -77,12 +89,7 @@ impl<'a> Observer<'a> {
         read_records(environment, &mut node);
         let nvml = nvml.or_else(Watched::wait)?;
         self.nvml = Some(nvml);
-        let hardware = read_hardware(nvml, detail, all_instances)?;
-        node.driver = hardware.driver;
-        node.gpus = hardware.gpus;
-        node.hidden.extend(hardware.hidden);
-        node.lost = hardware.lost;
-        node.processes = hardware.processes;
+        read_hardware(nvml, detail, all_instances, &mut node)?;
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         daemons::observe(environment, &table, detail, &mut node, &mut self.answers);
@@ -93,7 +100,7 @@ impl<'a> Observer<'a> {
             }
             unmanaged::find(environment, &table, &mut node);
         }
-        if detail.finds_outside_mps() {
+        if detail == Detail::Status {
             outside_mps::find(&environment.host, &table, nvml, &mut node);
         }
         Ok(node)

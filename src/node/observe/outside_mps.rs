@@ -1,28 +1,24 @@
 //! Finds programs that compute outside MPS. CUDA falls back to that without a message if it finds no daemon.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, claimed, user_name};
 use crate::mps::MpsProgram;
-use crate::node::outside_mps::OutsideMps;
-use crate::node::served::Served;
-use crate::node::snapshot::Node;
-use crate::node::variable::Variable;
+use crate::node::{Node, OutsideMps, Served, Variable};
 use crate::nvml::{Nvml, Usage};
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
 /// not enough: NVML makes its two lists one after the other.
 pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
-    let mut first: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for uuid in node.processes.keys() {
-        let suspects = suspects(node, table, uuid);
-        if !suspects.is_empty() {
-            first.insert(uuid.clone(), suspects);
-        }
-    }
+    // The second sample follows the last first one.
+    let suspects: Vec<(String, Vec<u32>)> = node
+        .processes
+        .keys()
+        .map(|uuid| (uuid.clone(), suspects(node, table, uuid)))
+        .filter(|(_, suspects)| !suspects.is_empty())
+        .collect();
     let mut found = Vec::new();
-    for (uuid, suspects) in first {
+    for (uuid, suspects) in suspects {
         let device = uuid.clone();
         let Ok(second) = nvml.supervise(move |session| session.read_processes(&device)) else {
             // The device was destroyed meanwhile.
@@ -46,11 +42,12 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
         }
         if unseen > 0 {
             let name = node.name_of_uuid(&uuid);
+            let (what, is, it) = match unseen {
+                1 => ("process", "is", "it"),
+                _ => ("processes", "are", "them"),
+            };
             node.hidden.push(format!(
-                "what {unseen} process{} on {name} {}: /proc does not show {}, so MPS servers cannot be distinguished from programs outside MPS",
-                if unseen == 1 { "" } else { "es" },
-                if unseen == 1 { "is" } else { "are" },
-                if unseen == 1 { "it" } else { "them" },
+                "what {unseen} {what} on {name} {is}: /proc does not show {it}, so MPS servers cannot be distinguished from programs outside MPS"
             ));
         }
     }
@@ -72,14 +69,9 @@ fn read(
     process: &Process,
     memory: Option<u64>,
 ) -> OutsideMps {
-    let served = node
-        .served
-        .iter()
-        .find(|served| served.record.uuid == uuid && served.is_alive());
-    let has_unmanaged = node
-        .unmanaged
-        .iter()
-        .any(|daemon| daemon.devices.iter().any(|device| device == uuid));
+    let served = node.serving(uuid);
+    let mut devices = node.unmanaged.iter().flat_map(|daemon| &daemon.devices);
+    let has_unmanaged = devices.any(|device| device == uuid);
     OutsideMps {
         uuid: uuid.to_owned(),
         pid: process.pid,
@@ -91,7 +83,7 @@ fn read(
         cause: match served {
             Some(served) => cause(host, node, served, process),
             None if has_unmanaged => {
-                "a foreign daemon serves this device, and it is no client of it".to_owned()
+                "an unmanaged daemon serves this device, and it is no client of it".to_owned()
             }
             None => "no daemon serves this device".to_owned(),
         },
@@ -121,10 +113,8 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
         return format!("{} may not enter {}", user_name(user), closed.display());
     }
     let daemon = served.record.daemon;
-    if daemon.is_some_and(|daemon| {
-        let daemon = host.process(daemon.pid);
-        daemon.is_some_and(|daemon| process.started.0 < daemon.started.0)
-    }) {
+    let daemon = daemon.and_then(|daemon| host.process(daemon.pid));
+    if daemon.is_some_and(|daemon| process.started.0 < daemon.started.0) {
         return "it started before the daemon".to_owned();
     }
     "unknown: its pipe directory is the right one".to_owned()
@@ -142,15 +132,14 @@ fn wrong_pipe(node: &Node, served: &Served, pipe: &str) -> Option<String> {
     if is_pipe_of(served) {
         return None;
     }
-    let other = node.served.iter().find(|other| is_pipe_of(other));
-    Some(match other {
-        Some(other) if other.is_alive() => {
-            format!("its pipe directory is that of {}", other.record.name)
-        }
-        Some(other) => format!(
-            "its pipe directory is that of {}, whose daemon is dead",
-            other.record.name
-        ),
-        None => format!("its pipe directory is {pipe}"),
-    })
+    let Some(other) = node.served.iter().find(|other| is_pipe_of(other)) else {
+        return Some(format!("its pipe directory is {pipe}"));
+    };
+    let (name, is_alive) = (&other.record.name, other.is_alive());
+    let state = if is_alive {
+        ""
+    } else {
+        ", whose daemon is dead"
+    };
+    Some(format!("its pipe directory is that of {name}{state}"))
 }

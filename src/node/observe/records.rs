@@ -1,38 +1,30 @@
 //! Reads the run directories.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use crate::host::{Environment, printable};
-use crate::node::client::Clients;
 use crate::node::name_order::name_order;
-use crate::node::served::{DaemonState, Served};
-use crate::node::snapshot::Node;
+use crate::node::{Clients, DaemonState, Node, Served};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
-    for path in environment.run_dirs() {
-        let run_dir = RunDir::at(&path);
+    for run_dir in RunDir::all(environment) {
         let (records, problems) = run_dir.records();
         // A user chooses the names of directories in his own: they must not steer root's terminal.
-        let unreadable = problems
-            .into_iter()
-            .map(|problem| (run_dir.clone(), printable(&problem)));
+        let problems = problems.iter().map(|problem| printable(problem));
+        let unreadable = problems.map(|problem| (run_dir.clone(), problem));
         node.unreadable.extend(unreadable);
         read_node_file(&run_dir, node);
-        let is_changing = read_journal(environment, &path, &run_dir, node);
+        let is_changing = read_journal(environment, &run_dir, node);
         // Records that were unfinished before the journal was read and still are after it: no change works on them.
-        let abandoned = if !is_changing && records.iter().any(|record| !record.finished) {
-            let mut unfinished = run_dir.records().0;
-            unfinished.retain(|record| !record.finished);
-            unfinished
+        let again = if !is_changing && records.iter().any(|record| !record.finished) {
+            run_dir.records().0
         } else {
             Vec::new()
         };
         for record in records {
-            let is_abandoned = abandoned.contains(&record);
+            let is_abandoned = !record.finished && again.contains(&record);
             add(record, is_abandoned, &run_dir, node);
         }
     }
@@ -54,7 +46,7 @@ fn read_node_file(run_dir: &RunDir, node: &mut Node) {
 }
 
 /// Reads the journal; returns false if no change is in progress in this run directory.
-fn read_journal(environment: &Environment, path: &Path, run_dir: &RunDir, node: &mut Node) -> bool {
+fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) -> bool {
     match run_dir.journal() {
         Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
             // A process that exited since it was read has removed it first.
@@ -70,7 +62,7 @@ fn read_journal(environment: &Environment, path: &Path, run_dir: &RunDir, node: 
             node.may_be_changing = true;
             node.hidden.push(printable(&format!(
                 "the change that is under way in {}, or was interrupted",
-                path.display()
+                run_dir.path().display()
             )));
         }
         Err(error) => node.hidden.push(printable(&error.to_string())),
@@ -109,19 +101,4 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         answered: None,
         log_growth: None,
     });
-}
-
-/// Returns the path, inode and time of every record and journal. Each file is replaced when its content changes.
-pub(super) fn marks(environment: &Environment) -> Vec<(PathBuf, u64, SystemTime)> {
-    let run_dirs = environment.run_dirs();
-    run_dirs
-        .iter()
-        .flat_map(|path| RunDir::at(path).marks())
-        .collect()
-}
-
-/// True if a change is in progress, or was killed.
-pub(super) fn has_journal(environment: &Environment) -> bool {
-    let run_dirs = environment.run_dirs();
-    run_dirs.iter().any(|path| RunDir::at(path).has_journal())
 }

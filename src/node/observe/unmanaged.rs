@@ -1,32 +1,23 @@
 use std::path::Path;
 
 use crate::host::{Environment, Host, Pid, Process, ProcessTable, claimed};
-use crate::mps::{MpsProgram, is_daemon};
-use crate::node::client::ServerProcess;
-use crate::node::snapshot::Node;
-use crate::node::unmanaged::{DEFAULT_PIPE_DIRECTORIES, Unmanaged};
-use crate::node::variable::Variable;
+use crate::mps::{MpsProgram, is_daemon, servers_of};
+use crate::node::unmanaged::DEFAULT_PIPE_DIRECTORIES;
+use crate::node::{Device, Node, ServerProcess, Unmanaged, Variable};
 use crate::state::RunDir;
 
 /// Finds unmanaged daemons, and servers without a daemon, in the process table.
 pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut Node) {
     let host = &environment.host;
-    let programs: Vec<(MpsProgram, &Process)> = table
-        .iter()
-        .filter_map(|process| Some((MpsProgram::of(process)?, process)))
-        .collect();
-    let is_daemon = |pid: Pid| {
-        let mut daemons = programs
-            .iter()
-            .filter(|(program, _)| *program == MpsProgram::Control);
-        daemons.any(|(_, daemon)| daemon.pid == pid && is_daemon(daemon))
-    };
     let mut unmanaged = Vec::new();
-    for &(program, process) in &programs {
+    for process in table.iter() {
+        let Some(program) = MpsProgram::of(process) else {
+            continue;
+        };
         let is_shown = match program {
             // A control session is no daemon.
-            MpsProgram::Control => is_daemon(process.pid),
-            MpsProgram::Server => !is_daemon(process.parent),
+            MpsProgram::Control => is_daemon(process),
+            MpsProgram::Server => !table.get(process.parent).is_some_and(is_daemon),
         };
         let mut strays = node.strays.iter();
         let is_managed =
@@ -66,27 +57,26 @@ fn is_recorded(node: &Node, process: &Process) -> bool {
 fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> bool {
     let device = || pipe.parent()?.file_name()?.to_str();
     let Some(uuid) = device() else { return false };
-    environment.run_dirs().iter().any(|path| {
-        let run_dir = RunDir::at(path);
-        run_dir.pipe_dir(uuid) == pipe
-            && match run_dir.record(uuid) {
-                Ok(Some(record)) => match record.daemon {
-                    Some(daemon) => {
-                        let is_recorded = daemon.is(process) || daemon.pid == process.parent;
-                        is_recorded || daemon.is_hidden(&environment.host)
-                    }
-                    None => run_dir.has_journal(),
-                },
-                Ok(None) | Err(_) => false,
+    RunDir::all(environment).iter().any(|run_dir| {
+        if run_dir.pipe_dir(uuid) != pipe {
+            return false;
+        }
+        let record = run_dir.record(uuid).ok().flatten();
+        record.is_some_and(|record| match record.daemon {
+            Some(daemon) => {
+                let is_recorded = daemon.is(process) || daemon.pid == process.parent;
+                is_recorded || daemon.is_hidden(&environment.host)
             }
+            None => run_dir.has_journal(),
+        })
     })
 }
 
 /// True if a process with a hidden environment is recorded by now, or may be a daemon whose start has not recorded it
 /// yet.
 fn may_be_recorded(environment: &Environment, process: &Process) -> bool {
-    environment.run_dirs().iter().any(|path| {
-        let (records, _) = RunDir::at(path).records();
+    RunDir::all(environment).iter().any(|run_dir| {
+        let (records, _) = run_dir.records();
         let mut daemons = records.iter().map(|record| record.daemon);
         daemons.any(|daemon| {
             daemon.is_none_or(|daemon| daemon.is(process) || daemon.pid == process.parent)
@@ -106,23 +96,15 @@ fn read(
     let pipe_directory = variable("CUDA_MPS_PIPE_DIRECTORY");
     let visible = variable("CUDA_VISIBLE_DEVICES");
     let servers: Vec<ServerProcess> = match program {
-        MpsProgram::Control => table
-            .children(process.pid)
-            .filter(|child| MpsProgram::of(child) == Some(MpsProgram::Server))
-            .map(|child| ServerProcess {
-                pid: child.pid,
-                user: child.owner(),
-            })
-            .collect(),
+        MpsProgram::Control => servers_of(table, process).map(ServerProcess::of).collect(),
         MpsProgram::Server => Vec::new(),
     };
     let pids: Vec<u32> = std::iter::once(process.pid.0)
         .chain(servers.iter().map(|server| server.pid.0))
         .collect();
     let is_orphan = environ.is_some() && {
-        let path = pipe_directory
-            .value()
-            .unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
+        let path = pipe_directory.value();
+        let path = path.unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
         // A container has another root, in which the directory may exist.
         has_own_root(host, process) && matches!(claimed(Path::new(path)), Ok(None))
     };
@@ -149,23 +131,21 @@ fn has_own_root(host: &Host, process: &Process) -> bool {
 
 /// Returns the devices that are visible to a daemon, and those on which NVML lists its processes.
 fn devices(node: &Node, visible: &Variable, pids: &[u32]) -> Vec<String> {
-    let is_visible = |uuid: &str, gpu: u32, is_whole: bool| match visible {
+    let is_visible = |device: &Device| match visible {
         Variable::Hidden => false,
         Variable::Unset => true,
         Variable::Is(list) => list.split(',').map(str::trim).any(|word| {
-            let by_index = is_whole && word.parse() == Ok(gpu);
-            by_index || word.len() > "MIG-".len() && uuid.starts_with(word)
+            let by_index = device.part.is_none() && word.parse() == Ok(device.gpu);
+            by_index || word.len() > "MIG-".len() && device.uuid.starts_with(word)
         }),
     };
-    let is_listed = |uuid: &str| {
-        let processes = node.processes.get(uuid).into_iter();
+    let is_listed = |device: &Device| {
+        let processes = node.processes.get(&device.uuid).into_iter();
         let mut usages = processes.flat_map(|processes| &processes.compute);
         usages.any(|usage| pids.contains(&usage.pid))
     };
     node.devices()
-        .filter(|device| {
-            is_visible(&device.uuid, device.gpu, device.part.is_none()) || is_listed(&device.uuid)
-        })
+        .filter(|device| is_visible(device) || is_listed(device))
         .map(|device| device.uuid)
         .collect()
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::device::Device;
-use super::program::{Client, Foreign, Outside};
+use super::program::{Client, Outside, UnmanagedDaemon};
 use super::row::rows;
 use crate::node::{self, Node, Problem, Served};
 use crate::render::json::VERSION;
@@ -32,7 +32,7 @@ pub(in crate::render) struct Status {
     /// Programs that compute on a device without being clients of a daemon.
     outside_mps: Vec<Outside>,
     /// MPS daemons and servers that mig-mps did not start.
-    foreign: Vec<Foreign>,
+    unmanaged: Vec<UnmanagedDaemon>,
     /// The problems of the devices and of the node.
     problems: Vec<Remark>,
     /// Facts worth knowing that are no problems.
@@ -74,7 +74,7 @@ impl Status {
         };
         let problems = node.problems(devices);
         let outside = node.outside_mps.iter();
-        let foreign = node.unmanaged.iter();
+        let unmanaged = node.unmanaged.iter();
         Self {
             version: VERSION,
             driver: node.driver.clone(),
@@ -86,7 +86,9 @@ impl Status {
                 .map(|outside| Outside::of(node, outside))
                 .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
                 .collect(),
-            foreign: foreign.map(|foreign| Foreign::of(node, foreign)).collect(),
+            unmanaged: unmanaged
+                .map(|unmanaged| UnmanagedDaemon::of(node, unmanaged))
+                .collect(),
             problems: problems.into_iter().map(Remark::from).collect(),
             remarks: node
                 .remarks(devices)

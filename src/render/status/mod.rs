@@ -51,7 +51,7 @@ pub(super) fn text(
         parts.gap();
         clients(&mut parts, &rows);
     }
-    for table in [others::outside(node, devices), others::foreign(node)] {
+    for table in [others::outside(node, devices), others::unmanaged(node)] {
         if !table.is_empty() {
             parts.gap();
             parts.table(table, "--json");

@@ -3,7 +3,7 @@
 use console::truncate_str;
 
 use super::columns::{pids, user};
-use super::program::foreign_state;
+use super::program::unmanaged_state;
 use super::row::Row;
 use crate::node::{Client, MpsProgram, Node, Variable};
 use crate::render::format::{age, gib, or};
@@ -83,9 +83,9 @@ pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
 }
 
 /// Returns the table of unmanaged daemons and servers.
-pub(super) fn foreign(node: &Node) -> Table {
+pub(super) fn unmanaged(node: &Node) -> Table {
     let mut table = Table::new(vec![
-        Column::left("FOREIGN", 0),
+        Column::left("UNMANAGED", 0),
         Column::right("PID", 0),
         Column::left("STATE", 2),
         Column::left("USER", 0),
@@ -95,29 +95,29 @@ pub(super) fn foreign(node: &Node) -> Table {
         Column::left("PIPE DIRECTORY", 1),
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
-    for foreign in &node.unmanaged {
-        let names = foreign.devices.iter().map(|uuid| node.name_of_uuid(uuid));
+    for unmanaged in &node.unmanaged {
+        let names = unmanaged.devices.iter().map(|uuid| node.name_of_uuid(uuid));
         let names: Vec<String> = names.collect();
         let served = match names.as_slice() {
-            [] if foreign.visible == Variable::Hidden => "?".to_owned(),
+            [] if unmanaged.visible == Variable::Hidden => "?".to_owned(),
             [] => "-".to_owned(),
             [first, .., last] if names.len() > 4 => format!("{first} … {last} ({})", names.len()),
             names => names.join(","),
         };
-        let program = match foreign.program {
+        let program = match unmanaged.program {
             MpsProgram::Control => "daemon",
             MpsProgram::Server => "server without daemon",
         };
         table.row(vec![
             program.to_owned(),
-            foreign.pid.to_string(),
-            foreign_state(foreign).to_owned(),
-            user(foreign.user),
+            unmanaged.pid.to_string(),
+            unmanaged_state(unmanaged).to_owned(),
+            user(unmanaged.user),
             served,
-            or(pids(&foreign.servers), "-"),
-            or(foreign.age.map(age), "?"),
-            variable(&foreign.pipe_directory, "default"),
-            variable(&foreign.visible, "all"),
+            or(pids(&unmanaged.servers), "-"),
+            or(unmanaged.age.map(age), "?"),
+            variable(&unmanaged.pipe_directory, "default"),
+            variable(&unmanaged.visible, "all"),
         ]);
     }
     table

@@ -114,13 +114,13 @@ impl Outside {
 
 /// An MPS daemon or server that mig-mps did not start. It is never touched.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "foreign")]
-pub(super) struct Foreign {
+#[schemars(rename = "unmanaged")]
+pub(super) struct UnmanagedDaemon {
     /// `control`, or `server` for a server whose daemon is gone.
     program: &'static str,
     /// The process id.
     pid: u32,
-    /// `orphan` if its pipe directory was removed, else `foreign`.
+    /// `orphan` if its pipe directory was removed, else `unmanaged`.
     state: &'static str,
     #[serde(flatten)]
     owner: Owner,
@@ -140,33 +140,33 @@ pub(super) struct Foreign {
     running_seconds: Option<u64>,
 }
 
-impl Foreign {
-    pub(super) fn of(node: &Node, foreign: &Unmanaged) -> Self {
-        let devices = foreign.devices.iter();
+impl UnmanagedDaemon {
+    pub(super) fn of(node: &Node, unmanaged: &Unmanaged) -> Self {
+        let devices = unmanaged.devices.iter();
         Self {
-            program: match foreign.program {
+            program: match unmanaged.program {
                 MpsProgram::Control => "control",
                 MpsProgram::Server => "server",
             },
-            pid: foreign.pid.0,
-            state: foreign_state(foreign),
-            owner: Owner::of(foreign.user),
-            command: foreign.command.clone(),
-            environment_is_readable: foreign.pipe_directory != Variable::Hidden,
-            pipe_directory: foreign.pipe_directory.value().map(str::to_owned),
-            visible_devices: foreign.visible.value().map(str::to_owned),
+            pid: unmanaged.pid.0,
+            state: unmanaged_state(unmanaged),
+            owner: Owner::of(unmanaged.user),
+            command: unmanaged.command.clone(),
+            environment_is_readable: unmanaged.pipe_directory != Variable::Hidden,
+            pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
+            visible_devices: unmanaged.visible.value().map(str::to_owned),
             devices: devices.map(|uuid| node.name_of_uuid(uuid)).collect(),
-            servers: foreign.servers.iter().map(Server::of).collect(),
-            running_seconds: foreign.age.map(|age| age.as_secs()),
+            servers: unmanaged.servers.iter().map(Server::of).collect(),
+            running_seconds: unmanaged.age.map(|age| age.as_secs()),
         }
     }
 }
 
 /// Returns the state of an unmanaged daemon or server.
-pub(super) fn foreign_state(foreign: &Unmanaged) -> &'static str {
-    if foreign.is_orphan {
+pub(super) fn unmanaged_state(unmanaged: &Unmanaged) -> &'static str {
+    if unmanaged.is_orphan {
         "orphan"
     } else {
-        "foreign"
+        "unmanaged"
     }
 }

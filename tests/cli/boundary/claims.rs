@@ -62,10 +62,10 @@ fn a_process_that_calls_itself_a_server_is_no_stray() {
     assert_eq!(status["problems"], Value::Array(Vec::new()));
     sim.up_does_nothing(&whole(""));
     // It is shown, with its owner and what it claims.
-    let foreign = &status["foreign"][0];
-    assert_eq!(foreign["pid"], forged.id(), "{status:#}");
-    assert_eq!(foreign["user"], "nobody");
-    assert_eq!(foreign["pipe_directory"], claimed.to_str().unwrap());
+    let unmanaged = &status["unmanaged"][0];
+    assert_eq!(unmanaged["pid"], forged.id(), "{status:#}");
+    assert_eq!(unmanaged["user"], "nobody");
+    assert_eq!(unmanaged["pipe_directory"], claimed.to_str().unwrap());
     assert!(forged.try_wait().unwrap().is_none(), "it goes on");
     forged.kill().unwrap();
     forged.wait().unwrap();
@@ -83,14 +83,14 @@ fn a_process_that_calls_itself_our_daemon_is_shown() {
     let mut forged = forged(&sim, "nvidia-cuda-mps-control", &claimed);
     let pid = forged.id().to_string();
     let status = sim.status();
-    let foreign = status["foreign"].as_array().unwrap();
-    assert_eq!(foreign.len(), 1, "{status:#}");
-    assert_eq!(foreign[0]["pid"], forged.id());
-    assert_eq!(foreign[0]["user"], "nobody");
-    assert_eq!(foreign[0]["pipe_directory"], claimed.to_str().unwrap());
+    let unmanaged = status["unmanaged"].as_array().unwrap();
+    assert_eq!(unmanaged.len(), 1, "{status:#}");
+    assert_eq!(unmanaged[0]["pid"], forged.id());
+    assert_eq!(unmanaged[0]["user"], "nobody");
+    assert_eq!(unmanaged[0]["pipe_directory"], claimed.to_str().unwrap());
     assert_eq!(in_state(&status, "ready"), ["0"]);
     let said = sim.run(&["status"]).ended(0).stdout;
-    assert!(said.contains("FOREIGN") && said.contains(&pid), "{said}");
+    assert!(said.contains("UNMANAGED") && said.contains(&pid), "{said}");
     forged.kill().unwrap();
     forged.wait().unwrap();
 }

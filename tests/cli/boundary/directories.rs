@@ -34,10 +34,10 @@ fn root_reads_no_users_records() {
     }
     // By its process it is seen, with its owner and what it claims.
     let status = sim.status();
-    let foreign = &status["foreign"][0];
-    assert_eq!(foreign["user"], "nobody", "{status:#}");
+    let unmanaged = &status["unmanaged"][0];
+    assert_eq!(unmanaged["user"], "nobody", "{status:#}");
     assert!(
-        foreign["pipe_directory"]
+        unmanaged["pipe_directory"]
             .as_str()
             .unwrap()
             .starts_with(theirs.to_str().unwrap())

@@ -1,6 +1,8 @@
+//! The programs on a device: servers, clients, and those that are neither.
+
 use std::time::Duration;
 
-use crate::host::{Pid, StartTime, Uid};
+use crate::host::{Pid, Process, StartTime, Uid};
 
 /// An MPS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +11,15 @@ pub struct ServerProcess {
     pub pid: Pid,
     /// Its user; `None` if hidden.
     pub user: Option<Uid>,
+}
+
+impl ServerProcess {
+    pub(super) fn of(process: &Process) -> Self {
+        Self {
+            pid: process.pid,
+            user: process.owner(),
+        }
+    }
 }
 
 /// A program that computes through MPS.
@@ -69,4 +80,45 @@ impl Clients {
     pub fn have(&self, pid: Pid) -> bool {
         self.listed().iter().any(|client| client.pid == Some(pid))
     }
+}
+
+/// A server in a pipe directory of mig-mps that outlived its daemon. It keeps its GPU memory until it is terminated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    /// The UUID of its device.
+    pub uuid: String,
+    /// Its process.
+    pub server: ServerProcess,
+    /// Identifies the process together with the pid.
+    pub started: StartTime,
+    /// The clients on its device that belong to no daemon; `None` if the driver hides clients.
+    pub clients: Option<Vec<Pid>>,
+}
+
+impl Stray {
+    /// True if terminating it disrupts nobody.
+    pub fn is_idle(&self) -> bool {
+        self.clients.as_ref().is_some_and(Vec::is_empty)
+    }
+}
+
+/// A program that computes on a device without being a client of a daemon.
+#[derive(Clone, Debug)]
+pub struct OutsideMps {
+    /// The device's UUID.
+    pub uuid: String,
+    /// Its process id.
+    pub pid: Pid,
+    /// Its user; `None` if hidden.
+    pub user: Option<Uid>,
+    /// Its command line.
+    pub command: String,
+    /// Device memory in use, in bytes; `None` if the driver does not report it.
+    pub memory: Option<u64>,
+    /// Time since it was started.
+    pub age: Option<Duration>,
+    /// True if a daemon serves the device: the program should be its client, and evades the limits of the others.
+    pub is_served: bool,
+    /// The most likely reason.
+    pub cause: String,
 }
