@@ -1,3 +1,5 @@
+//! The reason for the failure of a step, and its remedy.
+
 use thiserror::Error;
 
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
@@ -83,10 +85,7 @@ pub enum Cause {
     },
     /// The daemon may run in another pid namespace.
     #[error("the daemon of {name} cannot be seen from here: it may run in another pid namespace")]
-    Unseen {
-        /// Its device's name.
-        name: String,
-    },
+    Unseen { name: String },
     /// A start failed, and so did stopping what it had started.
     #[error("{cause}\nand what had been started could not be ended: {left}")]
     Left {
@@ -109,7 +108,6 @@ pub enum Cause {
     Nobody {
         /// `user` or `group`.
         what: &'static str,
-        /// The name.
         name: String,
     },
     /// The compute mode reads back differently from what was set.

@@ -1,10 +1,11 @@
+//! What a run needs, may do, and reports to.
+
 use crate::host::{Directories, Environment, MpsPrograms};
 use crate::node::Node;
 use crate::plan::Action;
 
 /// The surroundings in which a plan is applied.
 pub struct ApplyContext<'a> {
-    /// The environment.
     pub environment: &'a Environment,
     /// The run and log directories.
     pub directories: &'a Directories,

@@ -1,3 +1,5 @@
+//! A change that a run has made, as the rollback needs it.
+
 use std::fmt;
 
 use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};

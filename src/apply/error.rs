@@ -1,3 +1,5 @@
+//! The error of a run: what failed, what was undone, what is left.
+
 use std::fmt;
 use std::sync::LazyLock;
 

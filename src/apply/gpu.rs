@@ -1,3 +1,5 @@
+//! The run on one GPU: its steps in order, with daemons in parallel.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -34,8 +36,7 @@ pub(super) struct GpuRun<'a> {
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let mut gpus = shared.context.node.gpus.iter();
-        let gpu = gpus.find(|gpu| gpu.uuid == plan.uuid);
+        let gpu = shared.context.node.gpu(&plan.uuid);
         let instances = gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default();
         Self {
             shared,

@@ -1,3 +1,5 @@
+//! What a run has done to one GPU so far.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 

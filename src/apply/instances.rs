@@ -1,3 +1,5 @@
+//! GPU and compute instances: `create_` and `destroy_` record what they do, `make_` and `unmake_` only call NVML.
+
 use super::cause::Cause;
 use super::effect::Effect;
 use super::gpu::GpuRun;

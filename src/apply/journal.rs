@@ -1,3 +1,5 @@
+//! The journal of a change, and picking up one that was killed.
+
 use std::io;
 use std::sync::Mutex;
 
@@ -160,12 +162,12 @@ fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
     let mut file: NodeFile = run_dir.node()?;
     let before = file.clone();
     file.switched_on.retain(|uuid| {
-        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == *uuid);
+        let gpu = node.gpu(uuid);
         let mode = gpu.and_then(|gpu| gpu.mig);
         mode.is_none_or(|mode| mode.current || mode.pending)
     });
     file.created.retain(|created| {
-        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == created.gpu);
+        let gpu = node.gpu(&created.gpu);
         gpu.is_none_or(|gpu| {
             gpu.hidden.is_some()
                 || gpu.instances.iter().any(|instance| {

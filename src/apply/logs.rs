@@ -1,3 +1,5 @@
+//! Rotation of large logs after `up`.
+
 use std::io::ErrorKind;
 use std::path::PathBuf;
 

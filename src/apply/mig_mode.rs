@@ -1,3 +1,5 @@
+//! Switches MIG mode, and waits until the change is active.
+
 use super::cause::{Cause, Due};
 use super::effect::Effect;
 use super::gpu::GpuRun;

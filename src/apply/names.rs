@@ -1,3 +1,5 @@
+//! A daemon waits for its name until the daemon that had it has stopped.
+
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 

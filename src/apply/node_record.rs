@@ -1,3 +1,5 @@
+//! The instances that mig-mps made, kept up to date in `node.json`.
+
 use std::io;
 use std::sync::Mutex;
 

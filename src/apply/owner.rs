@@ -1,3 +1,5 @@
+//! The user that a recorded daemon runs as.
+
 use super::cause::Cause;
 use crate::host::{Account, Uid};
 use crate::settings::Serve;

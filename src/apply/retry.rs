@@ -1,3 +1,5 @@
+//! Calls that are tried again while the driver reports a GPU in use.
+
 use std::time::{Duration, Instant};
 
 use crate::host::Interrupt;

@@ -1,3 +1,5 @@
+//! Undoes the changes of a failed run, in reverse order.
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

@@ -1,3 +1,5 @@
+//! Applies a plan: all GPUs in parallel, then the rollback if a step failed.
+
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 

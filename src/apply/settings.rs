@@ -1,3 +1,5 @@
+//! Settings of running daemons, and the compute mode of their GPUs.
+
 use super::cause::Cause;
 use super::effect::Effect;
 use super::gpu::GpuRun;
@@ -78,8 +80,7 @@ impl Shared<'_> {
         let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
             return Ok(());
         };
-        let is_there = |gpu: &crate::node::Gpu| gpu.uuid == record.key.gpu;
-        if !self.context.node.gpus.iter().any(is_there) {
+        if self.context.node.gpu(&record.key.gpu).is_none() {
             return Ok(());
         }
         let gpu = record.key.gpu.clone();

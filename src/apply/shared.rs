@@ -1,3 +1,5 @@
+//! What the threads of a run share.
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,3 +1,5 @@
+//! Starts a daemon, gives it its settings, and reads them back.
+
 use jiff::Timestamp;
 
 use super::cause::Cause;

@@ -1,3 +1,5 @@
+//! Stops a daemon, and removes what was made for it.
+
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;

@@ -51,7 +51,6 @@ pub struct Incomplete {
     /// The names of its profiles, as far as they are known.
     #[serde(default)]
     pub profiles: Vec<String>,
-    /// Its PCI device ids.
     #[serde(default)]
     pub(super) pci_device_ids: Vec<PciId>,
     /// Its PCI subsystem ids, where they are known.

@@ -76,8 +76,7 @@ impl KillArgs {
         shown: Option<&Plan>,
     ) -> Result<Plan, Refusal> {
         let device = &node.resolve(std::slice::from_ref(&self.device))?[0];
-        let mut served = node.served.iter();
-        let served = served.find(|served| served.record.name == *device);
+        let served = node.served_as(device);
         let pids: Vec<Pid> = self.pids.iter().copied().map(Pid).collect();
         let drain = self.consent.drain;
         let request = KillRequest {

@@ -15,8 +15,8 @@ use crate::render::{LogView, Ui};
 
 /// Show the logs of a device's daemon and server
 ///
-/// Shows control.log and server.log by time. Faults (!!), refusals (!) and lines that are harmless
-/// although they look like errors (~) are marked and explained. Changes nothing and takes no lock.
+/// Shows control.log and server.log by time. Faults (!!), refusals (!) and harmless lines that
+/// read like errors (~) are marked and explained. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {

@@ -143,7 +143,7 @@ fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Resu
 fn head(every: Duration) -> String {
     let now = jiff::Zoned::now().strftime("%H:%M:%S");
     format!(
-        "mig-mps status  {now}  every {} s  q leaves",
+        "mig-mps status  {now}  every {} s  q quits",
         every.as_secs_f64()
     )
 }

@@ -1,3 +1,5 @@
+//! A profile on its way to a file.
+
 use std::fmt;
 
 use toml::{Table, Value};
@@ -42,7 +44,6 @@ pub struct DraftBlock {
 /// Which GPUs a block selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DraftSelect {
-    /// All.
     All,
     /// Those with these indices.
     Index(Vec<u32>),
@@ -55,7 +56,6 @@ pub enum DraftSelect {
 pub enum DraftDevices {
     /// Whole, one device.
     Whole {
-        /// The device's name.
         name: Option<String>,
         /// Its settings, where they differ.
         mps: Table,
@@ -67,7 +67,6 @@ pub enum DraftDevices {
 /// One entry of `devices`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftEntry {
-    /// The devices' name.
     pub name: Option<String>,
     /// The GPU instance profile.
     pub profile: ProfileName,

@@ -35,7 +35,6 @@ pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> 
     served.filter(|served| served.device_is_there)
 }
 
-/// Returns the name of a device.
 pub(super) fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
     served(node, device).map_or(&device.default_name, |served| &served.record.name)
 }

@@ -1,3 +1,5 @@
+//! MIG devices as mig-parted names them, and the GPU instances they lie in.
+
 use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
@@ -64,7 +66,6 @@ impl fmt::Display for MigDevice {
 /// A GPU instance with the compute instances that share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackedInstance {
-    /// Its profile.
     pub profile: ProfileName,
     /// The slices of its compute instances, largest first; empty for the one that has all its SMs.
     pub compute: Vec<u32>,

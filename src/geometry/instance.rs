@@ -55,7 +55,6 @@ pub enum ComputeChoice {
     },
     /// One as it was.
     Exactly {
-        /// Its profile.
         profile: ComputeProfileId,
         /// Where it lay, in compute slices.
         placement: Placement,

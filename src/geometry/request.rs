@@ -3,7 +3,6 @@ use super::{GpuInstanceProfile, ProfileId};
 /// A request for one GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its profile.
     pub profile: ProfileId,
     /// The start of its placement, if pinned.
     pub at: Option<u32>,

@@ -16,7 +16,6 @@ pub struct SliceMap {
 /// One occupied stretch of a [`SliceMap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its placement.
     pub placement: Placement,
     /// The text in it.
     pub label: String,

@@ -13,9 +13,7 @@ use super::{Disruption, GpuInstanceProfile, Placement, ProfileId};
 /// An existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Existing {
-    /// Its profile.
     pub profile: ProfileId,
-    /// Its placement.
     pub placement: Placement,
     /// The disruption of destroying it.
     pub disruption: Disruption,

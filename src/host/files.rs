@@ -1,3 +1,5 @@
+//! Reads and writes the files that a user names.
+
 use std::io::{self, Read};
 use std::path::Path;
 

@@ -1,3 +1,5 @@
+//! Processes that have a GPU's device node open.
+
 use std::fmt;
 use std::fs;
 use std::io;

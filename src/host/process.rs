@@ -171,7 +171,6 @@ impl Process {
         }
     }
 
-    /// Returns its arguments.
     pub fn arguments(&self) -> Vec<String> {
         self.words().into_iter().skip(1).collect()
     }

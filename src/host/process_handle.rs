@@ -1,3 +1,5 @@
+//! Signals a process through a pidfd, after checking that it is still the same one.
+
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+//! Text that others chose, made safe for a terminal and short enough for a message.
+
 use std::borrow::Cow;
 
 /// The longest command line in a message, in characters. A process chooses its own command line, which must not push the

@@ -121,7 +121,6 @@ impl Follower {
     }
 }
 
-/// A log that is followed.
 #[derive(Debug)]
 struct FollowedLog {
     log: LogFile,

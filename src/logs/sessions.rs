@@ -1,3 +1,5 @@
+//! Control sessions in a log, shown as one entry.
+
 use std::collections::HashMap;
 
 use jiff::SignedDuration;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::invocation::{Invocation, Task};
 use super::log::diagnose;
-use super::pipe_dir::SOCKET;
+use super::pipe_files::SOCKET;
 use super::{ControlProgram, Kind, LogDir, LogFile, LogLine, MpsError};
 use crate::host::{self, Directory, Limits, MpsPrograms, Output, RunError, Uid};
 

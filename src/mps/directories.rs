@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::fs::FileType;
 
-use super::pipe_dir::{LEFT, LOCK_FILE, PIPE_FILES};
+use super::pipe_files::{LEFT, LOCK_FILE, PIPE_FILES};
 use super::{Access, Daemon, LogDir, LogFile, MpsError};
 use crate::host::{self, Directory, Uid};
 

@@ -29,7 +29,6 @@ pub enum Task {
     Session,
 }
 
-/// The daemon of a device.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct DaemonTask {
     /// The UUID of the device

@@ -1,3 +1,5 @@
+//! Starts a control daemon in a closed pipe directory, and opens that once the daemon is complete.
+
 use std::time::{Duration, Instant};
 
 use super::invocation::{DaemonTask, Task};

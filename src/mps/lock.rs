@@ -1,10 +1,12 @@
+//! The lock of a control daemon: who holds it, and whether the start is complete.
+
 use std::fs::File;
 use std::io::{self, Read};
 
 use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use super::Daemon;
-use super::pipe_dir::{LOCK_FILE, PID_FILE};
+use super::pipe_files::{LOCK_FILE, PID_FILE};
 use crate::host::{Directory, Pid};
 
 /// The holder of the lock of a daemon's pipe directory.

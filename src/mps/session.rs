@@ -1,3 +1,5 @@
+//! A control session: commands on standard input, within a time limit that `host::run` enforces.
+
 use std::time::{Duration, Instant};
 
 use super::{Daemon, MpsError};

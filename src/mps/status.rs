@@ -1,3 +1,5 @@
+//! The servers and clients that a daemon reports.
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

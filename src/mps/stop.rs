@@ -1,3 +1,5 @@
+//! Stops a daemon and its servers, by a session or by signals.
+
 use std::time::{Duration, Instant};
 
 use super::mps_program::is_server;

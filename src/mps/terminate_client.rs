@@ -1,3 +1,5 @@
+//! Ends the work of one client through its daemon.
+
 use std::time::{Duration, Instant};
 
 use super::session::PATIENCE;

@@ -1,3 +1,5 @@
+//! The problems of one device's daemon, each with its remedy.
+
 use super::served::LogGrowth;
 use super::{Client, DaemonState, Node, Served};
 use crate::settings::KEYS;

@@ -55,9 +55,7 @@ pub struct Device {
 /// A MIG device's part of its GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePart {
-    /// The GPU instance.
     pub gpu_instance: GpuInstanceId,
-    /// The compute instance.
     pub compute_instance: ComputeInstanceId,
     /// `3g.40gb`, or `1c.3g.40gb` if the compute instance has only some of the SMs.
     pub title: String,

@@ -1,3 +1,5 @@
+//! The problems of a node, each with its remedy.
+
 use std::fmt;
 
 use super::daemon_health::{daemon_problem, drift};

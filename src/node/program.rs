@@ -7,7 +7,6 @@ use crate::host::{Pid, Process, StartTime, Uid};
 /// An MPS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerProcess {
-    /// Its process id.
     pub pid: Pid,
     /// Its user; `None` if hidden.
     pub user: Option<Uid>,
@@ -49,7 +48,6 @@ impl Client {
     }
 }
 
-/// The clients of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
     /// Every client.
@@ -85,7 +83,6 @@ impl Clients {
 /// A server in a pipe directory of mig-mps that outlived its daemon. It keeps its GPU memory until it is terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    /// The UUID of its device.
     pub uuid: String,
     /// Its process.
     pub server: ServerProcess,
@@ -105,9 +102,7 @@ impl Stray {
 /// A program that computes on a device without being a client of a daemon.
 #[derive(Clone, Debug)]
 pub struct OutsideMps {
-    /// The device's UUID.
     pub uuid: String,
-    /// Its process id.
     pub pid: Pid,
     /// Its user; `None` if hidden.
     pub user: Option<Uid>,

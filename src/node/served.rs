@@ -8,7 +8,6 @@ use crate::state::{DeviceRecord, RunDir};
 /// A device with a record, and the state of its daemon.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Its record.
     pub record: DeviceRecord,
     /// The run directory the record is in.
     pub run_dir: RunDir,
@@ -36,7 +35,6 @@ pub struct Served {
     pub log_growth: Option<LogGrowth>,
 }
 
-/// The state of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DaemonState {
     /// Its server accepts clients.

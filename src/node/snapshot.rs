@@ -1,3 +1,5 @@
+//! The snapshot of a node.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
@@ -62,7 +64,7 @@ impl Node {
             instances.any(|one| one.placement == taken.placement && one.profile == taken.profile)
         };
         let missing = journal.taken.iter().filter_map(|taken| {
-            let gpu = self.gpus.iter().find(|gpu| gpu.uuid == taken.gpu)?;
+            let gpu = self.gpu(&taken.gpu)?;
             (!exists(gpu, taken))
                 .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
         });
@@ -88,6 +90,11 @@ impl Node {
         ControlProgram::of(&self.driver)
     }
 
+    /// Returns the GPU with that UUID.
+    pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+
     /// Returns every device of every GPU.
     pub fn devices(&self) -> impl Iterator<Item = Device> {
         self.gpus.iter().flat_map(Gpu::devices)
@@ -96,6 +103,11 @@ impl Node {
     /// Returns the device's record and daemon, if it has any.
     pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
         self.served.iter().find(|served| served.record.key == *key)
+    }
+
+    /// Returns the served device with that name.
+    pub fn served_as(&self, name: &str) -> Option<&Served> {
+        self.served.iter().find(|served| served.record.name == name)
     }
 
     /// Returns the record of the device with this UUID if its daemon runs, or may run.

@@ -10,7 +10,6 @@ use crate::mps::MpsProgram;
 pub struct Unmanaged {
     /// Daemon or server.
     pub program: MpsProgram,
-    /// Its process id.
     pub pid: Pid,
     /// Its user; `None` if hidden.
     pub user: Option<Uid>,
@@ -26,7 +25,6 @@ pub struct Unmanaged {
     pub visible: Variable,
     /// The UUIDs of the devices that it serves, as far as they are known.
     pub devices: Vec<String>,
-    /// Its servers.
     pub servers: Vec<ServerProcess>,
 }
 

@@ -45,7 +45,6 @@ impl Session {
         })
     }
 
-    /// Reads a GPU.
     pub fn read_gpu(&self, index: u32) -> Result<GpuReading, NvmlError> {
         let (device, mut reading) = self.identify(index)?;
         let subject = format!("GPU {index}");

@@ -1,3 +1,5 @@
+//! NVML calls with a time limit: one that hangs is left behind in its thread.
+
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;

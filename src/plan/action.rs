@@ -1,3 +1,5 @@
+//! The actions of a plan.
+
 use std::fmt;
 
 use super::beside::Beside;
@@ -11,7 +13,6 @@ use crate::settings::{Serve, Settings};
 /// An action and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The action.
     pub action: Action,
     /// The reason, in a few words.
     pub because: String,
@@ -31,11 +32,9 @@ pub enum Action {
     },
     /// Destroy the GPU instance there.
     DestroyGpuInstance {
-        /// Its profile.
         profile: ProfileId,
         /// Its profile's name.
         name: ProfileName,
-        /// Its placement.
         placement: Placement,
     },
     /// Switch MIG mode on or off.
@@ -45,11 +44,9 @@ pub enum Action {
     },
     /// Make a GPU instance there.
     CreateGpuInstance {
-        /// Its profile.
         profile: ProfileId,
         /// Its profile's name.
         name: ProfileName,
-        /// Its placement.
         placement: Placement,
     },
     /// Make a compute instance in the GPU instance there.
@@ -72,9 +69,7 @@ pub enum Action {
 /// A server that has outlived its daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndStray {
-    /// Its device's name.
     pub name: String,
-    /// Its device's UUID.
     pub uuid: String,
     /// Its process.
     pub server: (Pid, StartTime),
@@ -83,7 +78,6 @@ pub struct EndStray {
 /// A daemon to stop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
-    /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
@@ -93,7 +87,6 @@ pub struct Stop {
     pub means: Means,
     /// True if it runs: stopping it disrupts its users.
     pub alive: bool,
-    /// Its clients.
     pub clients: Vec<ClientOf>,
     /// The reason why its clients are unknown, if they are.
     pub unasked: Option<Obstacle>,
@@ -102,7 +95,6 @@ pub struct Stop {
 /// A daemon to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
-    /// Its device's name.
     pub name: String,
     /// Which device of the GPU.
     pub place: Place,
@@ -120,7 +112,6 @@ pub struct Start {
 /// An eager server to start again in its daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartServer {
-    /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
@@ -140,7 +131,6 @@ impl Start {
 pub enum Place {
     /// The GPU itself.
     Whole,
-    /// A MIG device.
     Mig {
         /// Where its GPU instance lies.
         placement: Placement,

@@ -7,7 +7,6 @@ use crate::state::RunDir;
 /// An unmanaged daemon that serves a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
-    /// Its process id.
     pub pid: Pid,
     /// Whose it is; `None` where that is hidden.
     pub user: Option<String>,

@@ -10,8 +10,7 @@ impl Plan {
     /// Adds to each GPU the change of its compute mode.
     pub(super) fn with_compute_modes(mut self, node: &Node, run_dir: &RunDir) -> Self {
         for plan in &mut self.gpus {
-            let mut gpus = node.gpus.iter();
-            let gpu = gpus.find(|gpu| gpu.uuid == plan.uuid);
+            let gpu = node.gpu(&plan.uuid);
             plan.compute_mode = gpu.and_then(|gpu| change(node, run_dir, gpu, &plan.steps));
         }
         self

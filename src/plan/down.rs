@@ -1,3 +1,5 @@
+//! Plans `down`.
+
 use super::daemons::{HUNG, unreadable};
 use super::instance_use::outside_mps;
 use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};

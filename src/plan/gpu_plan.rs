@@ -1,3 +1,5 @@
+//! The plan, and its part for one GPU.
+
 use std::collections::BTreeSet;
 
 use super::action::{Action, Start, Step, Stop};
@@ -26,7 +28,6 @@ pub struct Plan {
 pub struct GpuPlan {
     /// Its index; `None` if the GPU is gone, and only its record is left.
     pub index: Option<u32>,
-    /// Its UUID.
     pub uuid: String,
     /// Its product name; empty if the GPU is gone.
     pub product: String,
@@ -188,7 +189,7 @@ impl Plan {
     pub(super) fn of_gpu(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
         let position = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
         let position = position.unwrap_or_else(|| {
-            let gpu = node.gpus.iter().find(|gpu| gpu.uuid == uuid);
+            let gpu = node.gpu(&uuid);
             let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
             self.gpus.push(GpuPlan {
                 index: gpu.map(|gpu| gpu.index),

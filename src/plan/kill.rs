@@ -136,8 +136,7 @@ fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
 
 /// Returns the served device of that name, if its daemon can list its clients.
 fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
-    let mut named = node.served.iter();
-    let Some(served) = named.find(|served| served.record.name == name) else {
+    let Some(served) = node.served_as(name) else {
         return Err(unreadable(node, run_dir)
             .unwrap_or_else(|| {
                 let obstacle = Obstacle {

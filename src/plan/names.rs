@@ -69,11 +69,8 @@ impl Planner<'_> {
             .iter()
             .filter(|served| served.run_dir == *self.run_dir)
         {
-            let selected = self
-                .node
-                .gpus
-                .iter()
-                .any(|gpu| gpu.uuid == served.record.key.gpu && self.block_of(gpu).is_some());
+            let gpu = self.node.gpu(&served.record.key.gpu);
+            let selected = gpu.is_some_and(|gpu| self.block_of(gpu).is_some());
             if !selected {
                 let name = &served.record.name;
                 let given = self.names.give(name, "a device of another GPU");

@@ -79,10 +79,8 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
             );
             return Some((what, itself));
         }
-        let mut served = node.served.iter();
-        let is_known = served
-            .find(|served| served.record.uuid == *uuid && served.is_alive())
-            .is_none_or(|served| served.clients.are_known());
+        let served = node.serving(uuid);
+        let is_known = served.is_none_or(|served| served.clients.are_known());
         if is_known && node.unaccounted_for(uuid).contains(&pid) {
             let what = format!(
                 "pid {pid} is not a client of {name}: it computes on {of} outside MPS, where no daemon can end its work"

@@ -1,3 +1,5 @@
+//! Checks that a profile suits this node, before `up` is planned.
+
 use super::refusal::Refusal;
 use crate::host::Uid;
 use crate::mps::ControlProgram;

@@ -1,3 +1,5 @@
+//! The reasons for refusing to plan or to apply.
+
 use std::fmt;
 
 use thiserror::Error;
@@ -28,7 +30,6 @@ pub enum Refusal {
     /// Clients would be disrupted. Exit status 4.
     #[error("{}", in_use(clients))]
     InUse {
-        /// The clients.
         clients: Vec<ClientOf>,
         /// The remedy.
         hint: String,
@@ -103,7 +104,6 @@ pub struct ClientOf {
     pub device: String,
     /// Its process id; `None` if it is in a pid namespace that cannot be seen from here.
     pub pid: Option<Pid>,
-    /// Its user.
     pub user: String,
     /// Its command line; `None` where that is hidden.
     pub command: Option<String>,

@@ -55,8 +55,7 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 
 /// Returns the record of the device with that name.
 fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
-    let mut named = node.served.iter();
-    let Some(served) = named.find(|served| served.record.name == name) else {
+    let Some(served) = node.served_as(name) else {
         return Err(unreadable(node, run_dir)
             .unwrap_or_else(|| {
                 let obstacle = Obstacle {
@@ -90,8 +89,7 @@ fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Refusa
             record.name
         ),
     };
-    let mut gpus = node.gpus.iter();
-    let gpu = gpus.find(|gpu| gpu.uuid == record.key.gpu);
+    let gpu = node.gpu(&record.key.gpu);
     let gpu = gpu.ok_or_else(gone)?;
     let Some(key) = record.key.instance else {
         return if served.device_is_there {

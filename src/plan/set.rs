@@ -25,8 +25,7 @@ pub fn set(
     for assignment in assignments {
         assignment.change(&mut settings);
     }
-    let mut gpus = node.gpus.iter();
-    let whole = gpus.find(|gpu| gpu.uuid == record.uuid);
+    let whole = node.gpu(&record.uuid);
     let forbidden = |limit| no_program_starts(node, whole?, limit);
     let limit = settings.pinned_memory_limit;
     let limit = limit.filter(|_| limit != record.settings.pinned_memory_limit);

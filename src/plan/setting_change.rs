@@ -1,3 +1,5 @@
+//! Settings of a running daemon compared with the wanted ones.
+
 use std::fmt;
 
 use super::ClientOf;
@@ -7,7 +9,6 @@ use crate::settings::{KEYS, SettingKey, Settings, Update};
 /// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Set {
-    /// Its device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,

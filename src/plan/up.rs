@@ -1,3 +1,5 @@
+//! Plans `up`.
+
 use super::draft::Draft;
 use super::driver::{no_program_starts, too_old, visible};
 use super::gpu_request::GpuRequest;
@@ -45,8 +47,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
     strays::end_idle(node, &mut plan, |stray| {
         let mut devices = node.devices();
         let device = devices.find(|device| device.uuid == stray.uuid);
-        let mut gpus = node.gpus.iter();
-        let gpu = device.and_then(|device| gpus.find(|gpu| gpu.uuid == device.key.gpu));
+        let gpu = device.and_then(|device| node.gpu(&device.key.gpu));
         gpu.is_some_and(|gpu| planner.block_of(gpu).is_some())
     });
     plan.sort();

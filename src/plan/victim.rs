@@ -33,7 +33,6 @@ impl Signal {
 /// Clients of one device to terminate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kill {
-    /// The device's name.
     pub name: String,
     /// The UUID its directory is called by.
     pub uuid: String,
@@ -60,7 +59,6 @@ pub struct Kill {
 pub struct Victim {
     /// The client, for messages.
     pub client: ClientOf,
-    /// Its process id.
     pub pid: Pid,
     /// When its process started; `None` where that cannot be seen.
     pub started: Option<StartTime>,

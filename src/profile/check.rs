@@ -1,3 +1,5 @@
+//! Collects the mistakes of a profile, so that all are reported at once.
+
 use std::cell::RefCell;
 use std::sync::Arc;
 

@@ -38,7 +38,6 @@ impl Source {
         }
     }
 
-    /// The text.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -1,3 +1,5 @@
+//! Numbers, times and lists as text.
+
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;

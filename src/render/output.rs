@@ -1,3 +1,5 @@
+//! The two streams that the program prints to.
+
 use std::io::{self, Write};
 
 use anyhow::{Result, bail};

@@ -35,7 +35,6 @@ pub struct Screen {
 pub enum Key {
     /// Nothing within the time.
     Nothing,
-    /// To quit.
     Quit,
     /// To quit, with Ctrl-C.
     Interrupt,

@@ -1,3 +1,5 @@
+//! The one place through which commands print and ask.
+
 use std::io::{self, IsTerminal};
 
 use anyhow::Result;

@@ -1,3 +1,5 @@
+//! The table of settings: a row per key.
+
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;

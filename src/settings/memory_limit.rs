@@ -21,7 +21,6 @@ impl MemoryLimit {
         format!("{}M", self.mebibytes)
     }
 
-    /// In bytes.
     pub fn bytes(self) -> u64 {
         self.mebibytes << 20
     }

@@ -1,3 +1,5 @@
+//! The settings that a daemon reports, compared with wanted ones.
+
 use std::collections::{BTreeMap, VecDeque};
 
 use super::key::{Control, SettingKey};

@@ -33,7 +33,6 @@ pub struct InstanceKey {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceRecord {
-    /// The device's name.
     pub name: String,
     /// Its identity across boots.
     pub key: DeviceKey,
@@ -61,7 +60,6 @@ pub struct DeviceRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DaemonId {
-    /// Its process id.
     pub pid: Pid,
     /// The start time of that process, in clock ticks since boot.
     pub start_time: StartTime,
@@ -143,7 +141,6 @@ pub struct Journal {
     pub command: String,
     /// The time at which the change started.
     pub since: Timestamp,
-    /// The process.
     pub pid: Pid,
     /// Identifies the process together with the pid.
     pub start_time: StartTime,
@@ -161,11 +158,9 @@ pub struct Journal {
 pub struct Taken {
     /// The GPU's UUID.
     pub gpu: String,
-    /// Its profile.
     pub profile: ProfileId,
     /// Its profile's name.
     pub name: String,
-    /// Its placement.
     pub placement: Placement,
 }
 

@@ -1,3 +1,5 @@
+//! The run directory and its files.
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

@@ -283,8 +283,9 @@ fn nothing_that_users_write_steers_the_terminal() {
         (&["status"], 0, "its record is of another device"),
         (&["status"], 0, "missing: GPU 0 "),
         (&["status", "--json"], 0, "evil hold"),
+        (&["kill", "0.2", &pid], 4, "An earlier run was interrupted"),
         (&["kill", "0.2", &pid], 4, "evil hold"),
-        (&["down", "--yes"], 4, "An earlier run was interrupted"),
+        (&["down", "--yes"], 4, "its record is of another device"),
     ] {
         let ran = sim.run(args).ended(status);
         let all = format!("{}{}", ran.stdout, ran.stderr);

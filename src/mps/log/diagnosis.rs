@@ -1,3 +1,5 @@
+//! The reason why a daemon or server did not start, from its logs.
+
 use super::{LogFile, LogLine};
 
 /// Explains from the last lines of the logs why a daemon or server did not start. Returns `None` for unknown lines.

@@ -1,3 +1,5 @@
+//! Takes snapshots, and remembers daemons that do not answer.
+
 use std::path::PathBuf;
 use std::time::SystemTime;
 

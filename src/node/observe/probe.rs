@@ -1,3 +1,5 @@
+//! A daemon that is being examined, and what is known about it already.
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::SystemTime;

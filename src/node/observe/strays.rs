@@ -1,3 +1,5 @@
+//! Servers that outlived their daemons.
+
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, Pid, ProcessTable, caller};

@@ -1,3 +1,5 @@
+//! MPS daemons that mig-mps did not start.
+
 use std::path::Path;
 
 use crate::host::{Environment, Host, Pid, Process, ProcessTable, claimed};

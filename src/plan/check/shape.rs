@@ -14,7 +14,6 @@ pub struct Shape {
 /// A device that would be served.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShapeDevice {
-    /// Its name.
     pub name: String,
     /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with part of the SMs; `None` for a whole GPU.
     pub profile: Option<String>,

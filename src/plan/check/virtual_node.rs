@@ -14,7 +14,6 @@ use crate::profile::{Block, Profile, Selector};
 /// `--gpu MODEL[:COUNT]`
 #[derive(Clone, Debug)]
 pub struct GpuArgument {
-    /// The model.
     pub model: &'static Model,
     /// The number of such GPUs.
     pub count: u32,

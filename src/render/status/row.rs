@@ -48,7 +48,7 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
 
 impl Row<'_> {
     pub(super) fn gpu(&self) -> Option<&Gpu> {
-        self.node.gpus.iter().find(|gpu| gpu.uuid == self.key.gpu)
+        self.node.gpu(&self.key.gpu)
     }
 
     pub(super) fn profile(&self) -> Option<String> {

@@ -1,3 +1,5 @@
+//! Names of the files in a pipe directory, and limits to its path.
+
 /// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work; with 88 the daemon exits
 /// with status 1 and no message, because `control_privileged` no longer fits into a socket address.
 pub const MAX_PIPE_DIR: usize = 87;
