@@ -1,4 +1,4 @@
-//! What a run needs, may do, and reports to.
+//! The surroundings and the permissions of a run, and the trait it reports to.
 
 use crate::host::{Directories, Environment, MpsPrograms};
 use crate::node::Node;

@@ -1,4 +1,4 @@
-//! What a run has done to one GPU so far.
+//! The changes that a run has made to one GPU so far, and the failed steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! What the threads of a run share.
+//! The state that the threads of a run share.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
