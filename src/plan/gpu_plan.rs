@@ -189,7 +189,7 @@ impl Plan {
     pub(super) fn of_gpu(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
         let position = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
         let position = position.unwrap_or_else(|| {
-            let gpu = node.gpu(&uuid);
+            let gpu = node.gpu(uuid);
             let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
             self.gpus.push(GpuPlan {
                 index: gpu.map(|gpu| gpu.index),

@@ -86,13 +86,12 @@ fn victim(
     let mut clients = served.clients.listed().iter();
     let client = clients.find(|client| client.pid == Some(pid));
     let asked = client.and_then(|client| client.server);
-    let Some((client, server)) = client.zip(asked) else {
+    let Some((client, asked)) = client.zip(asked) else {
         return Err(no_client(node, served, pid));
     };
     // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
-    let mut servers = served.servers.iter();
-    let of = servers.find(|known| known.pid == server);
-    let of = of.and_then(|known| known.user);
+    let of = served.servers.iter().find(|server| server.pid == asked);
+    let of = of.and_then(|server| server.user);
     let (caller, owner) = (request.caller, request.owner);
     if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
         return Err(not_permitted(request.device, owner, of));
@@ -101,7 +100,7 @@ fn victim(
         client: ClientOf::of(served, client),
         pid,
         started: client.started,
-        server,
+        server: asked,
         is_certain: is_certain(node, served, client, of),
     })
 }
@@ -202,7 +201,7 @@ mod tests {
         node
     }
 
-    fn request<'a>(pids: &'a [Pid], caller: Uid, owner: Uid) -> KillRequest<'a> {
+    fn request(pids: &[Pid], caller: Uid, owner: Uid) -> KillRequest<'_> {
         KillRequest {
             device: "1",
             pids,

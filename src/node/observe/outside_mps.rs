@@ -83,7 +83,8 @@ fn read(
         cause: match served {
             Some(served) => cause(host, node, served, process),
             None if has_unmanaged => {
-                "an unmanaged daemon serves this device, and it is no client of it".to_owned()
+                "an unmanaged daemon serves this device, and it is not a client of that one"
+                    .to_owned()
             }
             None => "no daemon serves this device".to_owned(),
         },
