@@ -234,7 +234,9 @@ mod tests {
         // A pipe or a substitution would give the shell descriptors of its own.
         let seen = "cut -d' ' -f1,6,7 /proc/$$/stat; \
                     for fd in /proc/$$/fd/*; do [ -L $fd ] && all=\"$all ${fd##*/}\"; done; echo $all; \
-                    grep SigIgn /proc/$$/status | cut -f2; umask; pwd";
+                    grep -E 'SigIgn|SigBlk' /proc/$$/status | cut -f2 | xargs; umask; pwd";
+        let blocked = nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGUSR1);
+        blocked.thread_block().unwrap();
         let output = run(&mut shell(seen), "", LONG).unwrap();
         let lines: Vec<&str> = output.stdout.lines().collect();
         let stat: Vec<&str> = lines[0].split(' ').collect();
@@ -243,7 +245,10 @@ mod tests {
             (stat[1], "0"),
             "a session without a terminal"
         );
-        assert_eq!(lines[1..], ["0 1 2", "0000000000000000", "0022", "/"]);
+        assert_eq!(
+            lines[1..],
+            ["0 1 2", "0000000000000000 0000000000000000", "0022", "/"]
+        );
         drop(secret);
     }
 

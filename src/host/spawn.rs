@@ -38,6 +38,7 @@ fn start_anew() -> io::Result<()> {
     leave_session_keyring()?;
     umask(Mode::from_raw_mode(UMASK));
     reset_signals();
+    unblock_signals();
     close_on_exec_from(FIRST);
     Ok(())
 }
@@ -86,6 +87,16 @@ fn reset_signals() {
                 SET_SIZE,
             )
         };
+    }
+}
+
+/// Empties the signal mask, which the standard library leaves as the caller's.
+fn unblock_signals() {
+    // SAFETY: an all-zero set is valid, and both calls only touch it. They are async-signal-safe.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
     }
 }
 
