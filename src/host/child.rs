@@ -1,16 +1,17 @@
 //! Runs a program with a time limit, which ends it, and with a limit to its output.
 
 use std::io;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process_group};
+use rustix::process::{Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 use thiserror::Error;
 
 use super::child_io::{Exchange, MOST_OUTPUT, exchange};
 use super::files::field;
 use super::process_handle::raw_pid;
-use super::spawn::isolate;
+use super::spawn::{Child, spawn};
 use super::{Pid, ProcessHandle};
 
 /// The result of a child program.
@@ -41,12 +42,12 @@ pub enum RunError {
     #[error(
         "{program} (pid {pid}) was sent SIGKILL and has not ended: the kernel cannot end it now"
     )]
-    Unkillable { program: String, pid: u32 },
+    Unkillable { program: String, pid: Pid },
     /// The program has exited, and the process that traces it keeps the exit status.
     #[error("{program} (pid {pid}) has ended, but {tracer} traces it and keeps its exit status")]
     Traced {
         program: String,
-        pid: u32,
+        pid: Pid,
         /// The tracing process, in words.
         tracer: String,
     },
@@ -59,7 +60,7 @@ pub enum RunError {
 /// 1 MiB is killed, with all processes in its group.
 ///
 /// The program has a session of its own: Ctrl-C in the terminal must not kill, for example, a GPU reset half-way.
-pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output, RunError> {
+pub fn run(command: &Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
     run_as(program, command, input, limit)
 }
@@ -67,32 +68,25 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> Result<Output
 /// The same with another name of the program in errors, for one that is started through the helper.
 pub fn run_as(
     program: String,
-    command: &mut Command,
+    command: &Command,
     input: &str,
     limit: Duration,
 ) -> Result<Output, RunError> {
-    isolate(command);
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = spawn(command).map_err(|error| RunError::Start {
+    let child = start(command).map_err(|error| RunError::Start {
         program: program.clone(),
         error,
     })?;
-    let exchanged = exchange(&mut child, input, limit);
-    if !matches!(exchanged, Ok(Exchange::Ended { .. })) && !kill(&mut child) {
+    let pid = child.pid;
+    let exchanged = exchange(child, input, limit);
+    if !matches!(exchanged, Ok(Exchange::Ended { .. })) && !kill(pid) {
         // Not waited for: that could take for ever.
-        return Err(RunError::Unkillable {
-            program,
-            pid: child.id(),
-        });
+        return Err(RunError::Unkillable { program, pid });
     }
-    match (exchanged, reap(&mut child)) {
+    match (exchanged, reap(pid)) {
         (_, Ok(None)) => Err(RunError::Traced {
             program,
-            pid: child.id(),
-            tracer: tracer_of(child.id()),
+            pid,
+            tracer: tracer_of(pid),
         }),
         (Ok(Exchange::Ended { stdout, stderr }), Ok(Some(status))) => Ok(Output {
             status,
@@ -108,10 +102,10 @@ pub fn run_as(
 /// The time to retry a start that the system refuses: other child processes exit soon.
 const CROWDED: Duration = Duration::from_millis(500);
 
-fn spawn(command: &mut Command) -> io::Result<Child> {
+fn start(command: &Command) -> io::Result<Child> {
     let start = Instant::now();
     loop {
-        match command.spawn() {
+        match spawn(command) {
             Err(error)
                 if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < CROWDED =>
             {
@@ -126,12 +120,13 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
 const KILL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Kills a child and its group. Returns false if the kernel does not end it in time.
-fn kill(child: &mut Child) -> bool {
+fn kill(pid: Pid) -> bool {
     // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
     // reused.
-    let pid = Pid(child.id());
-    let _ = raw_pid(pid).map(|group| kill_process_group(group, Signal::KILL));
-    let _ = child.kill();
+    if let Some(raw) = raw_pid(pid) {
+        let _ = kill_process_group(raw, Signal::KILL);
+        let _ = kill_process(raw, Signal::KILL);
+    }
     ProcessHandle::open(pid).map_or(true, |held| held.ends_within(KILL_LIMIT))
 }
 
@@ -140,18 +135,18 @@ const REAP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
 /// and may keep it, and a user can trace a program that runs as that user.
-fn reap(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+fn reap(pid: Pid) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + REAP_LIMIT;
     loop {
-        match child.try_wait()? {
+        match waitpid(raw_pid(pid), WaitOptions::NOHANG)? {
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-            status => return Ok(status),
+            ended => return Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw()))),
         }
     }
 }
 
 /// Describes the process that traces another one.
-fn tracer_of(pid: u32) -> String {
+fn tracer_of(pid: Pid) -> String {
     match field(format!("/proc/{pid}/status"), "TracerPid:").as_deref() {
         Some(tracer) if tracer != "0" => format!("pid {tracer}"),
         _ => "another process".to_owned(),
@@ -174,7 +169,7 @@ mod tests {
 
     #[test]
     fn input_goes_in_and_both_outputs_come_out() {
-        let output = run(&mut shell("cat; echo no >&2; exit 3"), "yes\n", LONG).unwrap();
+        let output = run(&shell("cat; echo no >&2; exit 3"), "yes\n", LONG).unwrap();
         assert_eq!(
             (output.stdout.as_str(), output.stderr.as_str()),
             ("yes\n", "no\n")
@@ -185,7 +180,7 @@ mod tests {
     #[test]
     fn a_program_that_does_not_end_is_ended() {
         let start = Instant::now();
-        let late = run(&mut shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
+        let late = run(&shell("exec sleep 60"), "", Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, RunError::Late { .. }), "{late}");
         assert!(start.elapsed() < LONG);
     }
@@ -193,10 +188,10 @@ mod tests {
     #[test]
     fn a_program_that_reads_no_input_is_ended_at_its_limit() {
         let more_than_a_pipe = "x".repeat(MOST_OUTPUT);
-        let mut stopped = shell("kill -STOP $$");
-        let late = run(&mut stopped, &more_than_a_pipe, Duration::from_millis(50)).unwrap_err();
+        let stopped = shell("kill -STOP $$");
+        let late = run(&stopped, &more_than_a_pipe, Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, RunError::Late { .. }), "{late}");
-        let read = run(&mut shell("sleep 0.1; wc -c"), &more_than_a_pipe, LONG).unwrap();
+        let read = run(&shell("sleep 0.1; wc -c"), &more_than_a_pipe, LONG).unwrap();
         assert_eq!(read.stdout.trim(), MOST_OUTPUT.to_string());
     }
 
@@ -215,7 +210,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("mig-mps-group-{}", std::process::id()));
         let grandchild = directory.with_extension("pid");
         let script = format!("sleep 60 & echo $! >{}; wait", grandchild.display());
-        run(&mut shell(&script), "", Duration::from_millis(500)).unwrap_err();
+        run(&shell(&script), "", Duration::from_millis(500)).unwrap_err();
         let pid = std::fs::read_to_string(&grandchild).unwrap();
         std::fs::remove_file(&grandchild).unwrap();
         // The kernel needs a moment to carry out the SIGKILL.
@@ -237,7 +232,7 @@ mod tests {
                     grep -E 'SigIgn|SigBlk' /proc/$$/status | cut -f2 | xargs; umask; pwd";
         let blocked = nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGUSR1);
         blocked.thread_block().unwrap();
-        let output = run(&mut shell(seen), "", LONG).unwrap();
+        let output = run(&shell(seen), "", LONG).unwrap();
         let lines: Vec<&str> = output.stdout.lines().collect();
         let stat: Vec<&str> = lines[0].split(' ').collect();
         assert_eq!(
@@ -255,7 +250,7 @@ mod tests {
     #[test]
     fn a_program_that_writes_without_end_is_ended_and_quoted() {
         let start = Instant::now();
-        let error = run(&mut shell("yes abc"), "", LONG).unwrap_err();
+        let error = run(&shell("yes abc"), "", LONG).unwrap_err();
         assert!(start.elapsed() < LONG);
         let said = error.to_string();
         assert!(
@@ -266,10 +261,7 @@ mod tests {
         );
         let just_enough = format!("head -c {MOST_OUTPUT} /dev/zero");
         assert_eq!(
-            run(&mut shell(&just_enough), "", LONG)
-                .unwrap()
-                .stdout
-                .len(),
+            run(&shell(&just_enough), "", LONG).unwrap().stdout.len(),
             MOST_OUTPUT
         );
     }
@@ -277,15 +269,15 @@ mod tests {
     #[test]
     fn a_daemon_that_keeps_the_output_open_does_not_hold_us() {
         let start = Instant::now();
-        let output = run(&mut shell("sleep 60 & echo $!"), "", LONG).unwrap();
+        let output = run(&shell("sleep 60 & echo $!"), "", LONG).unwrap();
         assert!(start.elapsed() < LONG);
         let left = output.stdout.trim().to_owned();
-        run(&mut shell(&format!("kill {left}")), "", LONG).unwrap();
+        run(&shell(&format!("kill {left}")), "", LONG).unwrap();
     }
 
     #[test]
     fn a_program_that_does_not_exist_is_named() {
-        let error = run(&mut Command::new("/no/such/program"), "", LONG).unwrap_err();
+        let error = run(&Command::new("/no/such/program"), "", LONG).unwrap_err();
         assert!(
             error
                 .to_string()

@@ -3,14 +3,13 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::{Pid, ProcessHandle};
+use super::ProcessHandle;
+use super::spawn::Child;
 
 /// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
 const GRACE: Duration = Duration::from_millis(200);
@@ -32,14 +31,14 @@ pub(super) enum Exchange {
 }
 
 /// Writes the input and reads both outputs until the child has exited.
-pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::Result<Exchange> {
+pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result<Exchange> {
     let mut input = Input {
-        pipe: unblocked(child.stdin.take())?,
+        pipe: Some(child.stdin),
         left: input.as_bytes(),
     };
-    let held = ProcessHandle::open(Pid(child.id()))?;
-    let mut out = Stream::of(child.stdout.take())?;
-    let mut err = Stream::of(child.stderr.take())?;
+    let held = ProcessHandle::open(child.pid)?;
+    let mut out = Stream::of(child.stdout);
+    let mut err = Stream::of(child.stderr);
     let mut deadline = Instant::now() + limit;
     let mut alive = true;
     loop {
@@ -86,15 +85,6 @@ pub(super) fn exchange(child: &mut Child, input: &str, limit: Duration) -> io::R
     })
 }
 
-/// Returns an end of a pipe to the child, which no longer blocks.
-fn unblocked(pipe: Option<impl Into<OwnedFd>>) -> io::Result<Option<OwnedFd>> {
-    let pipe = pipe.map(Into::into);
-    if let Some(pipe) = &pipe {
-        fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
-    }
-    Ok(pipe)
-}
-
 /// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
 struct Input<'a> {
     pipe: Option<OwnedFd>,
@@ -128,11 +118,11 @@ struct Stream {
 }
 
 impl Stream {
-    fn of(pipe: Option<impl Into<OwnedFd>>) -> io::Result<Self> {
-        Ok(Self {
-            file: unblocked(pipe)?.map(File::from),
+    fn of(pipe: OwnedFd) -> Self {
+        Self {
+            file: Some(pipe.into()),
             bytes: Vec::new(),
-        })
+        }
     }
 
     fn read(&mut self) -> io::Result<()> {

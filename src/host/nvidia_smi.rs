@@ -80,7 +80,7 @@ impl NvidiaSmi {
     pub fn reset(&self, pci: &str) -> Result<(), ResetError> {
         let mut command = system_command(&self.program);
         command.args(["--gpu-reset", "-i", pci]);
-        let output = run(&mut command, "", RESET_LIMIT).map_err(|error| ResetError::Program {
+        let output = run(&command, "", RESET_LIMIT).map_err(|error| ResetError::Program {
             pci: pci.to_owned(),
             error,
         })?;

@@ -20,7 +20,7 @@ impl Fake {
             .args(["-c", "cat >\"$0\"; chmod 755 \"$0\""])
             .arg(&path);
         let text = format!("#!/bin/sh\n{script}\n");
-        let output = super::run(&mut shell, &text, std::time::Duration::from_secs(20)).unwrap();
+        let output = super::run(&shell, &text, std::time::Duration::from_secs(20)).unwrap();
         assert!(output.status.success(), "{output:?}");
         assert!(fs::metadata(&path).unwrap().permissions().mode() & 0o111 != 0);
         Self { path }

@@ -3,14 +3,27 @@
 //! A user can trace a child that runs as that user once it has called `exec`. So the child must have no descriptor of the
 //! caller, no access to the caller's terminal (the user could type there: TIOCSTI), and no key of the caller's session
 //! keyring.
+//!
+//! A child shares the memory of this process until it calls `exec`, as with `vfork`: a copy of the page tables costs more
+//! than a control session. The standard library copies them for every child that it prepares with `pre_exec`.
 
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::unix::process::CommandExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use nix::libc;
-use rustix::fs::Mode;
+use nix::sched::{CloneFlags, clone};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use rustix::fs::{Mode, OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{setsid, umask};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use super::Pid;
 
 /// The umask of every child.
 const UMASK: u32 = 0o022;
@@ -21,20 +34,126 @@ const FIRST: libc::c_uint = 3;
 /// The highest descriptor that is closed one by one without `close_range`.
 const LAST_ONE_BY_ONE: libc::c_int = 1 << 16;
 
-/// Makes a command start in a new session, in `/`, with descriptors 0 to 2, no keys, default signals and
-/// a fixed umask.
-///
-/// The caller has to clear the environment. The command must not be put into another process group: a group leader
-/// cannot start a session.
-pub(super) fn isolate(command: &mut Command) {
-    command.current_dir("/");
-    // SAFETY: `start_anew` makes only async-signal-safe calls: system calls without allocation or locks.
-    unsafe { command.pre_exec(start_anew) };
+/// The stack of a child until it calls `exec`, in bytes. It makes a few system calls.
+const STACK: usize = 64 << 10;
+
+/// A child and our ends of its pipes, which do not block.
+pub(super) struct Child {
+    pub(super) pid: Pid,
+    pub(super) stdin: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
 }
 
-/// Runs in the child, between `fork` and `exec`.
-fn start_anew() -> io::Result<()> {
+/// Starts a program, given by its path, in a new session, in `/`, with pipes as descriptors 0 to 2 and no others, no
+/// keys, default signals and a fixed umask. Its environment is what the command sets, and nothing else.
+pub(super) fn spawn(command: &Command) -> io::Result<Child> {
+    let image = Image::of(command)?;
+    // Rust's runtime keeps descriptors 0 to 2 open, so none of these is one of them.
+    let (child_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stdout, child_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+    for ours in [&stdin, &stdout, &stderr] {
+        fcntl_setfl(ours, OFlags::NONBLOCK)?;
+    }
+    let pid = image.start(|| {
+        dup2_stdin(&child_stdin)?;
+        dup2_stdout(&child_stdout)?;
+        dup2_stderr(&child_stderr)
+    })?;
+    Ok(Child {
+        pid,
+        stdin,
+        stdout,
+        stderr,
+    })
+}
+
+/// The program, arguments and environment of a child, as `execve` takes them.
+struct Image {
+    program: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+impl Image {
+    fn of(command: &Command) -> io::Result<Self> {
+        let program = c_string(command.get_program())?;
+        let arguments = command.get_args().map(c_string);
+        let variables = command.get_envs().filter_map(|(name, value)| {
+            let value = value?;
+            Some(CString::new(
+                [name.as_bytes(), b"=", value.as_bytes()].concat(),
+            ))
+        });
+        Ok(Self {
+            arguments: std::iter::once(Ok(program.clone()))
+                .chain(arguments)
+                .collect::<Result<_, _>>()?,
+            environment: variables.collect::<Result<_, _>>()?,
+            program,
+        })
+    }
+
+    /// Starts the program after `prepare`, which may only make system calls.
+    fn start(&self, prepare: impl Fn() -> rustix::io::Result<()>) -> io::Result<Pid> {
+        let arguments = pointers(&self.arguments);
+        let environment = pointers(&self.environment);
+        let mut failed = None;
+        let mut stack = vec![0; STACK];
+        let child = Box::new(|| {
+            let Err(error) = prepare().and_then(|()| isolate()).and_then(|()| {
+                // SAFETY: both arrays end with a null pointer, and their strings live as long as `self`.
+                unsafe {
+                    libc::execve(
+                        self.program.as_ptr(),
+                        arguments.as_ptr(),
+                        environment.as_ptr(),
+                    )
+                };
+                Err::<Infallible, _>(last_error())
+            });
+            failed = Some(error);
+            1
+        });
+        let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
+        // A handler of this process must not run in the child, on the shared memory.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        // SAFETY: this thread waits until the child has called `exec` or ended, so everything that the child uses
+        // lives. The child makes async-signal-safe calls alone: system calls without allocation or locks.
+        let pid = unsafe { clone(child, &mut stack, flags, Some(libc::SIGCHLD)) };
+        mask.thread_set_mask()?;
+        let pid = pid?;
+        if let Some(error) = failed {
+            nix::sys::wait::waitpid(pid, None)?;
+            return Err(error.into());
+        }
+        Ok(Pid(pid.as_raw().cast_unsigned()))
+    }
+}
+
+fn c_string(text: &OsStr) -> Result<CString, std::ffi::NulError> {
+    CString::new(text.as_bytes())
+}
+
+/// Returns a null-terminated array.
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    let null = std::iter::once(std::ptr::null());
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain(null)
+        .collect()
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
+/// Runs in the child, before `exec`.
+fn isolate() -> rustix::io::Result<()> {
     setsid()?;
+    rustix::process::chdir(c"/")?;
     leave_session_keyring()?;
     umask(Mode::from_raw_mode(UMASK));
     reset_signals();
@@ -44,7 +163,7 @@ fn start_anew() -> io::Result<()> {
 }
 
 /// Joins an empty session keyring. A change of uid keeps the old one, and a process may read the keys of its keyring.
-fn leave_session_keyring() -> io::Result<()> {
+fn leave_session_keyring() -> rustix::io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_ulong = 1;
     // SAFETY: the call takes an integer and a null pointer, which asks for a keyring without a name.
     let joined = unsafe {
@@ -57,13 +176,12 @@ fn leave_session_keyring() -> io::Result<()> {
     if joined >= 0 {
         return Ok(());
     }
-    let error = io::Error::last_os_error();
     // A kernel without keys, and a container's filter, which holds for the child as well.
-    match error.raw_os_error() {
-        Some(libc::ENOSYS | libc::EPERM) => Ok(()),
+    match last_error() {
+        Errno::NOSYS | Errno::PERM => Ok(()),
         // The children of a plain user run as the same user, so an exhausted quota of keys does no harm.
         _ if !rustix::process::geteuid().is_root() => Ok(()),
-        _ => Err(error),
+        error => Err(error),
     }
 }
 
@@ -90,7 +208,7 @@ fn reset_signals() {
     }
 }
 
-/// Empties the signal mask, which the standard library leaves as the caller's.
+/// Empties the signal mask.
 fn unblock_signals() {
     // SAFETY: an all-zero set is valid, and both calls only touch it. They are async-signal-safe.
     unsafe {
@@ -100,8 +218,7 @@ fn unblock_signals() {
     }
 }
 
-/// Marks all descriptors from `first` on to be closed by `exec`. The one by which the standard library reports a failed
-/// `exec` must stay open until then.
+/// Marks all descriptors from `first` on to be closed by `exec`.
 fn close_on_exec_from(first: libc::c_uint) {
     // SAFETY: the call takes three integers and touches no memory. It exists from Linux 5.11 on.
     let done = unsafe {

@@ -81,12 +81,12 @@ impl Daemon {
     /// Runs the control program to its end. Errors name it even if it is started through the helper.
     pub(super) fn run(
         &self,
-        mut command: Command,
+        command: &Command,
         input: &str,
         limit: Duration,
     ) -> Result<Output, RunError> {
         let program = self.programs.control.display().to_string();
-        host::run_as(program, &mut command, input, limit)
+        host::run_as(program, command, input, limit)
     }
 
     /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.

@@ -128,7 +128,7 @@ impl Daemon {
         let is_foreign = owner != caller();
         let launcher = self.command(task, &self.limits(wanted));
         // The user of the daemon owns the log directory and can make the start hang.
-        let output = self.wait_for_user(LAUNCH_LIMIT, |limit| self.run(launcher, "", limit));
+        let output = self.wait_for_user(LAUNCH_LIMIT, |limit| self.run(&launcher, "", limit));
         let output = output.map_err(|error| match error {
             RunError::Late { .. } if is_foreign => self.blocked_start(&error, owner),
             error => error.into(),

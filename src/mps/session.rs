@@ -83,7 +83,7 @@ impl Daemon {
             later,
         };
         loop {
-            let output = match self.run(self.session_command(), &script, limit) {
+            let output = match self.run(&self.session_command(), &script, limit) {
                 Err(RunError::Late { .. }) if queues => return Err(busy(Some(changes.join("; ")))),
                 other => other?,
             };

@@ -175,7 +175,7 @@ impl Daemon {
         let mut said = String::new();
         while start.elapsed() < limit {
             let left = limit.saturating_sub(start.elapsed());
-            match self.run(self.session_command(), command, left) {
+            match self.run(&self.session_command(), command, left) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}

@@ -299,10 +299,15 @@ pub(crate) fn user() -> String {
 /// Replaces UUIDs, process ids, ages and directories, and the widths that depend on them.
 pub(crate) fn tidy(text: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+        let system = std::env::temp_dir();
+        let node = format!(
+            r"({}|/tmp)/[^/ \n]+",
+            regex::escape(&system.to_string_lossy())
+        );
         [
             (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
             (r"[^ \n]*/profile\.toml", "profile.toml"),
-            (r"/tmp/[^/ \n]+", "/tmp/…"),
+            (node.as_str(), "/tmp/…"),
             (r"\bpid \d+", "pid N"),
             (r"\bprocess \d+", "process N"),
             (

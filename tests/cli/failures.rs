@@ -100,7 +100,7 @@ fn a_server_that_does_not_start_is_reported_with_the_logs() {
         ran.stderr
     );
     assert!(
-        ran.stderr.contains("hint: the whole logs are in /tmp/"),
+        ran.stderr.contains("hint: the whole logs are in /"),
         "{}",
         ran.stderr
     );

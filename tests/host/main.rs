@@ -179,7 +179,7 @@ fn a_program_that_hangs_is_ended_with_what_it_started() {
     );
     let mut shell = std::process::Command::new("/bin/sh");
     shell.args(["-c", &script]);
-    let late = mig_mps::internals::host::run(&mut shell, "", Duration::from_millis(500));
+    let late = mig_mps::internals::host::run(&shell, "", Duration::from_millis(500));
     assert!(late.is_err(), "{late:?}");
     while !simnode::node::processes::of_node(machine.node.dir()).is_empty() {
         std::thread::yield_now();

@@ -122,7 +122,7 @@ impl Units {
         command
             .args(["--no-pager", "--no-ask-password"])
             .args(arguments);
-        let output = match run(&mut command, "", limit) {
+        let output = match run(&command, "", limit) {
             Ok(output) => output,
             Err(error) => return Err(UnitsError::Program { asked, error }),
         };
