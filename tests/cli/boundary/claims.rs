@@ -1,6 +1,7 @@
 //! Processes and answers that claim to be what they are not.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -38,7 +39,14 @@ fn forged(sim: &Sim, name: &str, pipe: &Path) -> Child {
     let mut forged = Command::new(&program);
     forged.args(["-c", "sleep 60; exit", "-d"]);
     forged.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-    let forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    forged.uid(NOBODY).gid(NOBODY);
+    let forged = loop {
+        match forged.spawn() {
+            // A program that another test starts just now has the copy open until its `exec`.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            other => break other.unwrap(),
+        }
+    };
     let proc = sim
         .node
         .dir()
