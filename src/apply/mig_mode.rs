@@ -7,7 +7,7 @@ use super::retry::Backoff;
 use super::shared::Shared;
 use crate::host::Holders;
 use crate::node::Gpu;
-use crate::nvml::{Code, MigMode, NvmlError};
+use crate::nvml::{Code, MigMode, NvmlError, Session};
 
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
@@ -123,11 +123,9 @@ impl GpuRun<'_> {
             let is_noted = mode.pending == from;
             return if is_noted { Err(Cause::Noted) } else { Ok(()) };
         }
-        let gpu = self.plan.uuid.clone();
         let resetless = || {
             self.shared
-                .nvml
-                .supervise(move |nvml| nvml.changes_without_reset(&gpu))
+                .nvml_on(&self.plan.uuid, Session::changes_without_reset)
         };
         // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
         // a reset.
@@ -170,15 +168,13 @@ impl GpuRun<'_> {
     }
 
     fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {
-        let gpu = self.plan.uuid.clone();
-        let nvml = self.shared.nvml;
-        nvml.supervise(move |nvml| nvml.set_mig_mode(&gpu, on))
+        let set = move |nvml: &Session, gpu: &str| nvml.set_mig_mode(gpu, on);
+        self.shared.nvml_on(&self.plan.uuid, set)
     }
 
     fn read_mode(&self) -> Result<MigMode, NvmlError> {
-        let gpu = self.plan.uuid.clone();
-        let nvml = self.shared.nvml;
-        nvml.supervise(move |nvml| nvml.read_mig_mode(&gpu))
+        let uuid = &self.plan.uuid;
+        self.shared.nvml_on(uuid, Session::read_mig_mode)
     }
 }
 

@@ -153,7 +153,7 @@ fn refuse(
         SliceMap::new(gpu.units(), segments.collect())
     });
     Refusal::Infeasible(Box::new(Misfit {
-        profile: wanted_gpu.profile.error(
+        profile: wanted_gpu.planner.profile.error(
             wanted_gpu.block.span,
             "this does not fit on a GPU it selects",
         ),

@@ -45,6 +45,15 @@ pub struct Obstacle {
     pub hint: String,
 }
 
+impl Obstacle {
+    pub(super) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: hint.into(),
+        }
+    }
+}
+
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.what.fmt(f)

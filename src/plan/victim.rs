@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use super::refusal::{ClientOf, Obstacle, Refusal};
+use super::refusal::{ClientOf, Obstacle};
 use crate::host::{Pid, StartTime};
 use crate::mps::{ControlProgram, Patience};
 use crate::node::{Client, Served};
@@ -85,11 +85,8 @@ impl Kill {
 
     /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
     /// signal has an effect then.
-    pub(super) fn permit_signal(&self) -> Result<(), Refusal> {
-        let refuse = |what: String, hint: &str| {
-            let hint = hint.to_owned();
-            Err(Obstacle { what, hint }.into())
-        };
+    pub(super) fn permit_signal(&self) -> Result<(), Obstacle> {
+        let refuse = |what: String, hint: &str| Err(Obstacle::new(what, hint));
         if self.signal.is_none() {
             return if self.has_fault {
                 let what = format!(

@@ -94,20 +94,16 @@ fn step(step: &Step) -> Value {
             "gpu_instance": instance,
             "placement": compute,
         }),
-        Action::DestroyGpuInstance {
-            name, placement, ..
-        } => json!({
+        Action::DestroyGpuInstance(instance) => json!({
             "action": "destroy-gpu-instance",
-            "profile": name,
-            "placement": placement,
+            "profile": instance.name,
+            "placement": instance.placement,
         }),
         Action::SwitchMig { on } => json!({ "action": "switch-mig-mode", "on": on }),
-        Action::CreateGpuInstance {
-            name, placement, ..
-        } => json!({
+        Action::CreateGpuInstance(instance) => json!({
             "action": "create-gpu-instance",
-            "profile": name,
-            "placement": placement,
+            "profile": instance.name,
+            "placement": instance.placement,
         }),
         Action::CreateComputeInstance { instance, compute } => json!({
             "action": "create-compute-instance",
