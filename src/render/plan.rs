@@ -10,7 +10,7 @@ use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
-pub(super) fn text(plan: &Plan) -> String {
+pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     for group in grouped(&plan.gpus, |a, b| alike(a, b)) {
         let first = group[0];
