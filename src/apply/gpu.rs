@@ -212,7 +212,11 @@ impl Attempt<'_> {
                 // A user can make her own daemon fail at will: that must not undo the daemons of others.
                 let failure = if let Some(user) = self.shared.user_of(action) {
                     self.undo_change_of(action);
-                    Failure::of_user(&attempt, &user, cause)
+                    Failure {
+                        attempt: format!("{attempt}, which runs as {user}"),
+                        cause,
+                        is_a_users: true,
+                    }
                 } else {
                     self.shared.fail();
                     Failure::new(attempt, cause)

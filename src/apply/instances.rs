@@ -163,9 +163,15 @@ impl GpuRun<'_> {
     ) -> Result<ComputeInstanceReading, Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let id = parent.id;
-        let (profile, at) = choice.among(offered).ok_or_else(|| Cause::NotOffered {
-            choice,
-            offered: offered.to_vec(),
+        let (profile, at) = choice.among(offered).ok_or_else(|| {
+            let offer = |offer: &ComputeInstanceProfile| {
+                format!("{}c (profile {})", offer.slices, offer.id)
+            };
+            let offers: Vec<String> = offered.iter().map(offer).collect();
+            let offers = offers.join(", ");
+            Cause::Other(format!(
+                "the GPU instance offers {offers}, and nothing for {choice:?}"
+            ))
         })?;
         let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
             nvml.create_compute_instance(gpu, id, profile, at)

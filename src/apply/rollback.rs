@@ -29,7 +29,7 @@ impl<'a> GpuRun<'a> {
         while let Some(step) = done.pop_if(|step| !matches!(step, Effect::Stopped { .. })) {
             // Each call to a GPU that hangs takes as long as the first.
             let result = if hangs {
-                Err(Cause::NotTried)
+                Err(Cause::Other("not tried: the GPU hangs".to_owned()))
             } else {
                 self.undo(&step)
             };

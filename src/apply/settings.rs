@@ -82,9 +82,10 @@ impl Shared<'_> {
             nvml.set_compute_mode(gpu, wanted)
         })?;
         if found == wanted {
-            Ok(())
-        } else {
-            Err(Cause::ComputeMode { wanted, found })
+            return Ok(());
         }
+        Err(Cause::Other(format!(
+            "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
+        )))
     }
 }

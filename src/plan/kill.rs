@@ -51,7 +51,6 @@ pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<
         uuid: served.record.uuid.clone(),
         run_dir: served.run_dir.clone(),
         is_callers: request.owner == Some(request.caller),
-        program: node.control_program(),
         others: served.clients.listed().len() - victims.len(),
         has_fault: served.state == DaemonState::Fault,
         signal: request.signal,

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use super::refusal::{ClientOf, Obstacle};
 use crate::host::{Pid, StartTime};
-use crate::mps::{ControlProgram, Patience};
+use crate::mps::Patience;
 use crate::node::{Client, Served};
 use crate::state::RunDir;
 
@@ -40,8 +40,6 @@ pub struct Kill {
     pub run_dir: RunDir,
     /// True if the caller owns that directory.
     pub is_callers: bool,
-    /// The features of the driver's control program.
-    pub program: ControlProgram,
     /// The clients.
     pub victims: Vec<Victim>,
     /// The number of its other clients, which continue.
