@@ -12,7 +12,7 @@ use crate::config::VARIABLES;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::manual::TOPICS;
-use crate::render::{self, Ui};
+use crate::render;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())
@@ -165,15 +165,13 @@ fn run() -> ExitCode {
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let environment = Environment::read();
-    let ui = Ui::new();
     if let Err(error) = environment.interrupt.listen(&environment.host, interrupted) {
-        ui.note(&format!(
+        render::note(&format!(
             "Ctrl-C will end this at once, whatever it is doing: {error}"
         ));
     }
     let context = Context {
         environment: &environment,
-        ui: &ui,
         program: &command,
         tasks: TASKS,
     };

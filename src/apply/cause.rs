@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 
-use crate::geometry::{ComputeChoice, ComputeInstanceProfile};
 use crate::host::EnvironmentError;
 use crate::host::{Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError};
 use crate::mps::MpsError;
@@ -62,14 +61,6 @@ pub enum Cause {
         /// The time waited for its exit.
         after: std::time::Duration,
     },
-    /// A signal could not be sent.
-    #[error("its work is ended, but its process cannot be sent {signal}: {error}")]
-    NotSent {
-        /// The signal's name.
-        signal: &'static str,
-        /// The system's error.
-        error: std::io::Error,
-    },
     /// A file could not be read or written.
     #[error("{0}")]
     File(#[from] std::io::Error),
@@ -83,9 +74,6 @@ pub enum Cause {
         /// The action that activates it.
         due: Due,
     },
-    /// The daemon may run in another pid namespace.
-    #[error("the daemon of {name} cannot be seen from here: it may run in another pid namespace")]
-    Unseen { name: String },
     /// A start failed, and so did stopping what it had started.
     #[error("{cause}\nand what had been started could not be ended: {left}")]
     Left {
@@ -103,41 +91,15 @@ pub enum Cause {
     /// A change of the MIG mode stays pending.
     #[error("the change is pending: it becomes active with a reset of the GPU, or a reboot")]
     Noted,
-    /// This machine has no user or group of that name.
-    #[error("there is no {what} \"{name}\" on this machine")]
-    Nobody {
-        /// `user` or `group`.
-        what: &'static str,
-        name: String,
-    },
-    /// The compute mode reads back differently from what was set.
-    #[error("the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)")]
-    ComputeMode {
-        /// The mode that was set.
-        wanted: u32,
-        /// The mode that reads back.
-        found: u32,
-    },
     /// The device does not exist.
     #[error("the device is not there")]
     NoDevice,
     /// The GPU instance does not exist.
     #[error("its GPU instance is not there")]
     NoInstance,
-    /// The GPU instance does not offer the requested compute instance.
-    #[error(
-        "the GPU instance offers {}, and nothing for {choice:?}",
-        list(offered)
-    )]
-    NotOffered {
-        /// The requested compute instance.
-        choice: ComputeChoice,
-        /// The profiles it offers.
-        offered: Vec<ComputeInstanceProfile>,
-    },
-    /// The rollback gave up.
-    #[error("not tried: the GPU hangs")]
-    NotTried,
+    /// Another reason, which nothing depends on.
+    #[error("{0}")]
+    Other(String),
     /// The user interrupted the wait.
     #[error("interrupted")]
     Interrupted,
@@ -177,20 +139,9 @@ fn held_by(holders: &[Holder], hidden: usize) -> String {
     }
 }
 
-fn list(offered: &[ComputeInstanceProfile]) -> String {
-    let offers: Vec<String> = offered
-        .iter()
-        .map(|offer| format!("{}c (profile {})", offer.slices, offer.id))
-        .collect();
-    offers.join(", ")
-}
-
 impl Cause {
-    pub(super) fn nobody(what: &'static str, name: &str) -> Self {
-        Self::Nobody {
-            what,
-            name: name.to_owned(),
-        }
+    pub(super) fn nobody(what: &str, name: &str) -> Self {
+        Self::Other(format!("there is no {what} \"{name}\" on this machine"))
     }
 
     /// Adds the result of cleaning up after this failure.

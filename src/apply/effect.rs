@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::geometry::{ComputeProfileId, Placement, ProfileId, ProfileName};
+use crate::geometry::{ComputeProfileId, Placement};
+use crate::plan::GpuInstance;
 use crate::state::DeviceRecord;
 
 /// A change that a run has made to a GPU, with what undoing it takes.
@@ -15,16 +16,10 @@ pub(super) enum Effect {
         was_ours: bool,
     },
     /// A GPU instance was made, or may have been.
-    GpuInstance {
-        profile: ProfileId,
-        name: ProfileName,
-        placement: Placement,
-    },
+    GpuInstance(GpuInstance),
     /// A GPU instance was destroyed.
     GpuInstanceGone {
-        profile: ProfileId,
-        name: ProfileName,
-        placement: Placement,
+        instance: GpuInstance,
         /// True if mig-mps had made it.
         ours: bool,
     },
@@ -63,13 +58,10 @@ impl Effect {
     pub(super) fn took_away(&self) -> bool {
         match self {
             Self::MigMode { on, .. } => !on,
-            Self::GpuInstance { .. }
-            | Self::ComputeInstance { .. }
-            | Self::Started(_)
-            | Self::Set { .. } => false,
             Self::GpuInstanceGone { .. }
             | Self::ComputeInstanceGone { .. }
             | Self::Stopped { .. } => true,
+            _ => false,
         }
     }
 }
@@ -79,12 +71,7 @@ impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MigMode { .. } => f.write_str("MIG mode on"),
-            Self::GpuInstance {
-                name, placement, ..
-            }
-            | Self::GpuInstanceGone {
-                name, placement, ..
-            } => write!(f, "{name} at {placement}"),
+            Self::GpuInstance(instance) | Self::GpuInstanceGone { instance, .. } => instance.fmt(f),
             Self::ComputeInstance {
                 instance,
                 compute: Some(compute),

@@ -56,15 +56,6 @@ impl Failure {
             is_a_users: false,
         }
     }
-
-    /// The failure of a step about another user's daemon.
-    pub(super) fn of_user(attempt: &str, user: &str, cause: Cause) -> Self {
-        Self {
-            attempt: format!("{attempt}, which runs as {user}"),
-            cause,
-            is_a_users: true,
-        }
-    }
 }
 
 impl ApplyError {

@@ -42,10 +42,7 @@ impl<'a> GpuRun<'a> {
             shared,
             plan,
             gpu,
-            instances: instances
-                .into_iter()
-                .map(|instance| (instance.placement, instance))
-                .collect(),
+            instances: by_placement(instances),
             made: BTreeSet::new(),
             history: Arc::default(),
             rolling_back: false,
@@ -98,10 +95,7 @@ impl<'a> GpuRun<'a> {
     fn stops(&self, steps: &[(usize, &'a Step)], pool: &Pool<'a>) -> bool {
         let (idle, used): (Vec<_>, Vec<_>) = steps
             .iter()
-            .filter_map(|&(number, step)| match &step.action {
-                Action::Stop(stop) => Some((self.attempt(number), stop)),
-                _ => None,
-            })
+            .filter_map(|&(number, step)| Some((self.attempt(number), step.action.as_stop()?)))
             .partition(|(_, stop)| {
                 let served = self.shared.served(&stop.uuid);
                 served.is_none_or(|served| served.clients.are_none())
@@ -132,22 +126,14 @@ impl<'a> GpuRun<'a> {
     fn step(&mut self, action: &Action) -> Result<(), Cause> {
         match action {
             Action::SwitchMig { on } => self.switch_mig(*on),
-            Action::CreateGpuInstance {
-                profile,
-                name,
-                placement,
-            } => self.create_gpu_instance(*profile, name, *placement),
+            Action::CreateGpuInstance(instance) => self.create_gpu_instance(instance),
             Action::CreateComputeInstance { instance, compute } => {
                 self.create_compute_instance(*instance, *compute)
             }
             Action::DestroyComputeInstance { instance, compute } => {
                 self.destroy_compute_instance(*instance, *compute)
             }
-            Action::DestroyGpuInstance {
-                profile,
-                name,
-                placement,
-            } => self.destroy_gpu_instance(*profile, name, *placement),
+            Action::DestroyGpuInstance(instance) => self.destroy_gpu_instance(instance),
             Action::Set(set) => self.set(set),
             Action::StartServer(server) => self.shared.start_server(server),
             Action::EndStray(stray) => self.shared.end_stray(stray),
@@ -156,30 +142,18 @@ impl<'a> GpuRun<'a> {
     }
 
     fn device(&self, place: Place) -> Option<(DeviceKey, String)> {
-        let gpu = self.plan.uuid.clone();
-        match place {
-            Place::Whole => {
-                let key = DeviceKey {
-                    gpu: gpu.clone(),
-                    instance: None,
-                };
-                Some((key, gpu))
-            }
-            Place::Mig { placement, nth } => {
-                let instance = self.instances.get(&placement)?;
-                let compute = instance.compute.get(nth)?;
-                let part = InstanceKey {
-                    profile: instance.profile,
-                    placement,
-                    compute: compute.placement,
-                };
-                let key = DeviceKey {
-                    gpu,
-                    instance: Some(part),
-                };
-                Some((key, compute.uuid.clone()))
-            }
-        }
+        let mut key = DeviceKey::whole(&self.plan.uuid);
+        let Place::Mig { placement, nth } = place else {
+            return Some((key, self.plan.uuid.clone()));
+        };
+        let instance = self.instances.get(&placement)?;
+        let compute = instance.compute.get(nth)?;
+        key.instance = Some(InstanceKey {
+            profile: instance.profile,
+            placement,
+            compute: compute.placement,
+        });
+        Some((key, compute.uuid.clone()))
     }
 
     /// The interrupt that ends a wait; none during a rollback.
@@ -190,6 +164,15 @@ impl<'a> GpuRun<'a> {
     pub(super) fn title(&self) -> String {
         title(self.plan)
     }
+}
+
+pub(super) fn by_placement(
+    instances: Vec<GpuInstanceReading>,
+) -> BTreeMap<Placement, GpuInstanceReading> {
+    let keyed = instances.into_iter();
+    keyed
+        .map(|instance| (instance.placement, instance))
+        .collect()
 }
 
 /// `GPU 0 (GPU-5f1c…)`
@@ -229,7 +212,11 @@ impl Attempt<'_> {
                 // A user can make her own daemon fail at will: that must not undo the daemons of others.
                 let failure = if let Some(user) = self.shared.user_of(action) {
                     self.undo_change_of(action);
-                    Failure::of_user(&attempt, &user, cause)
+                    Failure {
+                        attempt: format!("{attempt}, which runs as {user}"),
+                        cause,
+                        is_a_users: true,
+                    }
                 } else {
                     self.shared.fail();
                     Failure::new(attempt, cause)
@@ -307,22 +294,25 @@ impl Shared<'_> {
         history: &History,
     ) -> Result<(), Cause> {
         let (record, result) = self.bring_up_new(key, uuid, start);
-        match result {
-            Ok(false) => {}
-            Ok(true) => history.did(Effect::Started(Box::new(record))),
-            Err(cause) => {
-                let kept = if start.again {
-                    self.keep_record(&record)
-                } else {
-                    Ok(())
-                };
-                if matches!(cause, Cause::Left { .. }) {
-                    // The rollback tries again to stop it.
-                    history.did(Effect::Started(Box::new(record)));
+        let record = Box::new(record);
+        let cause = match result {
+            Ok(is_new) => {
+                if is_new {
+                    history.did(Effect::Started(record));
                 }
-                return Err(cause.and(kept));
+                return Ok(());
             }
+            Err(cause) => cause,
+        };
+        let kept = if start.again {
+            self.keep_record(&record)
+        } else {
+            Ok(())
+        };
+        if matches!(cause, Cause::Left { .. }) {
+            // The rollback tries again to stop it.
+            history.did(Effect::Started(record));
         }
-        Ok(())
+        Err(cause.and(kept))
     }
 }

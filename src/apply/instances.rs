@@ -1,40 +1,20 @@
-//! GPU and compute instances: `create_` and `destroy_` record what they do, `make_` and `unmake_` only call NVML.
+//! GPU and compute instances: `create_` and `destroy_` record what they do, `make_` and `unmake_` only what NVML makes.
 
 use super::cause::Cause;
 use super::effect::Effect;
-use super::gpu::GpuRun;
+use super::gpu::{GpuRun, by_placement};
 use super::retry;
-use crate::geometry::{
-    ComputeChoice, ComputeInstanceProfile, GpuInstanceId, Placement, ProfileId, ProfileName,
-};
+use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, ComputeInstanceReading, GpuInstanceReading, NvmlError, Session};
+use crate::plan::GpuInstance;
 use crate::state::{Created, Taken};
 
 impl GpuRun<'_> {
-    pub(super) fn create_gpu_instance(
-        &mut self,
-        profile: ProfileId,
-        name: &ProfileName,
-        placement: Placement,
-    ) -> Result<(), Cause> {
-        let created = self.created(profile, placement, None);
-        // Recorded first: what a crash leaves behind is then known as ours.
-        self.shared.node_record.add(created.clone())?;
-        let made = self.make_gpu_instance(profile, placement);
-        let may_stand = match &made {
-            Ok(()) => true,
-            Err(Cause::Nvml(error)) => error.may_have_worked(),
-            Err(_) => false,
-        };
-        if may_stand {
-            self.history.did(Effect::GpuInstance {
-                profile,
-                name: name.clone(),
-                placement,
-            });
-        } else {
-            self.shared.node_record.remove(|other| *other == created)?;
+    pub(super) fn create_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
+        let made = self.make_gpu_instance(instance, true);
+        if made.as_ref().err().is_none_or(Cause::may_have_worked) {
+            self.history.did(Effect::GpuInstance(instance.clone()));
         }
         made
     }
@@ -45,28 +25,22 @@ impl GpuRun<'_> {
         compute: ComputeChoice,
     ) -> Result<(), Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        let (id, profile) = (parent.id, parent.profile);
-        let offered = self.offered(profile, id)?;
         // In a GPU instance that mig-mps did not make, only the compute instance is ours.
-        let whole = self.created(profile, instance, None);
+        let whole = self.created(parent.profile, instance, None);
         let note = |at| Created {
             compute: Some(at),
             ..whole.clone()
         };
+        let offered = self.offered(instance)?;
         let is_alone_ours = !self.made.contains(&instance);
-        let expected = is_alone_ours
-            .then(|| expected_placement(compute, &offered))
-            .flatten()
-            .map(note);
+        let expected = expected_placement(compute, &offered);
+        let expected = expected.filter(|_| is_alone_ours).map(note);
         if let Some(created) = &expected {
             self.shared.node_record.add(created.clone())?;
         }
         let made = self.make_compute_instance(instance, compute, &offered);
-        let (at, may_stand) = match &made {
-            Ok(made) => (Some(made.placement), true),
-            Err(Cause::Nvml(error)) => (None, error.may_have_worked()),
-            Err(_) => (None, false),
-        };
+        let at = made.as_ref().ok().map(|made| made.placement);
+        let may_stand = made.as_ref().err().is_none_or(Cause::may_have_worked);
         if may_stand {
             self.history.did(Effect::ComputeInstance {
                 instance,
@@ -86,30 +60,28 @@ impl GpuRun<'_> {
         made.map(drop)
     }
 
-    pub(super) fn destroy_gpu_instance(
-        &mut self,
-        profile: ProfileId,
-        name: &ProfileName,
-        placement: Placement,
-    ) -> Result<(), Cause> {
+    pub(super) fn destroy_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
+        let (profile, placement) = (instance.profile, instance.placement);
         if !self.instances.contains_key(&placement) {
             return Ok(());
         }
         self.shared.journal.taking(Taken {
             gpu: self.plan.uuid.clone(),
             profile,
-            name: name.to_string(),
+            name: instance.name.to_string(),
             placement,
         })?;
         self.unmake_gpu_instance(placement)?;
         let created = self.created(profile, placement, None);
         self.history.did(Effect::GpuInstanceGone {
-            profile,
-            name: name.clone(),
-            placement,
+            instance: instance.clone(),
             ours: self.shared.node_record.has(&created),
         });
-        Ok(self.forget(placement)?)
+        // With what was made in it.
+        Ok(self
+            .shared
+            .node_record
+            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)?)
     }
 
     pub(super) fn destroy_compute_instance(
@@ -117,14 +89,15 @@ impl GpuRun<'_> {
         instance: Placement,
         compute: Placement,
     ) -> Result<(), Cause> {
-        let Some((gpu_instance, reading)) = self.find(instance, compute) else {
+        let Some((parent, part)) = self.find(instance, compute) else {
             return Ok(());
         };
+        let created = self.created(parent.profile, instance, Some(compute));
+        let profile = part.profile;
         self.unmake_compute_instance(instance, compute)?;
-        let created = self.created(gpu_instance, instance, Some(compute));
         self.history.did(Effect::ComputeInstanceGone {
             instance,
-            profile: reading.profile,
+            profile,
             compute,
             ours: self.shared.node_record.has(&created),
         });
@@ -145,35 +118,41 @@ impl GpuRun<'_> {
         }
     }
 
-    /// Removes a GPU instance and what is in it from the record.
-    pub(super) fn forget(&self, placement: Placement) -> std::io::Result<()> {
-        self.shared
-            .node_record
-            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)
-    }
-
-    /// Makes a GPU instance and tracks it.
+    /// Makes a GPU instance and tracks it. One of ours is recorded first: what a crash leaves behind is then known as
+    /// ours.
     pub(super) fn make_gpu_instance(
         &mut self,
-        profile: ProfileId,
-        placement: Placement,
+        instance: &GpuInstance,
+        is_ours: bool,
     ) -> Result<(), Cause> {
-        let gpu = self.plan.uuid.clone();
-        let id = self.in_use(&gpu, move |nvml, gpu| {
+        let (profile, placement) = (instance.profile, instance.placement);
+        let created = self.created(profile, placement, None);
+        if is_ours {
+            self.shared.node_record.add(created.clone())?;
+        }
+        let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
             nvml.create_gpu_instance(gpu, profile, placement)
-        })?;
-        self.made.insert(placement);
-        self.instances.insert(
-            placement,
-            GpuInstanceReading {
-                id,
-                profile,
-                placement,
-                compute: Vec::new(),
-                offered: Vec::new(),
-            },
-        );
-        Ok(())
+        });
+        match made {
+            Ok(id) => {
+                self.made.insert(placement);
+                let reading = GpuInstanceReading {
+                    id,
+                    profile,
+                    placement,
+                    compute: Vec::new(),
+                    offered: Vec::new(),
+                };
+                self.instances.insert(placement, reading);
+                Ok(())
+            }
+            Err(cause) => {
+                if !cause.may_have_worked() {
+                    self.shared.node_record.remove(|other| *other == created)?;
+                }
+                Err(cause)
+            }
+        }
     }
 
     pub(super) fn make_compute_instance(
@@ -184,12 +163,17 @@ impl GpuRun<'_> {
     ) -> Result<ComputeInstanceReading, Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let id = parent.id;
-        let (profile, at) = choice.among(offered).ok_or_else(|| Cause::NotOffered {
-            choice,
-            offered: offered.to_vec(),
+        let (profile, at) = choice.among(offered).ok_or_else(|| {
+            let offer = |offer: &ComputeInstanceProfile| {
+                format!("{}c (profile {})", offer.slices, offer.id)
+            };
+            let offers: Vec<String> = offered.iter().map(offer).collect();
+            let offers = offers.join(", ");
+            Cause::Other(format!(
+                "the GPU instance offers {offers}, and nothing for {choice:?}"
+            ))
         })?;
-        let gpu = self.plan.uuid.clone();
-        let made = self.in_use(&gpu, move |nvml, gpu| {
+        let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
             nvml.create_compute_instance(gpu, id, profile, at)
         })?;
         if let Some(parent) = self.instances.get_mut(&instance) {
@@ -204,8 +188,9 @@ impl GpuRun<'_> {
             return Ok(());
         };
         let id = reading.id;
-        let gpu = self.plan.uuid.clone();
-        self.in_use(&gpu, move |nvml, gpu| nvml.destroy_gpu_instance(gpu, id))?;
+        self.in_use(&self.plan.uuid, move |nvml, gpu| {
+            nvml.destroy_gpu_instance(gpu, id)
+        })?;
         self.instances.remove(&placement);
         self.made.remove(&placement);
         Ok(())
@@ -216,14 +201,11 @@ impl GpuRun<'_> {
         instance: Placement,
         compute: Placement,
     ) -> Result<(), Cause> {
-        let Some((_, reading)) = self.find(instance, compute) else {
+        let Some((parent, part)) = self.find(instance, compute) else {
             return Ok(());
         };
-        let Some(parent) = self.instances.get(&instance) else {
-            return Ok(());
-        };
-        let (parent, id) = (parent.id, reading.id);
-        self.in_use(&reading.uuid, move |nvml, gpu| {
+        let (parent, id) = (parent.id, part.id);
+        self.in_use(&part.uuid, move |nvml, gpu| {
             nvml.destroy_compute_instance(gpu, parent, id)
         })?;
         if let Some(parent) = self.instances.get_mut(&instance) {
@@ -235,54 +217,47 @@ impl GpuRun<'_> {
     /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
     pub(super) fn offered(
         &mut self,
-        profile: ProfileId,
-        instance: GpuInstanceId,
+        instance: Placement,
     ) -> Result<Vec<ComputeInstanceProfile>, Cause> {
+        let asked = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let known = self
             .instances
             .values()
-            .find(|standing| standing.profile == profile && !standing.offered.is_empty());
+            .find(|standing| standing.profile == asked.profile && !standing.offered.is_empty());
         if let Some(known) = known {
             return Ok(known.offered.clone());
         }
-        let gpu = self.plan.uuid.clone();
+        let id = asked.id;
+        let uuid = &self.plan.uuid;
         let offered = self
             .shared
-            .nvml
-            .supervise(move |nvml| nvml.offered(&gpu, instance))?;
-        for standing in self.instances.values_mut() {
-            if standing.id == instance {
-                standing.offered.clone_from(&offered);
-            }
+            .nvml_on(uuid, move |nvml, gpu| nvml.offered(gpu, id))?;
+        if let Some(asked) = self.instances.get_mut(&instance) {
+            asked.offered.clone_from(&offered);
         }
         Ok(offered)
     }
 
     /// Reads the instances from the hardware again, after a call with an unknown outcome.
     pub(super) fn reread_instances(&mut self) -> Result<(), Cause> {
-        let gpu = self.plan.uuid.clone();
         let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
-        let instances = self
-            .shared
-            .nvml
-            .supervise(move |nvml| nvml.read_instances(&gpu, &profiles))?;
-        self.instances = instances
-            .into_iter()
-            .map(|instance| (instance.placement, instance))
-            .collect();
+        let instances = self.shared.nvml_on(&self.plan.uuid, move |nvml, gpu| {
+            nvml.read_instances(gpu, &profiles)
+        })?;
+        self.instances = by_placement(instances);
         Ok(())
     }
 
-    /// Returns an existing compute instance, and the profile of its GPU instance.
-    pub(super) fn find(
+    /// Returns an existing compute instance after its GPU instance.
+    fn find(
         &self,
         instance: Placement,
         compute: Placement,
-    ) -> Option<(ProfileId, ComputeInstanceReading)> {
+    ) -> Option<(&GpuInstanceReading, &ComputeInstanceReading)> {
         let parent = self.instances.get(&instance)?;
         let mut parts = parent.compute.iter();
         let found = parts.find(|found| found.placement == compute)?;
-        Some((parent.profile, found.clone()))
+        Some((parent, found))
     }
 
     /// Makes a call about the GPU, and retries it while the driver reports it in use. The error names the
@@ -292,23 +267,19 @@ impl GpuRun<'_> {
         device: &str,
         call: impl Fn(&Session, &str) -> Result<T, NvmlError> + Clone + Send + 'static,
     ) -> Result<T, Cause> {
-        let nvml = self.shared.nvml;
         let answer = retry::while_in_use(self.interrupt(), || {
-            let (gpu, call) = (self.plan.uuid.clone(), call.clone());
-            nvml.supervise(move |nvml| call(nvml, &gpu))
+            self.shared.nvml_on(&self.plan.uuid, call.clone())
         });
         answer.map_err(|error| match error.code() {
-            Some(Code::IN_USE) if self.is_interrupted() => Cause::Interrupted,
+            Some(Code::IN_USE) if self.interrupt().is_some_and(Interrupt::is_asked) => {
+                Cause::Interrupted
+            }
             Some(Code::IN_USE) => Cause::InUse {
                 error,
                 holders: self.shared.holders_of(self.gpu, device),
             },
             _ => Cause::Nvml(error),
         })
-    }
-
-    fn is_interrupted(&self) -> bool {
-        self.interrupt().is_some_and(Interrupt::is_asked)
     }
 }
 

@@ -20,50 +20,30 @@ const A_MOMENT: Duration = Duration::from_millis(200);
 /// The pause between two questions to a server about a client whose process cannot be seen.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The outcome for a client.
-#[derive(Clone, Copy)]
-enum Ended {
-    /// The server terminated it; its process still runs.
-    Work,
-    /// The server terminated it, and its process exited by itself.
-    WorkAndProcess,
-    /// The server terminated it, and its process exited after this signal.
-    AfterSignal(Signal),
-    /// It left before it was terminated.
-    Before,
-    /// The server terminated it; the user interrupted the wait for its process to notice.
-    Unnoticed,
-    /// The server terminated it; the user interrupted the run before the signal was sent.
-    Unsent,
-    /// The server terminated it and this signal was sent; the user interrupted the wait for its exit.
-    Unended(Signal),
+/// The outcome for a client, in words.
+struct Ended {
+    text: String,
+    /// True if the user interrupted it.
+    is_interrupted: bool,
 }
 
 impl Ended {
-    /// True if the user interrupted it.
-    const fn is_interrupted(self) -> bool {
-        matches!(self, Self::Unnoticed | Self::Unsent | Self::Unended(_))
+    /// It left before it was terminated.
+    fn before() -> Self {
+        Self::done("it is no client any more: nothing was done to it")
     }
 
-    fn text(self) -> String {
-        match self {
-            Self::Work => {
-                "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal"
-                    .to_owned()
-            }
-            Self::WorkAndProcess => "its work is ended, and its process has ended of itself".to_owned(),
-            Self::AfterSignal(signal) => {
-                format!("its work is ended, and so is its process, which was sent {}", signal.name())
-            }
-            Self::Unnoticed => {
-                "its work is ended; whether its process notices was not waited for, and it was sent no signal".to_owned()
-            }
-            Self::Unsent => "its work is ended; its process was sent no signal, and still runs".to_owned(),
-            Self::Unended(signal) => format!(
-                "its work is ended; its process was sent {}, and still ran when this was interrupted",
-                signal.name()
-            ),
-            Self::Before => "it is no client any more: nothing was done to it".to_owned(),
+    fn done(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            is_interrupted: false,
+        }
+    }
+
+    fn interrupted(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            is_interrupted: true,
         }
     }
 }
@@ -84,7 +64,7 @@ pub(super) fn kill(
     let logs = environment.logs_of(kill.run_dir.path()).unwrap_or_default();
     let daemon = Daemon::new(
         context.programs.clone(),
-        kill.program,
+        context.node.control_program(),
         kill.run_dir.pipe_dir(&kill.uuid),
         logs.join(&kill.uuid),
     );
@@ -103,7 +83,7 @@ pub(super) fn kill(
             interrupt,
         };
         let ended = match client.exits_by_itself(begun) {
-            Ok(true) => Ok(Ended::Before),
+            Ok(true) => Ok(Ended::before()),
             _ if interrupt.is_asked() => {
                 error
                     .left
@@ -116,8 +96,8 @@ pub(super) fn kill(
             Ok(ended) => {
                 // The plan says who it is.
                 let device = &victim.client.device;
-                progress.note(&format!("{device}: pid {}: {}", victim.pid, ended.text()));
-                error.interrupted |= ended.is_interrupted();
+                progress.note(&format!("{device}: pid {}: {}", victim.pid, ended.text));
+                error.interrupted |= ended.is_interrupted;
             }
             Err(cause) => {
                 let failure = Failure::new(victim.client.to_string(), cause);
@@ -174,26 +154,36 @@ impl Ending<'_> {
             && let Err(error) = self.daemon.terminate_client(server, pid)
         {
             return match self.is_client() {
-                Ok(false) => Ok(Ended::Before),
+                Ok(false) => Ok(Ended::before()),
                 _ => Err(error.into()),
             };
         }
         let mut sent = None;
         if let (Some(signal), Some(held)) = (self.kill.signal, &self.held) {
+            let name = signal.name();
             if self.interrupt.is_asked() && !held.ends_within(A_MOMENT) {
-                return Ok(Ended::Unsent);
+                return Ok(Ended::interrupted(
+                    "its work is ended; its process was sent no signal, and still runs",
+                ));
             }
             match held.signal(number(signal)) {
                 Err(_) if held.has_ended() => {}
                 Err(error) => {
-                    let signal = signal.name();
-                    return Err(Cause::NotSent { signal, error });
+                    return Err(Cause::Other(format!(
+                        "its work is ended, but its process cannot be sent {name}: {error}"
+                    )));
                 }
-                Ok(()) if ends(held, SIGNAL_LIMIT, self.interrupt) => sent = Some(signal),
-                Ok(()) if self.interrupt.is_asked() => return Ok(Ended::Unended(signal)),
+                Ok(()) if ends(held, SIGNAL_LIMIT, self.interrupt) => sent = Some(name),
+                Ok(()) if self.interrupt.is_asked() => {
+                    return Ok(Ended::interrupted(format!(
+                        "its work is ended; its process was sent {name}, and still ran when this was interrupted"
+                    )));
+                }
                 Ok(()) => {
-                    let (signal, after) = (signal.name(), SIGNAL_LIMIT);
-                    return Err(Cause::StillThere { signal, after });
+                    return Err(Cause::StillThere {
+                        signal: name,
+                        after: SIGNAL_LIMIT,
+                    });
                 }
             }
         }
@@ -201,14 +191,31 @@ impl Ending<'_> {
         if !is_off && !self.interrupt.is_asked() {
             return Err(Cause::StillClient);
         }
-        Ok(match (sent, &self.held) {
-            (Some(signal), _) => Ended::AfterSignal(signal),
-            _ if !is_off => Ended::Unnoticed,
+        Ok(self.outcome(sent, is_off))
+    }
+
+    /// The outcome for a client that the server has terminated, and that was sent this signal.
+    fn outcome(&self, sent: Option<&str>, is_off: bool) -> Ended {
+        let still_runs = || match &self.held {
+            Some(held) => !held.ends_within(A_MOMENT),
             // The process is not visible.
-            (None, None) if self.victim.started.is_none() => Ended::Work,
-            (None, Some(held)) if !held.ends_within(A_MOMENT) => Ended::Work,
-            _ => Ended::WorkAndProcess,
-        })
+            None => self.victim.started.is_none(),
+        };
+        if let Some(name) = sent {
+            Ended::done(format!(
+                "its work is ended, and so is its process, which was sent {name}"
+            ))
+        } else if !is_off {
+            Ended::interrupted(
+                "its work is ended; whether its process notices was not waited for, and it was sent no signal",
+            )
+        } else if still_runs() {
+            Ended::done(
+                "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal",
+            )
+        } else {
+            Ended::done("its work is ended, and its process has ended of itself")
+        }
     }
 }
 

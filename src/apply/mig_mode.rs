@@ -7,7 +7,7 @@ use super::retry::Backoff;
 use super::shared::Shared;
 use crate::host::Holders;
 use crate::node::Gpu;
-use crate::nvml::{Code, MigMode, NvmlError};
+use crate::nvml::{Code, MigMode, NvmlError, Session};
 
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
@@ -15,30 +15,27 @@ impl GpuRun<'_> {
     /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
     /// tell the difference.
     pub(super) fn switch_mig(&mut self, on: bool) -> Result<(), Cause> {
+        let (shared, plan) = (self.shared, self.plan);
+        let record = |is_ours| shared.node_record.switched_on(&plan.uuid, is_ours);
         let is_so = |gpu: &Gpu| gpu.mig.is_some_and(|mode| mode.current == on);
         if self.gpu.is_some_and(is_so) {
             // Another change is pending: cancel it.
             self.set_mode(on)?;
             if !on {
-                self.shared
-                    .node_record
-                    .switched_on(&self.plan.uuid, false)?;
+                record(false)?;
             }
             return Ok(());
         }
-        let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
-        let was_ours = node_record.has_switched_on(gpu);
+        let was_ours = shared.node_record.has_switched_on(&plan.uuid);
         if on {
             // Recorded first: what a crash leaves behind is then known as ours.
-            node_record.switched_on(gpu, true)?;
+            record(true)?;
         }
         let switched = self.try_to_switch(on, was_ours);
-        let is_noted = self.history.has_switched();
-        let (node_record, gpu) = (&self.shared.node_record, &self.plan.uuid);
-        if !is_noted {
-            node_record.switched_on(gpu, was_ours)?;
+        if !self.history.has_switched() {
+            record(was_ours)?;
         } else if switched.is_ok() {
-            node_record.switched_on(gpu, on)?;
+            record(on)?;
         }
         switched
     }
@@ -75,12 +72,7 @@ impl GpuRun<'_> {
             // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
             let tries_again = has_stopped || backoff.wait();
             if !tries_again {
-                let busy = Cause::Busy {
-                    on,
-                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
-                    hidden: open.hidden,
-                };
-                return Err(busy.and(self.take_back(on)));
+                return Err(self.busy(on, open.hidden));
             }
         }
     }
@@ -123,11 +115,9 @@ impl GpuRun<'_> {
             let is_noted = mode.pending == from;
             return if is_noted { Err(Cause::Noted) } else { Ok(()) };
         }
-        let gpu = self.plan.uuid.clone();
         let resetless = || {
             self.shared
-                .nvml
-                .supervise(move |nvml| nvml.changes_without_reset(&gpu))
+                .nvml_on(&self.plan.uuid, Session::changes_without_reset)
         };
         // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
         // a reset.
@@ -153,14 +143,20 @@ impl GpuRun<'_> {
                 });
             }
             if !backoff.wait() {
-                let busy = Cause::Busy {
-                    on: !from,
-                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
-                    hidden: 0,
-                };
-                return Err(busy.and(self.take_back(!from)));
+                return Err(self.busy(!from, 0));
             }
         }
+    }
+
+    /// Gives up a change, because these many hidden processes and others use the GPU.
+    fn busy(&self, on: bool, hidden: usize) -> Cause {
+        let holders = self.shared.holders_of(self.gpu, &self.plan.uuid);
+        let busy = Cause::Busy {
+            on,
+            holders,
+            hidden,
+        };
+        busy.and(self.take_back(on))
     }
 
     /// Cancels a pending change.
@@ -170,15 +166,13 @@ impl GpuRun<'_> {
     }
 
     fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {
-        let gpu = self.plan.uuid.clone();
-        let nvml = self.shared.nvml;
-        nvml.supervise(move |nvml| nvml.set_mig_mode(&gpu, on))
+        let set = move |nvml: &Session, gpu: &str| nvml.set_mig_mode(gpu, on);
+        self.shared.nvml_on(&self.plan.uuid, set)
     }
 
     fn read_mode(&self) -> Result<MigMode, NvmlError> {
-        let gpu = self.plan.uuid.clone();
-        let nvml = self.shared.nvml;
-        nvml.supervise(move |nvml| nvml.read_mig_mode(&gpu))
+        let uuid = &self.plan.uuid;
+        self.shared.nvml_on(uuid, Session::read_mig_mode)
     }
 }
 

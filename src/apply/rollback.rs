@@ -9,7 +9,7 @@ use super::error::RolledBack;
 use super::gpu::GpuRun;
 use super::mutex::lock;
 use super::stop::starts_again;
-use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
+use crate::geometry::{ComputeChoice, ComputeProfileId, Placement};
 use crate::host::Pool;
 use crate::mps::{Means, Patience};
 use crate::nvml::NvmlError;
@@ -29,7 +29,7 @@ impl<'a> GpuRun<'a> {
         while let Some(step) = done.pop_if(|step| !matches!(step, Effect::Stopped { .. })) {
             // Each call to a GPU that hangs takes as long as the first.
             let result = if hangs {
-                Err(Cause::NotTried)
+                Err(Cause::Other("not tried: the GPU hangs".to_owned()))
             } else {
                 self.undo(&step)
             };
@@ -57,22 +57,16 @@ impl<'a> GpuRun<'a> {
                 let node_record = &self.shared.node_record;
                 Ok(node_record.switched_on(&self.plan.uuid, *was_ours)?)
             }
-            Effect::GpuInstance {
-                profile, placement, ..
-            } => {
-                if !self.instances.contains_key(placement) {
+            Effect::GpuInstance(instance) => {
+                let (profile, placement) = (instance.profile, instance.placement);
+                if !self.instances.contains_key(&placement) {
                     self.reread_instances()?;
                 }
-                self.unmake_gpu_instance(*placement)?;
-                let created = self.created(*profile, *placement, None);
+                self.unmake_gpu_instance(placement)?;
+                let created = self.created(profile, placement, None);
                 Ok(self.shared.node_record.remove(|other| *other == created)?)
             }
-            Effect::GpuInstanceGone {
-                profile,
-                placement,
-                ours,
-                ..
-            } => self.bring_back(*profile, *placement, *ours),
+            Effect::GpuInstanceGone { instance, ours } => self.make_gpu_instance(instance, *ours),
             Effect::ComputeInstance { instance, compute } => match compute {
                 Some(compute) => self.remove(*instance, *compute),
                 None => self.remove_strays(*instance),
@@ -92,25 +86,6 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    fn bring_back(
-        &mut self,
-        profile: ProfileId,
-        placement: Placement,
-        ours: bool,
-    ) -> Result<(), Cause> {
-        let created = self.created(profile, placement, None);
-        if ours {
-            self.shared.node_record.add(created.clone())?;
-        }
-        let made = self.make_gpu_instance(profile, placement);
-        if let Err(cause) = &made
-            && !cause.may_have_worked()
-        {
-            self.shared.node_record.remove(|other| *other == created)?;
-        }
-        made
-    }
-
     fn bring_part_back(
         &mut self,
         instance: Placement,
@@ -119,12 +94,11 @@ impl<'a> GpuRun<'a> {
         ours: bool,
     ) -> Result<(), Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        let (id, parent) = (parent.id, parent.profile);
         if ours {
-            let created = self.created(parent, instance, Some(placement));
+            let created = self.created(parent.profile, instance, Some(placement));
             self.shared.node_record.add(created)?;
         }
-        let offered = self.offered(parent, id)?;
+        let offered = self.offered(instance)?;
         let as_it_was = ComputeChoice::Exactly { profile, placement };
         self.make_compute_instance(instance, as_it_was, &offered)?;
         Ok(())

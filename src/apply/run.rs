@@ -16,7 +16,7 @@ use super::rollback::Outcomes;
 use super::shared::Shared;
 use crate::host::{Change, Pool};
 use crate::nvml::Nvml;
-use crate::plan::{Action, Plan, Step};
+use crate::plan::Plan;
 use crate::state::RunDir;
 
 /// Applies a plan. The caller holds the node's lock.
@@ -58,7 +58,7 @@ pub fn run(
     // Each thread makes one call at a time, and one that hangs is lost.
     let calls = threads + 1 + plan.gpus.len();
     // Each thread has one child at a time; each start leaves a daemon and a server.
-    let others = calls + threads + 1 + 2 * starts_of(plan);
+    let others = calls + threads + 1 + 2 * plan.starts().count();
     Pool::with(threads, others, |pool| {
         if pool.threads() > 0 && Nvml::reserve(calls).is_err() {
             pool.close();
@@ -67,16 +67,11 @@ pub fn run(
     })
 }
 
-fn starts_of(plan: &Plan) -> usize {
-    let is_start = |step: &&Step| matches!(step.action, Action::Start(_));
-    plan.steps().filter(is_start).count()
-}
-
 /// The number of threads that a plan keeps busy beside the caller's. More gain nothing: the driver makes one server
 /// after another.
 fn threads_for(plan: &Plan) -> usize {
     const MOST: usize = 64;
-    let daemons = starts_of(plan).max(plan.stops().count());
+    let daemons = plan.starts().count().max(plan.stops().count());
     (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
 }
 

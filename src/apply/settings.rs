@@ -4,7 +4,7 @@ use super::cause::Cause;
 use super::effect::Effect;
 use super::gpu::GpuRun;
 use super::shared::Shared;
-use crate::nvml::EXCLUSIVE_PROCESS;
+use crate::nvml::{EXCLUSIVE_PROCESS, Session};
 use crate::plan::Set;
 use crate::settings::Settings;
 use crate::state::DeviceRecord;
@@ -44,18 +44,6 @@ impl Shared<'_> {
         Ok(self.run_dir.write_record(wanted)?)
     }
 
-    /// The compute mode that a device had before an earlier daemon of this boot changed it.
-    pub(super) fn mode_before(&self, uuid: &str) -> Option<u32> {
-        let mut served = self.context.node.served.iter();
-        let earlier = served.find(|served| {
-            let record = &served.record;
-            record.uuid == uuid
-                && record.boot_id == self.context.node.boot_id
-                && served.run_dir == self.run_dir
-        });
-        earlier?.record.compute_mode_before
-    }
-
     /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
     /// known.
     pub(super) fn hold_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
@@ -64,8 +52,7 @@ impl Shared<'_> {
             record.compute_mode_before = None;
             return Ok(());
         }
-        let gpu = record.key.gpu.clone();
-        let is = self.nvml.supervise(move |nvml| nvml.compute_mode(&gpu))?;
+        let is = self.nvml_on(&record.key.gpu, Session::compute_mode)?;
         if is == EXCLUSIVE_PROCESS {
             return Ok(());
         }
@@ -83,8 +70,7 @@ impl Shared<'_> {
         if self.context.node.gpu(&record.key.gpu).is_none() {
             return Ok(());
         }
-        let gpu = record.key.gpu.clone();
-        let is = self.nvml.supervise(move |nvml| nvml.compute_mode(&gpu))?;
+        let is = self.nvml_on(&record.key.gpu, Session::compute_mode)?;
         if is != EXCLUSIVE_PROCESS {
             return Ok(());
         }
@@ -92,14 +78,14 @@ impl Shared<'_> {
     }
 
     fn set_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
-        let gpu = record.key.gpu.clone();
-        let found = self
-            .nvml
-            .supervise(move |nvml| nvml.set_compute_mode(&gpu, wanted))?;
+        let found = self.nvml_on(&record.key.gpu, move |nvml, gpu| {
+            nvml.set_compute_mode(gpu, wanted)
+        })?;
         if found == wanted {
-            Ok(())
-        } else {
-            Err(Cause::ComputeMode { wanted, found })
+            return Ok(());
         }
+        Err(Cause::Other(format!(
+            "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
+        )))
     }
 }

@@ -10,7 +10,7 @@ use super::node_record::NodeRecord;
 use crate::host::{Holder, Holders, Pid};
 use crate::mps::Daemon;
 use crate::node::{Gpu, Served};
-use crate::nvml::Nvml;
+use crate::nvml::{Nvml, NvmlError, Session};
 use crate::state::{DeviceRecord, RunDir};
 
 /// The state that the threads of one run share.
@@ -29,14 +29,22 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
+    /// Asks NVML about a device.
+    pub(super) fn nvml_on<T: Send + 'static>(
+        &self,
+        device: &str,
+        call: impl FnOnce(&Session, &str) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<T, NvmlError> {
+        let device = device.to_owned();
+        self.nvml.supervise(move |nvml| call(nvml, &device))
+    }
+
     /// The device with that UUID, if this run directory has its record.
     pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
         let mut served = self.context.node.served.iter();
         served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
-}
 
-impl Shared<'_> {
     /// True if another GPU's failure, or the user, makes going on pointless.
     pub(super) fn is_over(&self) -> bool {
         self.stop_here.load(Ordering::Relaxed) || self.context.environment.interrupt.is_asked()
@@ -65,8 +73,7 @@ impl Shared<'_> {
     /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
     /// the GPU's device node open. Omits what cannot be determined.
     pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
-        let uuid = device.to_owned();
-        let processes = self.nvml.supervise(move |nvml| nvml.read_processes(&uuid));
+        let processes = self.nvml_on(device, Session::read_processes);
         let mut holders: Vec<Holder> = processes
             .map(|processes| processes.compute)
             .unwrap_or_default()
@@ -84,8 +91,7 @@ impl Shared<'_> {
     /// The processes that have the GPU's device node open. The node's number may have changed with the
     /// MIG mode.
     pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
-        let uuid = gpu?.uuid.clone();
-        let minor = self.nvml.supervise(move |nvml| nvml.minor_number(&uuid));
+        let minor = self.nvml_on(&gpu?.uuid, Session::minor_number);
         self.context.environment.host.holders(minor.ok()?).ok()
     }
 }

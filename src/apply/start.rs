@@ -26,7 +26,7 @@ impl Shared<'_> {
             uuid: uuid.to_owned(),
             settings: start.settings.clone(),
             by_hand: start.by_hand.clone(),
-            compute_mode_before: self.mode_before(uuid),
+            compute_mode_before: self.context.node.mode_before(uuid, &self.run_dir),
             daemon: None,
             finished: false,
             boot_id: self.context.node.boot_id.clone(),

@@ -7,13 +7,14 @@ use super::mutex::lock;
 use super::owner::owner;
 use super::shared::Shared;
 use crate::mps::{Daemon, Means, Patience};
-use crate::plan::{Action, EndStray, GpuPlan, Step};
+use crate::nvml::Session;
+use crate::plan::{EndStray, GpuPlan};
 use crate::state::DeviceRecord;
 
 /// True if the plan starts the daemon of a record again, unchanged.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
-    let is_it = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == record.name);
-    plan.steps.iter().any(is_it)
+    let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
+    starts.any(|start| start.again && start.name == record.name)
 }
 
 impl Shared<'_> {
@@ -24,7 +25,8 @@ impl Shared<'_> {
         Ok(daemon.kill_server(host, stray.server)?)
     }
 
-    /// Stops a daemon. Its record stays if the plan starts it again unchanged.
+    /// Stops a daemon. If the plan starts it again unchanged, its record stays, without the process, and its pipe
+    /// directory too: the next daemon clears what this one leaves there.
     pub(super) fn end(
         &self,
         plan: &GpuPlan,
@@ -32,21 +34,9 @@ impl Shared<'_> {
         how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        if starts_again(plan, record) {
-            self.end_for_now(record, how, alone)
-        } else {
-            self.end_daemon(record, how, alone)
+        if !starts_again(plan, record) {
+            return self.end_daemon(record, how, alone);
         }
-    }
-
-    /// Stops a daemon but keeps its record, without the process, and its pipe directory: the next daemon clears what
-    /// this one leaves there.
-    fn end_for_now(
-        &self,
-        record: &DeviceRecord,
-        how: (Patience, Means),
-        alone: bool,
-    ) -> Result<(), Cause> {
         self.end_process(record, how, alone)?;
         self.give_mode_back(record)?;
         self.write_without_daemon(record)
@@ -95,9 +85,10 @@ impl Shared<'_> {
         let host = &self.context.environment.host;
         let daemon = self.daemon(record);
         if record.daemon.is_some_and(|id| id.is_hidden(host)) {
-            return Err(Cause::Unseen {
-                name: record.name.clone(),
-            });
+            return Err(Cause::Other(format!(
+                "the daemon of {} cannot be seen from here: it may run in another pid namespace",
+                record.name
+            )));
         }
         let running = record.daemon.and_then(|id| id.running(host));
         if let Some(process) = running {
@@ -120,10 +111,7 @@ impl Shared<'_> {
         let interrupt = &self.context.environment.interrupt;
         let begun = Instant::now();
         loop {
-            let device = uuid.to_owned();
-            let read = self
-                .nvml
-                .supervise(move |nvml| nvml.read_processes(&device));
+            let read = self.nvml_on(uuid, Session::read_processes);
             let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
             if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
                 return;

@@ -6,13 +6,15 @@ use std::fmt::Write as _;
 
 use super::consent::{ConsentArgs, HINT};
 use super::drain::Drain;
-use super::{Context, locked, pick_up_interrupted, refuse_newer};
+use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Lock, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
-use crate::render::{Consent, Ui};
+use crate::render::{
+    self, Bar, Consent, confirm, consequences, note, plan_json, print, print_json, status,
+};
 use crate::state::RunDir;
 
 type Planner<'a> = dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal> + 'a;
@@ -35,36 +37,30 @@ pub(super) struct Change<'a> {
 }
 
 /// The outcome of a change.
-pub(super) enum Outcome {
-    /// The plan was shown, and that was all.
-    Shown,
-    Unchanged(Box<Node>),
-    Changed(Box<Changed>),
-}
-
-pub(super) struct Changed {
+pub(super) struct Outcome {
     /// Nobody else changes anything until this is dropped.
-    pub(super) _lock: Option<Lock>,
+    _lock: Option<Lock>,
+    /// True if the node was as wanted from the start.
+    pub(super) is_unchanged: bool,
     /// The actions that were carried out; none if somebody else had done them meanwhile.
     pub(super) plan: Plan,
-    pub(super) after: Node,
+    /// The node afterwards.
+    pub(super) node: Node,
     /// Failures of daemons that run as other users; everything else was done.
     pub(super) failed: Option<ApplyError>,
 }
 
 impl Outcome {
     /// Shows the devices as they are after the change.
-    pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs, ui: &Ui) -> Result<()> {
-        let nothing = Plan::default();
-        let (node, plan) = match self {
-            Self::Shown => return Ok(()),
-            Self::Unchanged(node) => (&**node, &nothing),
-            Self::Changed(changed) => (&changed.after, &changed.plan),
-        };
+    pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs) -> Result<()> {
         if consent.json {
-            return Ok(ui.outcome_json(node, plan, !plan.is_empty())?);
+            return Ok(print_json(&plan_json::outcome(&self.plan, &self.node)?)?);
         }
-        Ok(ui.status(node, &node.resolve(devices)?, &[])?)
+        Ok(status::print(
+            &self.node,
+            &self.node.resolve(devices)?,
+            &[],
+        )?)
     }
 }
 
@@ -90,12 +86,11 @@ impl<'a> Change<'a> {
         }
     }
 
-    pub(super) fn run(&self) -> Result<Outcome> {
+    /// Makes the change; `None` if its plan was only to be shown.
+    pub(super) fn run(&self) -> Result<Option<Outcome>> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
-        let Context {
-            environment, ui, ..
-        } = *self.context;
+        let environment = self.context.environment;
         let run = Run {
             change: self,
             state: RunDir::at(&self.directories.run),
@@ -104,19 +99,29 @@ impl<'a> Change<'a> {
         };
         refuse_newer(&run.state)?;
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
-            pick_up_interrupted(environment, self.directories, ui)?;
+            pick_up_interrupted(environment, self.directories)?;
         }
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
-            return Ok(Outcome::Unchanged(Box::new(node)));
-        }
-        if self.consent.dry_run {
-            run.show_only(&node, &plan)?;
-            return Ok(Outcome::Shown);
+            return Ok(Some(Outcome {
+                _lock: None,
+                is_unchanged: true,
+                plan,
+                node,
+                failed: None,
+            }));
         }
         run.show(&node, &plan)?;
+        if self.consent.dry_run {
+            if self.consent.json {
+                print_json(&plan_json::of(&plan))?;
+            } else {
+                print(&consequences::text(&plan))?;
+            }
+            return Ok(None);
+        }
         let (lock, node, plan) = run.reach(plan)?;
-        Ok(Outcome::Changed(Box::new(run.carry_out(lock, node, plan)?)))
+        run.carry_out(lock, node, plan).map(Some)
     }
 }
 
@@ -130,52 +135,35 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Observes and plans. The outer error is that nothing could be observed.
-    fn plan(&self) -> Result<(Node, Result<Plan, Refusal>)> {
+    fn plan(&self) -> Result<Result<(Node, Plan), Refusal>> {
         let node = self.observer.borrow_mut().observe(self.change.detail)?;
         let plan = (self.change.planner)(&node, &self.state);
-        let plan = plan.map(|plan| match self.change.consent.force() {
-            Some(seconds) => plan.by_force(seconds),
-            None => plan,
-        });
-        Ok((node, plan))
+        Ok(plan.map(|plan| match self.change.consent.force() {
+            Some(seconds) => (node, plan.by_force(seconds)),
+            None => (node, plan),
+        }))
     }
 
     /// The first plan there is: one that a client is in the way of making is waited for.
     fn first_plan(&self) -> Result<(Node, Plan)> {
-        let plan = || {
-            let (node, plan) = self.plan()?;
-            Ok(plan.map(|plan| (node, plan)))
-        };
-        match plan()? {
-            Err(refusal) if self.drain.allows(&refusal) => {
-                self.drain.wait(plan, self.change.context.ui)
-            }
-            plan => Ok(plan?),
+        match self.plan()? {
+            Err(refusal) if self.drain.allows(&refusal) => self.drain.wait(|| self.plan()),
+            planned => Ok(planned?),
         }
     }
 
     fn show(&self, node: &Node, plan: &Plan) -> Result<()> {
         (self.change.remark)(node, plan);
-        if self.change.consent.json {
-            return Ok(());
+        if !self.change.consent.json {
+            print(&render::plan::text(plan))?;
         }
-        Ok(self.change.context.ui.plan(plan)?)
-    }
-
-    fn show_only(&self, node: &Node, plan: &Plan) -> Result<()> {
-        (self.change.remark)(node, plan);
-        if self.change.consent.json {
-            return Ok(self.change.context.ui.plan_json(plan)?);
-        }
-        self.change.context.ui.plan(plan)?;
-        Ok(self.change.context.ui.consequences(plan)?)
+        Ok(())
     }
 
     /// Gets consent for the plan that was shown, or for the one it becomes. Returns the node's lock, the node as it is
     /// under that lock, and the plan for it. Nobody is asked under the lock, which would keep everybody else from
     /// changing anything, nor after a wait for clients about something that was known before it.
     fn reach(&self, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
-        let ui = self.change.context.ui;
         let mut plan = shown;
         let mut agreed: Option<Plan> = None;
         loop {
@@ -185,34 +173,32 @@ impl Run<'_> {
             }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
                 if (self.change.needs_consent)(&plan) {
-                    ui.confirm(&plan, self.change.allowed, consent)?;
+                    confirm(&plan, self.change.allowed, consent)?;
                 }
                 agreed = Some(plan.clone());
             }
             plan = self.drained(plan)?;
             let lock = self.lock(&plan)?;
-            let (node, now) = self.plan()?;
-            let now = match now {
-                Ok(now) => match now.permit(HINT) {
-                    Ok(()) => now,
-                    // A client came in between: there may be time left for it.
-                    Err(refusal) if self.drain.allows(&refusal) => {
-                        plan = now;
-                        continue;
-                    }
-                    Err(refusal) => return Err(refusal.into()),
-                },
+            let (node, now) = match self.plan()? {
                 Err(refusal) if self.drain.allows(&refusal) => continue,
-                Err(refusal) => return Err(refusal.into()),
+                planned => planned?,
             };
+            match now.permit(HINT) {
+                // A client came in between: there may be time left for it.
+                Err(refusal) if self.drain.allows(&refusal) => {
+                    plan = now;
+                    continue;
+                }
+                permitted => permitted?,
+            }
             if now == plan {
                 return Ok((lock, node, now));
             }
             if now.is_empty() {
-                ui.note("Nothing is left to do: the node has changed meanwhile.");
+                note("Nothing is left to do: the node has changed meanwhile.");
                 return Ok((lock, node, now));
             }
-            ui.note("The node has changed meanwhile. The plan is now:");
+            note("The node has changed meanwhile. The plan is now:");
             self.show(&node, &now)?;
             if self.missing(&now, agreed.as_ref()).is_none() {
                 return Ok((lock, node, now));
@@ -227,7 +213,8 @@ impl Run<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        locked(self.change.context.environment, self.change.directories).map(Some)
+        let environment = self.change.context.environment;
+        locked(environment, self.change.directories, LOCK_LIMIT).map(Some)
     }
 
     /// The consent that a plan still wants, after another one was agreed to.
@@ -245,46 +232,36 @@ impl Run<'_> {
             return Ok(plan);
         }
         let permitted = || {
-            let (node, plan) = self.plan()?;
-            Ok(plan.and_then(|plan| plan.permit(HINT).map(|()| (node, plan))))
+            let planned = self.plan()?;
+            Ok(planned.and_then(|(node, plan)| plan.permit(HINT).map(|()| (node, plan))))
         };
-        let (node, plan) = self.drain.wait(permitted, self.change.context.ui)?;
+        let (node, plan) = self.drain.wait(permitted)?;
         self.show(&node, &plan)?;
         Ok(plan)
     }
 
     /// Applies the plan and reads the node back.
-    fn carry_out(&self, lock: Option<Lock>, node: Node, plan: Plan) -> Result<Changed> {
+    fn carry_out(&self, lock: Option<Lock>, node: Node, plan: Plan) -> Result<Outcome> {
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
         // Twice only where a driver lists profiles after MIG has been switched on.
         loop {
             let failed = self.apply(&node, &plan)?;
-            let read_back = |error: CommandError| {
+            let (after, rest) = self.read_back().map_err(|error| {
                 if carried_out.is_empty() {
                     error
                 } else {
                     error.after_change()
                 }
-            };
-            if !self.change.verify {
-                let after = self.observer.borrow_mut().observe(self.change.detail);
-                return Ok(Changed {
-                    _lock: lock,
-                    after: after.map_err(|error| read_back(error.into()))?,
-                    plan: carried_out,
-                    failed,
-                });
-            }
-            let (after, rest) = self.plan().map_err(read_back)?;
-            let rest = rest.map_err(|refusal| read_back(refusal.into()))?;
+            })?;
             // Where it goes on, the rest tries again what failed.
             let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
             if rest.is_empty() || (failed.is_some() && !goes_on) {
-                return Ok(Changed {
+                return Ok(Outcome {
                     _lock: lock,
-                    after,
+                    is_unchanged: false,
                     plan: carried_out,
+                    node: after,
                     failed,
                 });
             }
@@ -299,6 +276,15 @@ impl Run<'_> {
         }
     }
 
+    /// Returns the node after the change, and what is left to do if that is to be verified.
+    fn read_back(&self) -> Result<(Node, Plan)> {
+        if self.change.verify {
+            return Ok(self.plan()??);
+        }
+        let node = self.observer.borrow_mut().observe(self.change.detail)?;
+        Ok((node, Plan::default()))
+    }
+
     /// Applies the plan. Returns what failed of daemons that run as other users, if all else was done.
     fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
         if plan.is_empty() {
@@ -311,7 +297,7 @@ impl Run<'_> {
             node,
             allowed: self.change.allowed,
         };
-        let progress = self.change.context.ui.progress(plan);
+        let progress = Bar::new(plan);
         match apply::run(plan, &context, &progress, self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
@@ -322,14 +308,18 @@ impl Run<'_> {
 
 /// The node differs from the profile after a run that reported no error.
 fn differs(rest: &Plan) -> CommandError {
-    let steps = rest
-        .gpus
-        .iter()
-        .flat_map(|gpu| gpu.steps.iter().map(move |step| (gpu.name(), step)))
-        .fold(String::new(), |mut text, (gpu, step)| {
-            let _ = write!(text, "\n  {gpu}: {}: {}", step.action, step.because);
-            text
-        });
+    let mut steps = String::new();
+    for gpu in &rest.gpus {
+        for step in &gpu.steps {
+            let _ = write!(
+                steps,
+                "\n  {}: {}: {}",
+                gpu.name(),
+                step.action,
+                step.because
+            );
+        }
+    }
     CommandError::new(
         ExitStatus::Failed,
         format_args!("the node was changed, and does not read back as the profile says: still to do:{steps}"),

@@ -11,6 +11,7 @@ use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::profile::Profile;
+use crate::render::{check, models, print, print_json, width};
 
 /// Check whether a profile fits, without a GPU
 ///
@@ -34,22 +35,35 @@ pub struct CheckArgs {
 }
 
 /// Checks whether a profile fits, without a GPU.
-pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context { ui, .. } = *context;
+pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let Some(path) = &args.profile else {
-        ui.models(catalog::models(), catalog::incomplete(), args.json)?;
+        let (models, incomplete) = (catalog::models(), catalog::incomplete());
+        if args.json {
+            print_json(&models::json(models, incomplete))?;
+        } else {
+            print(&models::text(models, incomplete, width()))?;
+        }
         return Ok(ExitStatus::Done);
     };
     let profile = Profile::load(path)?;
-    warn(None, profile.memory_limits(), ui);
+    warn(None, profile.memory_limits());
     if args.gpus.is_empty() {
         let judged = against_all(&profile)?;
-        ui.check_fleet(&profile, &judged, args.json)?;
+        if args.json {
+            print_json(&check::fleet_json(&profile, &judged))?;
+        } else {
+            print(&check::fleet(&profile, &judged))?;
+        }
         return unfit(&judged).map_or(Ok(ExitStatus::Done), Err);
     }
     let judged = against(&profile, &args.gpus);
-    ui.check_node(&profile, &judged, args.json)?;
-    judged?;
+    if args.json {
+        print_json(&check::node_json(&profile, &judged))?;
+    }
+    let on_node = judged?;
+    if !args.json {
+        print(&check::node(&profile, &on_node, width()))?;
+    }
     Ok(ExitStatus::Done)
 }
 

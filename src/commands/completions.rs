@@ -5,6 +5,7 @@ use clap_complete::Shell;
 
 use super::Context;
 use crate::error::{ExitStatus, Result};
+use crate::render::print;
 
 /// Print a shell's completion script
 #[derive(Args, Debug)]
@@ -26,6 +27,6 @@ pub fn run(args: &CompletionsArgs, context: &Context<'_>) -> Result<ExitStatus> 
         .subcommands(shown);
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut program, "mig-mps", &mut script);
-    context.ui.text(&String::from_utf8_lossy(&script))?;
+    print(&String::from_utf8_lossy(&script))?;
     Ok(ExitStatus::Done)
 }

@@ -8,8 +8,8 @@ use super::consent::ConsentArgs;
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
 use crate::node::Node;
-use crate::plan::{self, Action, Down, Plan, Refusal};
-use crate::render::Ui;
+use crate::plan::{self, Down, Plan, Refusal};
+use crate::render::note;
 use crate::state::RunDir;
 
 /// Stop the daemons that `up` started
@@ -63,9 +63,7 @@ impl DownArgs {
 
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
     let outcome = Change {
@@ -76,7 +74,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         on_failure: OnFailure::GoOn,
         remark: &|_, plan| {
             if may_need_reset(plan) {
-                ui.note(RESET);
+                note(RESET);
             }
         },
         // Stopping daemons, with --force also those with clients, is what was asked for.
@@ -86,31 +84,29 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         })
     }
     .run()?;
-    let (node, plan) = match outcome {
-        Outcome::Shown => return Ok(ExitStatus::Done),
-        Outcome::Unchanged(node) => (*node, Plan::default()),
-        Outcome::Changed(changed) => (changed.after, changed.plan),
-    };
-    summarize(args, &run_dir, &node, &plan, ui)?;
+    if let Some(outcome) = outcome {
+        summarize(args, &run_dir, &outcome)?;
+    }
     Ok(ExitStatus::Done)
 }
 
 /// Says what was done, and what stays.
-fn summarize(args: &DownArgs, run_dir: &RunDir, node: &Node, plan: &Plan, ui: &Ui) -> Result<()> {
+fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome) -> Result<()> {
+    let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
-        ui.outcome_json(node, plan, !plan.is_empty())?;
+        outcome.report(&[], &args.consent)?;
     }
-    ui.note(&report(plan));
+    note(&report(plan));
     if plan.is_empty() {
-        remark_on_users_daemons(node, ui);
+        remark_on_users_daemons(node);
     } else {
-        remark_on_what_was_put_aside(run_dir, ui);
+        remark_on_what_was_put_aside(run_dir);
     }
     if args.destroy_mig || args.disable_mig {
-        remark_on_what_stays(node, ui);
+        remark_on_what_stays(node);
     }
     if args.disable_mig {
-        remark_on_modes_that_stay(node, ui);
+        remark_on_modes_that_stay(node);
     }
     Ok(())
 }
@@ -121,10 +117,10 @@ fn may_need_reset(plan: &Plan) -> bool {
 }
 
 /// Daemons that users run themselves are theirs to end.
-fn remark_on_users_daemons(node: &Node, ui: &Ui) {
+fn remark_on_users_daemons(node: &Node) {
     for unmanaged in &node.unmanaged {
         if let Some(command) = unmanaged.managed_by("down") {
-            ui.note(&format!(
+            note(&format!(
                 "Daemon {} is a user's own: {command}",
                 unmanaged.pid
             ));
@@ -133,11 +129,11 @@ fn remark_on_users_daemons(node: &Node, ui: &Ui) {
 }
 
 /// Files that a user had put beside his daemon's are kept, and somebody must know where.
-fn remark_on_what_was_put_aside(run_dir: &RunDir, ui: &Ui) {
+fn remark_on_what_was_put_aside(run_dir: &RunDir) {
     let left = run_dir.left();
     let left: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
     if !left.is_empty() {
-        ui.note(&format!(
+        note(&format!(
             "These pipe directories hold files that are not the daemon's, and were put aside:\n  {}",
             left.join("\n  ")
         ));
@@ -145,7 +141,7 @@ fn remark_on_what_was_put_aside(run_dir: &RunDir, ui: &Ui) {
 }
 
 /// Names the instances that `--destroy-mig` leaves alone.
-fn remark_on_what_stays(node: &Node, ui: &Ui) {
+fn remark_on_what_stays(node: &Node) {
     let staying: Vec<String> = node
         .gpus
         .iter()
@@ -159,7 +155,7 @@ fn remark_on_what_stays(node: &Node, ui: &Ui) {
         })
         .collect();
     if !staying.is_empty() {
-        ui.note(&format!(
+        note(&format!(
             "These GPU instances stay: they are not known to be made by mig-mps, or not chosen:\n  {}",
             staying.join("\n  ")
         ));
@@ -167,11 +163,11 @@ fn remark_on_what_stays(node: &Node, ui: &Ui) {
 }
 
 /// `--disable-mig` switches off what mig-mps switched on; a reboot in between forgets that.
-fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
+fn remark_on_modes_that_stay(node: &Node) {
     let gpus = node.gpus.iter().filter(|gpu| gpu.in_mig_mode());
     let staying: Vec<String> = gpus.map(|gpu| format!("GPU {}", gpu.index)).collect();
     if !staying.is_empty() {
-        ui.note(&format!(
+        note(&format!(
             "MIG mode stays on: {}: there are instances, it was not chosen, or it is not known (any \
              more, after a reboot) that mig-mps switched it on. nvidia-smi -i INDEX -mig 0 switches \
              it off.",
@@ -182,15 +178,9 @@ fn remark_on_modes_that_stay(node: &Node, ui: &Ui) {
 
 fn report(plan: &Plan) -> String {
     let stopped = plan.interrupts().len();
-    let cleared = plan
-        .steps()
-        .filter(|step| matches!(&step.action, Action::Stop(stop) if !stop.alive))
-        .count();
+    let cleared = plan.stops().filter(|stop| !stop.alive).count();
     let destroyed = plan.destroys().len();
-    let switched = plan
-        .steps()
-        .filter(|step| matches!(step.action, Action::SwitchMig { .. }))
-        .count();
+    let switched = plan.switches(&[false, true]).len();
     let part = |number: usize, singular: &str, plural: &str| {
         (number > 0).then(|| format!("{number} {}", if number == 1 { singular } else { plural }))
     };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::plan::Refusal;
-use crate::render::Ui;
+use crate::render::note;
 
 /// The interval between two snapshots.
 const POLL: Duration = Duration::from_millis(500);
@@ -34,11 +34,7 @@ impl Drain {
     }
 
     /// Plans until no client is in the way, or the time is over. The outer error of `plan` ends the wait.
-    pub(super) fn wait<T>(
-        &self,
-        plan: impl Fn() -> Result<Result<T, Refusal>>,
-        ui: &Ui,
-    ) -> Result<T> {
+    pub(super) fn wait<T>(&self, plan: impl Fn() -> Result<Result<T, Refusal>>) -> Result<T> {
         self.begun.get_or_init(Instant::now);
         let mut said = 0;
         loop {
@@ -50,7 +46,7 @@ impl Drain {
                 return Err(error.into());
             };
             if waiting_for != said {
-                ui.note(&format!(
+                note(&format!(
                     "{error}\nwaiting for at most {} s more",
                     left.as_secs().max(1)
                 ));

@@ -8,6 +8,7 @@ use super::Context;
 use crate::convert::{export, to_mig_parted};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::node::{Detail, observe};
+use crate::render::{note, print};
 use crate::state::RunDir;
 
 /// Print this node as a profile
@@ -30,16 +31,14 @@ enum Format {
 
 /// Prints the node as a profile.
 pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     let node = observe(environment, Detail::Offers)?;
     match args.format {
         Format::MigParted => {
             let (text, lost) = to_mig_parted(&node);
-            ui.text(&text)?;
+            print(&text)?;
             for lost in lost {
-                ui.note(&format!("{lost}."));
+                note(&format!("{lost}."));
             }
         }
         Format::Toml => {
@@ -55,9 +54,9 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
                     "there is nothing that a profile could say of this node\n{why}"
                 )));
             }
-            ui.text(&exported.draft.to_string())?;
-            for note in exported.notes {
-                ui.note(&note);
+            print(&exported.draft.to_string())?;
+            for remark in exported.notes {
+                note(&remark);
             }
         }
     }

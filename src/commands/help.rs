@@ -7,6 +7,7 @@ use clap::{Args, Command};
 use super::Context;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::manual::TOPICS;
+use crate::render::{page, print, terminal_width};
 
 /// Show the manual, or the help of a command
 #[derive(Args, Debug)]
@@ -19,21 +20,20 @@ pub struct HelpArgs {
 /// Shows the help of a command, a chapter of the manual, or a list of both.
 pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut program = (context.program)();
-    let ui = context.ui;
     program.build();
     match &args.subject {
-        None => ui.text(&overview(&program, context.tasks))?,
+        None => print(&overview(&program, context.tasks))?,
         Some(subject) => match program.find_subcommand_mut(subject) {
             Some(command) => {
                 let help = command.render_long_help();
-                let text = if ui.is_for_a_person() {
+                let text = if terminal_width().is_some() {
                     help.ansi().to_string()
                 } else {
                     help.to_string()
                 };
-                ui.page(&text)?;
+                page(&text)?;
             }
-            None => ui.page(chapter(subject)?)?,
+            None => page(chapter(subject)?)?,
         },
     }
     Ok(ExitStatus::Done)

@@ -1,17 +1,18 @@
 //! `mig-mps import`
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use thiserror::Error;
 
 use super::Context;
 use crate::convert::{import, mig_parted};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::read_text;
 use crate::profile::Profile;
+use crate::render::{note, print};
 
 /// Convert a configuration of mig-parted to a profile
 ///
@@ -33,45 +34,26 @@ pub struct ImportArgs {
     serve_whole: bool,
 }
 
-/// The file cannot be read, or it is unclear what to import.
-#[derive(Debug, Error)]
-pub enum ImportError {
-    #[error("cannot read {}: {error}", path.display())]
-    Unreadable { path: PathBuf, error: io::Error },
-    #[error("{} has {} configurations: choose one with --config:\n  {}", path.display(), names.len(), names.join("\n  "))]
-    WhichOne { path: PathBuf, names: Vec<String> },
-    #[error("{} has no configuration \"{wanted}\"; it has:\n  {}", path.display(), names.join("\n  "))]
-    NoSuchOne {
-        path: PathBuf,
-        wanted: String,
-        names: Vec<String>,
-    },
-}
-
-impl From<ImportError> for CommandError {
-    fn from(error: ImportError) -> Self {
-        Self::new(ExitStatus::Usage, error)
-    }
+fn usage(message: impl Display) -> CommandError {
+    CommandError::new(ExitStatus::Usage, message)
 }
 
 /// Converts a configuration of mig-parted to a profile.
-pub fn run(args: &ImportArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context { ui, .. } = *context;
-    let text = read(&args.file).map_err(|error| ImportError::Unreadable {
-        path: shown(&args.file).to_owned(),
-        error,
-    })?;
-    let spec = mig_parted::Spec::parse(shown(&args.file), text)?;
+pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
+    let path = shown(&args.file);
+    let text = read(&args.file)
+        .map_err(|error| usage(format_args!("cannot read {}: {error}", path.display())))?;
+    let spec = mig_parted::Spec::parse(path, text)?;
     let name = choose(args, &spec)?;
     let imported = import(&spec, name, args.serve_whole)?;
     let text = imported.draft.to_string();
     Profile::parse(Path::new("the imported profile"), text.clone())?;
     match &args.output {
         Some(path) => write_new(path, &text)?,
-        None => ui.text(&text)?,
+        None => print(&text)?,
     }
-    for note in imported.notes {
-        ui.note(&note);
+    for remark in imported.notes {
+        note(&remark);
     }
     Ok(ExitStatus::Done)
 }
@@ -91,24 +73,24 @@ fn shown(path: &Path) -> &Path {
     path
 }
 
-fn choose<'a>(args: &ImportArgs, spec: &'a mig_parted::Spec) -> Result<&'a str, ImportError> {
-    let names = || spec.configs.keys().cloned().collect();
-    let path = shown(&args.file).to_owned();
-    let mut keys = spec.configs.keys();
-    match (&args.config, keys.next(), keys.next()) {
-        (None, Some(only), None) => Ok(only),
-        (None, _, _) => Err(ImportError::WhichOne {
-            path,
-            names: names(),
-        }),
-        (Some(wanted), _, _) => match spec.configs.get_key_value(wanted) {
-            Some((name, _)) => Ok(name),
-            None => Err(ImportError::NoSuchOne {
-                path,
-                wanted: wanted.clone(),
-                names: names(),
-            }),
-        },
+fn choose<'a>(args: &ImportArgs, spec: &'a mig_parted::Spec) -> Result<&'a str> {
+    let path = shown(&args.file).display();
+    let names: Vec<&str> = spec.configs.keys().map(String::as_str).collect();
+    let list = names.join("\n  ");
+    match (&args.config, names.as_slice()) {
+        (None, [only]) => Ok(*only),
+        (None, all) => Err(usage(format_args!(
+            "{path} has {} configurations: choose one with --config:\n  {list}",
+            all.len()
+        ))),
+        (Some(wanted), all) => {
+            let chosen = all.iter().find(|name| *name == wanted);
+            chosen.copied().ok_or_else(|| {
+                usage(format_args!(
+                    "{path} has no configuration \"{wanted}\"; it has:\n  {list}"
+                ))
+            })
+        }
     }
 }
 

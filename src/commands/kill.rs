@@ -5,14 +5,14 @@ use std::cell::OnceCell;
 use clap::Args;
 
 use super::Context;
-use super::change::{Change, Outcome};
+use super::change::Change;
 use super::consent::ConsentArgs;
 use crate::error::{ExitStatus, Result};
 use crate::host::{Pid, Uid};
 use crate::mps::Patience;
 use crate::node::Node;
 use crate::plan::{self, KillRequest, Plan, Refusal, Signal};
-use crate::render::Ui;
+use crate::render::note;
 use crate::state::RunDir;
 
 /// End a client's work on a device
@@ -46,9 +46,7 @@ pub struct KillArgs {
 
 /// Ends the work of clients on a device.
 pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     environment.mps_programs()?;
     let shown = OnceCell::new();
     let directories = environment.directories_or_system();
@@ -58,11 +56,13 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Ok(plan)
     })
     .run()?;
-    if let (Outcome::Changed(changed), Some(shown)) = (&outcome, shown.get()) {
-        remark_on_who_has_left(shown, &changed.plan, ui);
-    }
-    if args.consent.json {
-        outcome.report(&[], &args.consent, ui)?;
+    if let Some(outcome) = outcome {
+        if let Some(shown) = shown.get().filter(|_| !outcome.is_unchanged) {
+            remark_on_who_has_left(shown, &outcome.plan);
+        }
+        if args.consent.json {
+            outcome.report(&[], &args.consent)?;
+        }
     }
     Ok(ExitStatus::Done)
 }
@@ -96,16 +96,13 @@ impl KillArgs {
 }
 
 /// A client that has left between the plan and its turn is no mistake.
-fn remark_on_who_has_left(shown: &Plan, carried_out: &Plan, ui: &Ui) {
-    let ended: Vec<_> = carried_out
-        .kill
-        .iter()
-        .flat_map(|kill| &kill.victims)
-        .collect();
+fn remark_on_who_has_left(shown: &Plan, carried_out: &Plan) {
+    let ended = carried_out.kill.iter().flat_map(|kill| &kill.victims);
+    let ended: Vec<Pid> = ended.map(|victim| victim.pid).collect();
     for victim in shown.kill.iter().flat_map(|kill| &kill.victims) {
-        if !ended.iter().any(|other| other.pid == victim.pid) {
+        if !ended.contains(&victim.pid) {
             let device = &victim.client.device;
-            ui.note(&format!(
+            note(&format!(
                 "{device}: pid {}: it is no client any more: nothing was done to it",
                 victim.pid
             ));

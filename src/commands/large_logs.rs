@@ -2,26 +2,21 @@
 
 use std::time::Duration;
 
-use super::locked_within;
+use super::locked;
 use crate::apply;
 use crate::host::{Directories, Environment};
 use crate::node::Node;
-use crate::render::Ui;
+use crate::render::note;
 
 /// Rotates large logs if there are any, under a lock of its own.
-pub(super) fn put_aside(
-    node: &Node,
-    directories: &Directories,
-    environment: &Environment,
-    ui: &Ui,
-) {
+pub(super) fn put_aside(node: &Node, directories: &Directories, environment: &Environment) {
     if !apply::has_large_logs(node, directories) {
         return;
     }
     // Not worth a wait: the next `up` finds them as well.
-    match locked_within(environment, directories, Duration::ZERO) {
-        Ok(_lock) => put_aside_under_lock(node, directories, environment, ui),
-        Err(error) => ui.note(&format!("large logs could not be put aside: {error:#}")),
+    match locked(environment, directories, Duration::ZERO) {
+        Ok(_lock) => put_aside_under_lock(node, directories, environment),
+        Err(error) => note(&format!("large logs could not be put aside: {error:#}")),
     }
 }
 
@@ -30,9 +25,8 @@ pub(super) fn put_aside_under_lock(
     node: &Node,
     directories: &Directories,
     environment: &Environment,
-    ui: &Ui,
 ) {
-    for note in apply::put_logs_aside(environment, node, directories) {
-        ui.note(&note);
+    for kept in apply::put_logs_aside(environment, node, directories) {
+        note(&kept);
     }
 }

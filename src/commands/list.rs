@@ -5,6 +5,7 @@ use clap::Args;
 use super::Context;
 use crate::error::{ExitStatus, Result};
 use crate::node::{Detail, observe};
+use crate::render::{list, print, print_json, width};
 
 /// Show GPUs and their MIG devices
 #[derive(Args, Debug)]
@@ -19,14 +20,11 @@ pub struct ListArgs {
 
 /// Shows GPUs and their MIG devices.
 pub fn run(args: &ListArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
-    let node = observe(environment, Detail::Offers)?;
+    let node = observe(context.environment, Detail::Offers)?;
     if args.json {
-        ui.list_json(&node)?;
+        print_json(&list::json(&node))?;
     } else {
-        ui.list(&node, args.profiles)?;
+        print(&list::text(&node, args.profiles, width()))?;
     }
     Ok(ExitStatus::Done)
 }

@@ -11,7 +11,7 @@ use crate::host::Environment;
 use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
-use crate::render::{LogView, Ui};
+use crate::render::{LogView, logs_json, note, print, say, terminal_width};
 
 /// Show the logs of a device's daemon and server
 ///
@@ -53,10 +53,8 @@ const CHUNK: usize = 4096;
 
 /// Shows the logs of a device's daemon.
 pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
-    let device = find(&args.device, environment, ui)?;
+    let environment = context.environment;
+    let device = find(&args.device, environment)?;
     let title = device.title();
     let Some(path) = &device.path else {
         return Err(CommandError::failed(format_args!(
@@ -67,16 +65,15 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     let open = || LogDir::open(path).context(format!("cannot read the logs of {title}"));
     let dir = open()?;
-    let logs = readable(&dir, args, ui)?;
+    let logs = readable(&dir, args)?;
     let lines = match args.lines {
         Some(Lines::Last(number)) => Some(number),
         Some(Lines::All) => None,
-        None => ui.is_for_a_person().then_some(ENOUGH),
+        None => terminal_width().map(|_| ENOUGH),
     };
     let mut output = Output {
         args,
-        ui,
-        view: ui.log_view(),
+        view: LogView::new(terminal_width()),
         grouper: SessionGrouper::default(),
     };
     // Lines of the files: fewer are shown where sessions are joined.
@@ -104,10 +101,10 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Finds a device's logs by its record and by the log directories. Only then asks the driver, which may not answer
 /// when something is wrong.
-fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
+fn find(word: &str, environment: &Environment) -> Result<DeviceLogs> {
     let logs = Logs::read(environment);
     for hidden in &logs.hidden {
-        ui.note(hidden);
+        note(hidden);
     }
     let unknown = match logs.of(word) {
         Ok(found) => return Ok(found.clone()),
@@ -117,7 +114,7 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
     let node = match observe(environment, Detail::Clients) {
         Ok(node) => node,
         Err(error) => {
-            ui.note(&format!(
+            note(&format!(
                 "The driver does not say what devices there are: {error}. Without it only devices with a record or a \
                  log are known."
             ));
@@ -146,7 +143,7 @@ fn find(word: &str, environment: &Environment, ui: &Ui) -> Result<DeviceLogs> {
 }
 
 /// Returns the wanted logs that can be read, and names the others.
-fn readable(dir: &LogDir, args: &LogsArgs, ui: &Ui) -> Result<Vec<LogFile>> {
+fn readable(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
     let wanted: &[LogFile] = match (args.control, args.server) {
         (true, _) => &[LogFile::Control],
         (_, true) => &[LogFile::Server],
@@ -166,7 +163,7 @@ fn readable(dir: &LogDir, args: &LogsArgs, ui: &Ui) -> Result<Vec<LogFile>> {
         return Err(error).context("cannot read the logs");
     }
     for error in errors {
-        ui.note(&format!("not shown: {error}"));
+        note(&format!("not shown: {error}"));
     }
     Ok(readable)
 }
@@ -184,7 +181,6 @@ fn read(
 /// Shows lines of logs in the wanted form.
 struct Output<'a> {
     args: &'a LogsArgs,
-    ui: &'a Ui,
     view: LogView,
     grouper: SessionGrouper,
 }
@@ -226,13 +222,12 @@ impl Output<'_> {
         dir: &LogDir,
     ) -> Result<()> {
         for cut in pasts.iter().filter_map(|past| past.cut.as_ref()) {
-            self.ui.note(&format!("older lines are left out: {cut}"));
+            note(&format!("older lines are left out: {cut}"));
         }
         let is_empty = |past: &LogTail| past.lines.is_empty() && past.cut.is_none();
         let is_empty = pasts.iter().all(is_empty);
         if is_empty && lines != Some(0) {
-            self.ui
-                .note(&format!("{} has no lines yet.", dir.path().display()));
+            note(&format!("{} has no lines yet.", dir.path().display()));
         }
         let mut new = joined(pasts, raw);
         if self.args.json {
@@ -250,7 +245,7 @@ impl Output<'_> {
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
         if self.args.json {
             let mut chunks = lines.chunks(CHUNK);
-            return Ok(chunks.try_for_each(|lines| self.ui.logs_json(lines))?);
+            return Ok(chunks.try_for_each(|lines| print(&logs_json::of(lines)?))?);
         }
         let entries = self.entries(lines);
         self.print(&entries)
@@ -265,9 +260,12 @@ impl Output<'_> {
 
     fn print(&mut self, entries: &[LogEntry]) -> Result<()> {
         for entries in entries.chunks(CHUNK) {
-            self.ui.logs(&mut self.view, entries)?;
+            print(&self.view.text(entries))?;
         }
-        self.ui.explain_logs(&mut self.view);
+        let explanation = self.view.explanation();
+        if !explanation.is_empty() {
+            say(&format!("\n{explanation}"));
+        }
         Ok(())
     }
 }

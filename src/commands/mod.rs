@@ -34,14 +34,13 @@ use crate::host::{Directory, Lock};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
-use crate::render::Ui;
+use crate::render::note;
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
 /// The surroundings of a command.
 pub struct Context<'a> {
     pub environment: &'a Environment,
-    pub ui: &'a Ui,
     /// The command line, for help.
     pub program: &'a dyn Fn() -> clap::Command,
     /// The subcommands that help lists, by task.
@@ -60,17 +59,8 @@ fn detail_for(profile: &Profile) -> Detail {
     }
 }
 
-/// Makes the run directory and takes the node's change lock.
-fn locked(environment: &Environment, directories: &Directories) -> Result<Lock> {
-    locked_within(environment, directories, LOCK_LIMIT)
-}
-
-/// The same, with a limit of its own.
-fn locked_within(
-    environment: &Environment,
-    directories: &Directories,
-    limit: Duration,
-) -> Result<Lock> {
+/// Makes the run directory and takes the node's change lock, for which it waits up to `limit`.
+fn locked(environment: &Environment, directories: &Directories, limit: Duration) -> Result<Lock> {
     let run_dir = RunDir::at(&directories.run);
     // Before anything is touched.
     let directory = run_dir.make().context("cannot use the run directory")?;
@@ -103,25 +93,25 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
 }
 
 /// Warns of what may go wrong with MPS on this driver, and with these memory limits.
-fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>, ui: &Ui) {
+fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>) {
     let program = node.map(Node::control_program);
     if let Some(node) = node
         && program.is_some_and(|program| program.support == Support::Unmeasured)
     {
         let first = ControlProgram::FIRST_MEASURED;
-        ui.note(&format!(
+        note(&format!(
             "MPS is untested with driver {}: {first} is the oldest that was tried. mig-mps continues as long as every \
              command it needs is answered.",
             node.driver
         ));
     }
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
-        ui.note(&warning);
+        note(&warning);
     }
 }
 
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
-fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
+fn tell_of_interrupted(environment: &Environment) {
     // Without a run directory, or access to its journal, the caller can do nothing about it.
     let Ok(directories) = environment.directories() else {
         return;
@@ -129,27 +119,23 @@ fn tell_of_interrupted(environment: &Environment, ui: &Ui) {
     if let Ok(Some(journal)) = RunDir::at(&directories.run).journal()
         && journal.is_of_the_dead(&environment.host)
     {
-        ui.note(&format!(
+        note(&format!(
             "A change was interrupted: {journal}. The next up or down continues it."
         ));
     }
 }
 
 /// Picks up what a killed change has left, and reports it. Returns true if there was one.
-fn pick_up_interrupted(
-    environment: &Environment,
-    directories: &Directories,
-    ui: &Ui,
-) -> Result<bool> {
+fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<bool> {
     let run_dir = RunDir::at(&directories.run);
     let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
         return Ok(false);
     }
-    let _lock = locked(environment, directories)?;
+    let _lock = locked(environment, directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::Geometry)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
-        ui.note(&format!("{said} Continuing from the present state."));
+        note(&format!("{said} Continuing from the present state."));
     }
     Ok(true)
 }

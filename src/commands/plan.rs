@@ -9,6 +9,7 @@ use crate::error::{ExitStatus, Result};
 use crate::node::observe;
 use crate::plan;
 use crate::profile::Profile;
+use crate::render::{self, consequences, note, plan_json, print, print_json};
 use crate::state::RunDir;
 
 /// Show what `up` would do, and what it would disrupt
@@ -30,25 +31,23 @@ pub struct PlanArgs {
 
 /// Shows what `up` would do, and what it would disrupt.
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let directories = RunDir::at(&environment.directories()?.run);
     let node = observe(environment, detail_for(&profile))?;
     let plan = plan::up(&node, &profile, &directories, environment.caller)?;
-    tell_of_interrupted(environment, ui);
+    tell_of_interrupted(environment);
     if args.json {
-        ui.plan_json(&plan)?;
+        print_json(&plan_json::of(&plan))?;
     } else if plan.is_empty() {
-        ui.note("Nothing to do: the node is as the profile says.");
+        note("Nothing to do: the node is as the profile says.");
     } else {
-        ui.plan(&plan)?;
-        ui.consequences(&plan)?;
+        print(&render::plan::text(&plan))?;
+        print(&consequences::text(&plan))?;
     }
     if !plan.is_empty() {
-        warn(Some(&node), plan.memory_limits(), ui);
+        warn(Some(&node), plan.memory_limits());
     }
     if args.exit_code && !plan.is_empty() {
         return Ok(ExitStatus::Drift);

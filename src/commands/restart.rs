@@ -24,15 +24,15 @@ pub struct RestartArgs {
 
 /// Restarts daemons with their recorded settings.
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
         plan::restart(node, run_dir, &node.resolve(&args.devices)?)
     })
     .run()?;
-    outcome.report(&args.devices, &args.consent, ui)?;
+    if let Some(outcome) = outcome {
+        outcome.report(&args.devices, &args.consent)?;
+    }
     Ok(ExitStatus::Done)
 }

@@ -2,13 +2,14 @@
 
 use clap::Args;
 
-use super::change::{Change, Outcome};
+use super::change::Change;
 use super::consent::ConsentArgs;
 use super::{Context, warn};
 use crate::error::{ExitStatus, Result};
 use crate::node::Detail;
 use crate::plan;
 use crate::profile::SettingAssignment;
+use crate::render::note;
 
 /// Change settings of a running daemon
 ///
@@ -32,24 +33,22 @@ fn keys() -> String {
 
 /// Changes settings of a running daemon.
 pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     environment.mps_programs()?;
     let devices = std::slice::from_ref(&args.device);
     let directories = environment.directories()?;
     let outcome = Change {
         detail: Detail::Settings,
-        remark: &|node, plan| warn(Some(node), plan.memory_limits(), ui),
+        remark: &|node, plan| warn(Some(node), plan.memory_limits()),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             plan::set(node, run_dir, &node.resolve(devices)?[0], &args.settings)
         })
     }
     .run()?;
-    if matches!(outcome, Outcome::Unchanged(_)) {
-        ui.note("Nothing to do: it is set so.");
-        return Ok(ExitStatus::Done);
+    match outcome {
+        Some(outcome) if outcome.is_unchanged => note("Nothing to do: it is set so."),
+        Some(outcome) => outcome.report(devices, &args.consent)?,
+        None => {}
     }
-    outcome.report(devices, &args.consent, ui)?;
     Ok(ExitStatus::Done)
 }

@@ -10,7 +10,8 @@ use super::duration::duration;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
-use crate::render::{Key, Screen, StatusColumn};
+use crate::render::status::{self, Status, StatusColumn};
+use crate::render::{Key, Screen, print_json};
 
 /// Show MPS servers and their clients
 ///
@@ -61,11 +62,9 @@ pub struct StatusArgs {
 
 /// Shows MPS servers and their clients.
 pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     if args.json_schema {
-        ui.status_schema()?;
+        print_json(&status::schema())?;
         return Ok(ExitStatus::Done);
     }
     if let Some(every) = args.watch {
@@ -74,9 +73,9 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe(environment, Detail::Status)?;
     let devices = node.resolve(&args.devices)?;
     if args.json {
-        ui.status_json(&node, &devices)?;
+        print_json(&Status::of(&node, &devices))?;
     } else {
-        ui.status(&node, &devices, &args.columns)?;
+        status::print(&node, &devices, &args.columns)?;
     }
     if args.exit_code && !node.problems(&devices).is_empty() {
         return Ok(ExitStatus::Drift);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::change::{Change, Outcome};
+use super::change::Change;
 use super::consent::ConsentArgs;
 use super::{Context, accounts, detail_for, large_logs, warn};
 use crate::apply::{self, Allowed};
@@ -12,9 +12,9 @@ use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::Directories;
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
-use crate::plan::{self, Action, Plan};
+use crate::plan::{self, Plan};
 use crate::profile::Profile;
-use crate::render::Ui;
+use crate::render::{note, plan_json, print_json, say, unmanaged};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -40,9 +40,7 @@ pub struct UpArgs {
 
 /// Applies the profile to the node.
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Context {
-        environment, ui, ..
-    } = *context;
+    let environment = context.environment;
     let profile = Profile::load(&args.profile)?;
     accounts::check(&profile)?;
     let directories = environment.directories()?;
@@ -55,44 +53,41 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
             stop_holders: args.stop_holders,
         },
         detail: detail_for(&profile),
-        remark: &|node, plan| warn(Some(node), plan.memory_limits(), ui),
+        remark: &|node, plan| warn(Some(node), plan.memory_limits()),
         verify: true,
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             plan::up(node, &profile, run_dir, environment.caller)
         })
     }
     .run()?;
-    let report = |node: &Node, plan: &Plan, changed: bool| {
-        if args.consent.json {
-            ui.outcome_json(node, plan, changed)
-        } else {
-            ui.status(node, &[], &[])
-        }
+    let Some(outcome) = outcome else {
+        return Ok(ExitStatus::Done);
     };
-    match outcome {
-        Outcome::Shown => {}
-        Outcome::Unchanged(node) => {
-            ui.note("Nothing to do: the node is as the profile says.");
-            if !args.consent.dry_run {
-                large_logs::put_aside(&node, &directories, environment, ui);
-                report(&node, &Plan::default(), false)?;
-            } else if args.consent.json {
-                ui.plan_json(&Plan::default())?;
-            }
+    let (node, plan) = (&outcome.node, &outcome.plan);
+    if outcome.is_unchanged {
+        note("Nothing to do: the node is as the profile says.");
+        if !args.consent.dry_run {
+            large_logs::put_aside(node, &directories, environment);
+            outcome.report(&[], &args.consent)?;
+        } else if args.consent.json {
+            print_json(&plan_json::of(plan))?;
         }
-        Outcome::Changed(changed) => {
-            if let Some(error) = changed.failed {
-                report(&changed.after, &changed.plan, true)?;
-                return Err(error.into());
-            }
-            record(&profile, &directories, &changed.after)
-                .context("the node is as the profile says, but its name cannot be noted")?;
-            large_logs::put_aside_under_lock(&changed.after, &directories, environment, ui);
-            report(&changed.after, &changed.plan, !changed.plan.is_empty())?;
-            ui.beside(&changed.plan);
-            remark(&changed.after, &changed.plan, ui);
-        }
+        return Ok(ExitStatus::Done);
     }
+    if outcome.failed.is_none() {
+        record(&profile, &directories, node)
+            .context("the node is as the profile says, but its name cannot be noted")?;
+        large_logs::put_aside_under_lock(node, &directories, environment);
+    }
+    outcome.report(&[], &args.consent)?;
+    if let Some(error) = outcome.failed {
+        return Err(error.into());
+    }
+    let beside = unmanaged::text(plan);
+    if !beside.is_empty() {
+        say(beside.trim_end());
+    }
+    remark(node, plan);
     Ok(ExitStatus::Done)
 }
 
@@ -115,17 +110,16 @@ fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<(
 }
 
 /// Explains the MPS default that surprises people, when daemons were started with it.
-fn remark(node: &Node, plan: &Plan, ui: &Ui) {
-    let one_at_a_time = plan.steps().any(
-        |step| matches!(&step.action, Action::Start(start) if *start.serve() == Serve::OneAtATime),
-    );
+fn remark(node: &Node, plan: &Plan) {
+    let mut starts = plan.starts();
+    let one_at_a_time = starts.any(|start| *start.serve() == Serve::OneAtATime);
     if one_at_a_time {
         let how_to_share = if node.control_program().has_multiuser_server {
             " serve = \"all\" lets users share."
         } else {
             ""
         };
-        ui.note(&format!(
+        note(&format!(
             "These devices serve one user at a time: a second user's program waits in cuInit until \
              the first user's programs have exited.{how_to_share}"
         ));

@@ -7,7 +7,7 @@ use super::{Converted, DraftBlock, DraftProfile, grouped};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
 use crate::plan::check::Shape;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Action, Plan};
 use crate::profile::Profile;
 use crate::state::RunDir;
 
@@ -58,7 +58,10 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         }
     });
     let mut exported = draft(blocks.collect());
-    let starts_only = |plan: Plan| plan.steps().all(|step| step.action.is_start());
+    let starts_only = |plan: Plan| {
+        plan.steps()
+            .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
+    };
     if !judge(node, &exported).is_ok_and(starts_only) {
         exported = draft(pinned);
     }

@@ -22,6 +22,6 @@ pub use instance::{
 pub use nearest::nearest;
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName};
-pub use request::Request;
+pub use request::{Request, count};
 pub use slice_map::{Segment, SliceMap};
 pub use solver::{Existing, arrange, units};

@@ -14,7 +14,7 @@ pub struct Request {
 pub(super) type Counts<'a> = Vec<(&'a GpuInstanceProfile, u32)>;
 
 /// Counts equal items, in the order of first occurrence.
-pub(super) fn count<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u32)> {
+pub fn count<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u32)> {
     let mut counts: Vec<(T, u32)> = Vec::new();
     for item in items {
         match counts.iter_mut().find(|(other, _)| *other == item) {

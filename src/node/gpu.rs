@@ -139,10 +139,7 @@ impl Gpu {
     pub fn devices(&self) -> Vec<Device> {
         if !self.in_mig_mode() {
             return vec![Device {
-                key: DeviceKey {
-                    gpu: self.uuid.clone(),
-                    instance: None,
-                },
+                key: DeviceKey::whole(&self.uuid),
                 uuid: self.uuid.clone(),
                 gpu: self.index,
                 default_name: self.index.to_string(),
@@ -155,10 +152,7 @@ impl Gpu {
                 continue;
             };
             for (nth, compute) in instance.compute.iter().enumerate() {
-                let mut default_name = format!("{}.{}", self.index, instance.placement.start);
-                if instance.compute.len() > 1 {
-                    default_name = format!("{default_name}.c{nth}");
-                }
+                let of = instance.compute.len();
                 devices.push(Device {
                     key: DeviceKey {
                         gpu: self.uuid.clone(),
@@ -170,7 +164,7 @@ impl Gpu {
                     },
                     uuid: compute.uuid.clone(),
                     gpu: self.index,
-                    default_name,
+                    default_name: self.default_name(instance.placement, nth, of),
                     part: Some(DevicePart {
                         gpu_instance: instance.id,
                         compute_instance: compute.id,
@@ -183,6 +177,16 @@ impl Gpu {
             }
         }
         devices
+    }
+
+    /// Returns `0.4`, or `0.4.c1` where several compute instances share a GPU instance.
+    pub fn default_name(&self, placement: Placement, nth: usize, of: usize) -> String {
+        let name = format!("{}.{}", self.index, placement.start);
+        if of > 1 {
+            format!("{name}.c{nth}")
+        } else {
+            name
+        }
     }
 
     /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.

@@ -116,6 +116,16 @@ impl Node {
         served.find(|served| served.record.uuid == uuid && served.is_alive())
     }
 
+    /// The compute mode that a device had before a daemon of this boot changed it.
+    pub fn mode_before(&self, uuid: &str, run_dir: &RunDir) -> Option<u32> {
+        let mut served = self.served.iter();
+        let earlier = served.find(|served| {
+            let record = &served.record;
+            record.uuid == uuid && record.boot_id == self.boot_id && served.run_dir == *run_dir
+        });
+        earlier?.record.compute_mode_before
+    }
+
     /// The processes that compute on a device and are neither servers nor clients of its daemon, nor idle servers that
     /// outlived one. What they do there is outside the daemon's MPS: they are programs, or servers of unmanaged
     /// daemons.

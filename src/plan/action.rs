@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::beside::Beside;
 use super::refusal::{ClientOf, Obstacle};
-use super::setting_change::{Set, SettingChange};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
+use crate::node::Gpu;
+use crate::nvml::GpuInstanceReading;
 use crate::settings::{Serve, Settings};
 
 /// An action and its reason.
@@ -30,25 +31,18 @@ pub enum Action {
         /// Where it lies in it.
         compute: Placement,
     },
-    /// Destroy the GPU instance there.
-    DestroyGpuInstance {
-        profile: ProfileId,
-        /// Its profile's name.
-        name: ProfileName,
-        placement: Placement,
-    },
+    /// Destroy a GPU instance.
+    DestroyGpuInstance(GpuInstance),
+
     /// Switch MIG mode on or off.
     SwitchMig {
         /// True for on.
         on: bool,
     },
-    /// Make a GPU instance there.
-    CreateGpuInstance {
-        profile: ProfileId,
-        /// Its profile's name.
-        name: ProfileName,
-        placement: Placement,
-    },
+
+    /// Make a GPU instance.
+    CreateGpuInstance(GpuInstance),
+
     /// Make a compute instance in the GPU instance there.
     CreateComputeInstance {
         /// Where the GPU instance lies.
@@ -56,6 +50,7 @@ pub enum Action {
         /// Which.
         compute: ComputeChoice,
     },
+
     /// Start a daemon for a device, and an eager server.
     Start(Start),
     /// Change settings of a running daemon.
@@ -64,6 +59,32 @@ pub enum Action {
     StartServer(StartServer),
     /// End a server that has outlived its daemon.
     EndStray(EndStray),
+}
+
+/// A GPU instance to make or to destroy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuInstance {
+    pub profile: ProfileId,
+    /// Its profile's name.
+    pub name: ProfileName,
+    pub placement: Placement,
+}
+
+impl GpuInstance {
+    /// Describes an existing one; `None` if its profile is unknown.
+    pub(super) fn of(gpu: &Gpu, instance: &GpuInstanceReading) -> Option<Self> {
+        Some(Self {
+            profile: instance.profile,
+            name: gpu.profile(instance.profile)?.name.clone(),
+            placement: instance.placement,
+        })
+    }
+}
+
+impl fmt::Display for GpuInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.name, self.placement)
+    }
 }
 
 /// A server that has outlived its daemon.
@@ -109,6 +130,39 @@ pub struct Start {
     pub beside: Vec<Beside>,
 }
 
+/// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Set {
+    pub name: String,
+    /// The UUID its directory is called by.
+    pub uuid: String,
+    /// All settings of the daemon afterwards.
+    pub settings: Settings,
+    /// The settings that change.
+    pub changes: Vec<SettingChange>,
+    /// The keys whose values come from `mig-mps set` and not from a profile.
+    pub by_hand: Vec<String>,
+    /// Its clients, which keep their old settings.
+    pub keep: Vec<ClientOf>,
+}
+
+/// A setting with its present and its wanted value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingChange {
+    /// Its key in a profile.
+    pub key: &'static str,
+    /// The present value.
+    pub is: String,
+    /// The wanted value.
+    pub wanted: String,
+}
+
+impl fmt::Display for SettingChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, not {}", self.key, self.is, self.wanted)
+    }
+}
+
 /// An eager server to start again in its daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StartServer {
@@ -147,9 +201,28 @@ impl Place {
 }
 
 impl Action {
-    /// True if it starts a daemon or a server.
-    pub fn is_start(&self) -> bool {
-        matches!(self, Self::Start(_) | Self::StartServer(_))
+    /// The step that takes this action.
+    pub(super) fn because(self, because: impl Into<String>) -> Step {
+        Step {
+            action: self,
+            because: because.into(),
+        }
+    }
+
+    /// The daemon that it stops, if it stops one.
+    pub fn as_stop(&self) -> Option<&Stop> {
+        match self {
+            Self::Stop(stop) => Some(stop),
+            _ => None,
+        }
+    }
+
+    /// The daemon that it starts, if it starts one.
+    pub fn as_start(&self) -> Option<&Start> {
+        match self {
+            Self::Start(start) => Some(start),
+            _ => None,
+        }
     }
 
     /// True if both stop, or both start, a daemon: those may run in parallel.
@@ -175,18 +248,10 @@ impl fmt::Display for Action {
                     "destroy compute instance {compute} of the GPU instance at {instance}"
                 )
             }
-            Self::DestroyGpuInstance {
-                name, placement, ..
-            } => {
-                write!(f, "destroy {name} at {placement}")
-            }
+            Self::DestroyGpuInstance(instance) => write!(f, "destroy {instance}"),
             Self::SwitchMig { on: true } => f.write_str("enable MIG mode"),
             Self::SwitchMig { on: false } => f.write_str("disable MIG mode"),
-            Self::CreateGpuInstance {
-                name, placement, ..
-            } => {
-                write!(f, "create {name} at {placement}")
-            }
+            Self::CreateGpuInstance(instance) => write!(f, "create {instance}"),
             Self::CreateComputeInstance { instance, compute } => match compute {
                 ComputeChoice::Full => {
                     write!(f, "create the full compute instance in {instance}")

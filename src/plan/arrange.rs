@@ -3,23 +3,21 @@
 use super::action::Place;
 use super::compute::{self, ComputeLayout};
 use super::gpu_request::GpuRequest;
-use super::infeasible;
-use super::instance_use::InstanceUse;
+use super::instance_use::{ComputeUse, InstanceUse, is_made_by_us};
 use super::layout::Layout;
 use super::refusal::Refusal;
-use super::slot::{self, DaemonSpec, Slot};
+use super::slot::Slot;
+use super::{infeasible, setting_change};
 use crate::geometry::{
     self, Disruption, GpuInstanceProfile, Placement, Request, Segment, SliceMap,
 };
-use crate::profile::NameTemplate;
-use crate::state::Created;
 
 impl<'a> GpuRequest<'a> {
-    /// Returns the least disruptive layout.
-    pub(super) fn layout(&self) -> Result<Layout<'a>, Refusal> {
+    /// Adds the least disruptive way to meet the request.
+    pub(super) fn plan(&self, layout: &mut Layout<'a>) -> Result<(), Refusal> {
         let offers = self.offers()?;
         let requests = self.requests(&offers)?;
-        let standing = InstanceUse::all(self.node, self.run_dir, self.gpu);
+        let standing = InstanceUse::all(self.planner.node, self.planner.run_dir, self.gpu);
         let keeping = |entry: usize, nth: usize| {
             self.compute(&standing[nth], offers[entry], entry)
                 .disruption
@@ -34,14 +32,12 @@ impl<'a> GpuRequest<'a> {
             .collect();
         let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
             .ok_or_else(|| infeasible::refusal(self, &requests))?;
-        let mut wanted: Vec<(Placement, usize)> = arrangement
-            .placements
-            .iter()
-            .zip(&requests)
-            .map(|(&placement, request)| (placement, request.entry))
-            .collect();
+        let entries = requests.iter().map(|request| request.entry);
+        let mut wanted: Vec<(Placement, usize)> =
+            arrangement.placements.into_iter().zip(entries).collect();
         wanted.sort_unstable();
-        Ok(self.carry_out(&offers, &standing, &wanted))
+        self.carry_out(layout, &offers, &standing, &wanted);
+        Ok(())
     }
 
     /// The profile that each entry means on this GPU.
@@ -54,9 +50,9 @@ impl<'a> GpuRequest<'a> {
                 let offer = part
                     .profile
                     .choose(offered)
-                    .ok_or_else(|| infeasible::unknown_profile(self.profile, gpu, part))?;
+                    .ok_or_else(|| infeasible::unknown_profile(self.planner.profile, gpu, part))?;
                 if let Some(at) = part.at {
-                    infeasible::check_start(self.profile, gpu, part, offer, at)?;
+                    infeasible::check_start(self.planner.profile, gpu, part, offer, at)?;
                 }
                 Ok(offer)
             })
@@ -83,25 +79,25 @@ impl<'a> GpuRequest<'a> {
     /// Lays out the compute instances of a GPU instance that an entry keeps.
     fn compute(
         &self,
-        standing: &InstanceUse<'_>,
+        standing: &InstanceUse<'a>,
         offer: &GpuInstanceProfile,
         entry: usize,
     ) -> ComputeLayout {
-        let wanted = self.slices(entry);
-        let of = wanted.len().max(1);
         let staying = |part: usize, nth: usize| {
-            let template = self.template(entry, standing.placement(), nth, of);
-            let spec = self.spec(entry, &template);
             let part = &standing.parts[part];
+            let slot = self.slot(entry, standing.placement(), nth, Some(part));
             match part.served {
-                Some(served) if spec.difference(served).is_some() => part.restart,
-                Some(served) if !spec.changes(served).is_empty() => Disruption {
-                    changes: 1,
-                    ..Disruption::NONE
-                },
+                Some(served) if slot.difference(served).is_some() => part.restart,
+                Some(served) if !setting_change::changes(served, slot.settings).is_empty() => {
+                    Disruption {
+                        changes: 1,
+                        ..Disruption::NONE
+                    }
+                }
                 _ => Disruption::NONE,
             }
         };
+        let wanted = self.slices(entry);
         compute::layout(standing, &wanted, offer.multiprocessors, &staying)
     }
 
@@ -110,115 +106,96 @@ impl<'a> GpuRequest<'a> {
         compute.map(|compute| compute.slices).collect()
     }
 
-    fn template(&self, entry: usize, placement: Placement, nth: usize, of: usize) -> String {
-        match &self.parts[entry].name {
-            Some((name, _)) => name.clone(),
-            None => slot::default_name(self.gpu, placement, nth, of),
-        }
-    }
-
-    fn spec<'t>(&self, entry: usize, template: &'t str) -> DaemonSpec<'t>
-    where
-        'a: 't,
-    {
-        let settings = &self.parts[entry].settings;
-        DaemonSpec {
+    /// The nth device of a GPU instance that an entry gets, on this existing compute instance.
+    fn slot(
+        &self,
+        entry: usize,
+        placement: Placement,
+        nth: usize,
+        existing: Option<&ComputeUse<'a>>,
+    ) -> Slot<'a> {
+        let part = &self.parts[entry];
+        let (name, span) = part.name.clone().unwrap_or_else(|| {
+            let of = part.compute.len();
+            (self.gpu.default_name(placement, nth, of), self.block.span)
+        });
+        Slot {
             gpu: self.gpu.index,
-            template: NameTemplate(template),
-            serve: slot::serve(settings, self.caller),
-            settings,
+            entry,
+            place: Place::Mig { placement, nth },
+            name,
+            span,
+            settings: &part.settings,
+            device: existing.map(|existing| existing.compute.uuid.as_str()),
+            served: existing.and_then(|existing| existing.served),
         }
     }
 
     fn carry_out(
         &self,
+        layout: &mut Layout<'a>,
         offers: &[&GpuInstanceProfile],
         standing: &[InstanceUse<'a>],
         wanted: &[(Placement, usize)],
-    ) -> Layout<'a> {
-        let mut layout = Layout {
-            after: SliceMap::new(0, Vec::new()),
-            destroys: Vec::new(),
-            builds: Vec::new(),
-            slots: Vec::new(),
-            obstacles: Vec::new(),
-        };
-        let mut segments = Vec::new();
+    ) {
         let mut kept = Vec::new();
         for &(placement, entry) in wanted {
             let offer = offers[entry];
-            segments.push(Segment {
-                placement,
-                label: offer.name.to_string(),
-            });
-            let stays = standing.iter().enumerate().find(|(_, standing)| {
+            let stays = standing.iter().find(|standing| {
                 standing.placement() == placement && standing.instance.profile == offer.id
             });
-            let (compute, standing) = if let Some((nth, standing)) = stays {
-                kept.push(nth);
-                (self.compute(standing, offer, entry), Some(standing))
-            } else {
-                let made = ComputeLayout {
+            let compute = match stays {
+                Some(standing) => self.compute(standing, offer, entry),
+                None => ComputeLayout {
                     created: compute::fresh(&self.slices(entry)),
                     ..ComputeLayout::default()
-                };
-                (made, None)
+                },
             };
-            layout.change_compute(self.gpu, standing, &compute);
-            layout.build(offer, placement, standing.is_some(), &compute.created);
-            self.fill(&mut layout, (placement, entry), standing, &compute);
-        }
-        let places: Vec<Placement> = wanted.iter().map(|&(placement, _)| placement).collect();
-        for (nth, standing) in standing.iter().enumerate() {
-            if !kept.contains(&nth) {
-                let made = Created {
-                    gpu: self.gpu.uuid.clone(),
-                    profile: standing.instance.profile,
-                    placement: standing.placement(),
-                    compute: None,
-                };
-                let is_known = self.node.created.contains(&made);
-                layout.destroy(self.gpu, standing, &places, &segments, is_known);
+            if let Some(standing) = stays {
+                kept.push(placement);
+                let because = "its GPU instance is to be shared otherwise";
+                layout.destroy_compute(standing, compute.destroyed.iter().copied(), because);
+            }
+            layout.build(offer, placement, stays.is_some(), &compute.created);
+            for nth in 0..self.parts[entry].compute.len().max(1) {
+                let existing = compute.kept.iter().find(|(_, number)| *number == nth);
+                let existing = existing.zip(stays);
+                let existing = existing.map(|(&(index, _), standing)| &standing.parts[index]);
+                let slot = self.slot(entry, placement, nth, existing);
+                layout.slots.push(slot);
             }
         }
-        layout.after = SliceMap::new(self.gpu.units(), segments);
+        let segments = wanted.iter().map(|&(placement, entry)| Segment {
+            placement,
+            label: offers[entry].name.to_string(),
+        });
+        layout.after = SliceMap::new(self.gpu.units(), segments.collect());
+        for standing in standing {
+            if !kept.contains(&standing.placement()) {
+                let because = self.reason_to_destroy(standing, &layout.after);
+                layout.destroy(standing, &because);
+            }
+        }
         // The large ones first; a device can be used as soon as it is there.
         layout
             .builds
             .sort_by_key(|build| (std::cmp::Reverse(build.placement.size), build.placement));
-        layout
     }
 
-    /// Adds the devices of one GPU instance.
-    fn fill(
-        &self,
-        layout: &mut Layout<'a>,
-        (placement, entry): (Placement, usize),
-        standing: Option<&InstanceUse<'a>>,
-        compute: &ComputeLayout,
-    ) {
-        let part = &self.parts[entry];
-        let of = part.compute.len().max(1);
-        for nth in 0..of {
-            let stays = compute.kept.iter().find(|(_, number)| *number == nth);
-            let part_there = stays
-                .zip(standing)
-                .map(|(&(index, _), standing)| &standing.parts[index]);
-            layout.slots.push(Slot {
-                gpu: self.gpu.index,
-                entry,
-                place: Place::Mig { placement, nth },
-                template: self.template(entry, placement, nth, of),
-                span: part
-                    .name
-                    .as_ref()
-                    .map_or(self.block.span, |(_, span)| *span),
-                serve: slot::serve(&part.settings, self.caller),
-                settings: &part.settings,
-                device: part_there.map(|part| part.compute.uuid.as_str()),
-                served: part_there.and_then(|part| part.served),
-                name: String::new(),
-            });
+    fn reason_to_destroy(&self, standing: &InstanceUse<'_>, after: &SliceMap) -> String {
+        let mut segments = after.segments().iter();
+        let instead = segments.find(|next| next.placement.overlaps(standing.placement()));
+        let because = match instead {
+            Some(next) => format!("{} at {} needs its place", next.label, next.placement),
+            None if standing.parts.is_empty() => {
+                "left without a compute instance, and the profile does not ask for it".to_owned()
+            }
+            None => "the profile does not ask for it".to_owned(),
+        };
+        if is_made_by_us(self.planner.node, self.gpu, standing.instance, None) {
+            because
+        } else {
+            format!("{because}; not known to be made by mig-mps")
         }
     }
 }

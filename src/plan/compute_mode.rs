@@ -1,6 +1,6 @@
 //! Changes of a whole GPU's compute mode by daemons that start and stop.
 
-use super::action::{Action, Place, Start, Step};
+use super::action::{Action, Place, Step};
 use super::gpu_plan::{ModeChange, Plan};
 use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -18,32 +18,17 @@ impl Plan {
 }
 
 fn change(node: &Node, run_dir: &RunDir, gpu: &Gpu, steps: &[Step]) -> Option<ModeChange> {
-    let start = |step: &Step| match &step.action {
-        Action::Start(start) if start.place == Place::Whole => Some(wants_exclusive(start)),
-        _ => None,
-    };
-    let ends = |step: &Step| matches!(&step.action, Action::Stop(stop) if stop.uuid == gpu.uuid);
+    let actions = || steps.iter().map(|step| &step.action);
+    let mut starts = actions().filter_map(Action::as_start);
+    let start = starts.find(|start| start.place == Place::Whole);
+    let mut ends = actions().filter_map(Action::as_stop);
     let from = gpu.compute_mode;
-    let to = match steps.iter().find_map(start) {
+    let to = match start.map(|start| start.settings.compute_mode.is_some()) {
         Some(true) => EXCLUSIVE_PROCESS,
-        None if !steps.iter().any(ends) => return None,
+        None if !ends.any(|stop| stop.uuid == gpu.uuid) => return None,
         // A mode that somebody else has set since then stays.
         Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
-        Some(false) | None => before(node, run_dir, gpu)?,
+        Some(false) | None => node.mode_before(&gpu.uuid, run_dir)?,
     };
     (from != Some(to)).then_some(ModeChange { from, to })
-}
-
-fn wants_exclusive(start: &Start) -> bool {
-    start.settings.compute_mode.is_some()
-}
-
-/// The compute mode from before a daemon of this boot changed it.
-fn before(node: &Node, run_dir: &RunDir, gpu: &Gpu) -> Option<u32> {
-    let mut served = node.served.iter();
-    let served = served.find(|served| {
-        let record = &served.record;
-        record.uuid == gpu.uuid && record.boot_id == node.boot_id && served.run_dir == *run_dir
-    });
-    served?.record.compute_mode_before
 }

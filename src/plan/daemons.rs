@@ -1,14 +1,14 @@
 //! The daemons that must start and stop on a GPU to serve its wanted devices.
 
 use super::instance_use::{concerns_us, is_unknowable};
-use super::slot::{DaemonSpec, Slot};
+use super::planner::Planner;
+use super::slot::Slot;
 use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside,
     setting_change,
 };
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
-use crate::profile::NameTemplate;
 use crate::settings::{Server, Settings};
 use crate::state::RunDir;
 
@@ -26,18 +26,18 @@ pub(super) struct Daemons {
 
 impl Daemons {
     /// Plans the daemons of a GPU's slots, which have their names.
-    pub(super) fn of(node: &Node, run_dir: &RunDir, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
+    pub(super) fn of(planner: Planner<'_>, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
         let mut daemons = Self::default();
         let mut kept: Vec<&Served> = Vec::new();
         for slot in slots {
             kept.extend(slot.served);
-            daemons.serve(node, run_dir, slot);
+            daemons.serve(planner, slot);
         }
         daemons.starts.sort_by_key(|(place, _)| *place);
         let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
-        for served in node.served.iter().filter(theirs) {
+        for served in planner.node.served.iter().filter(theirs) {
             let stays = kept.iter().any(|kept| std::ptr::eq(*kept, served));
-            if stays || !concerns_us(served, run_dir) {
+            if stays || !concerns_us(served, planner.run_dir) {
                 continue;
             }
             let because = if served.device_is_there {
@@ -45,14 +45,17 @@ impl Daemons {
             } else {
                 "its device is gone"
             };
-            daemons.stop(run_dir, served, because.to_owned());
+            daemons.stop(planner.run_dir, served, because);
         }
         daemons
     }
 
     /// Plans the daemon of one slot.
-    fn serve(&mut self, node: &Node, run_dir: &RunDir, slot: &Slot<'_>) {
-        let beside = slot.device.map(|uuid| Beside::all(node, run_dir, uuid));
+    fn serve(&mut self, planner: Planner<'_>, slot: &Slot<'_>) {
+        let run_dir = planner.run_dir;
+        let beside = slot
+            .device
+            .map(|uuid| Beside::all(planner.node, run_dir, uuid));
         let beside = beside.unwrap_or_default();
         let because = match slot.served {
             None => beside::because(&beside),
@@ -67,7 +70,7 @@ impl Daemons {
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, slot) {
-                    self.stop(run_dir, served, because.clone());
+                    self.stop(run_dir, served, &because);
                 }
                 because
             }
@@ -75,63 +78,43 @@ impl Daemons {
         let start = Start {
             name: slot.name.clone(),
             place: slot.place,
-            settings: settings(slot),
+            settings: slot.settings.clone(),
             by_hand: Vec::new(),
             again: false,
             beside,
         };
-        let step = Step {
-            action: Action::Start(start),
-            because,
-        };
+        let step = Action::Start(start).because(because);
         self.starts.push((slot.place, step));
     }
 
     /// Plans the settings that can change while the daemon runs.
     fn set(&mut self, slot: &Slot<'_>, served: &Served) {
-        let changes = spec(slot).changes(served);
-        if changes.is_empty() {
-            return;
+        let changes = setting_change::changes(served, slot.settings);
+        if !changes.is_empty() {
+            let settings = settings_of(slot, served);
+            let step = Set::step(served, settings, changes, Vec::new());
+            self.sets.push(step);
         }
-        let because = setting_change::in_words(&changes);
-        let set = Set {
-            name: served.record.name.clone(),
-            uuid: served.record.uuid.clone(),
-            settings: settings_of(slot, served),
-            keep: setting_change::keep(&changes, served),
-            changes,
-            by_hand: Vec::new(),
-        };
-        self.sets.push(Step {
-            action: Action::Set(set),
-            because,
-        });
     }
 
     /// Plans to start an eager server that has exited. A waiting client gets one from the daemon.
     fn start_server(&mut self, slot: &Slot<'_>, served: &Served) {
         let is_wanted = slot.settings.server == Server::Eager && served.has_lost_its_server();
         let is_idle = served.clients.are_none() && served.waiting.is_empty();
-        if !is_wanted || !is_idle {
-            return;
+        if is_wanted && is_idle {
+            let start = Action::StartServer(StartServer {
+                name: served.record.name.clone(),
+                uuid: served.record.uuid.clone(),
+                settings: settings_of(slot, served),
+            });
+            self.servers.push(start.because("it has ended"));
         }
-        let start = StartServer {
-            name: served.record.name.clone(),
-            uuid: served.record.uuid.clone(),
-            settings: settings_of(slot, served),
-        };
-        self.servers.push(Step {
-            action: Action::StartServer(start),
-            because: "it has ended".to_owned(),
-        });
     }
 
-    fn stop(&mut self, run_dir: &RunDir, served: &Served, because: String) {
+    fn stop(&mut self, run_dir: &RunDir, served: &Served, because: &str) {
         if served.run_dir == *run_dir {
-            self.stops.push(Step {
-                action: Action::Stop(Stop::of(served)),
-                because,
-            });
+            let stop = Action::Stop(Stop::of(served));
+            self.stops.push(stop.because(because));
         } else {
             self.obstacles.push(elsewhere(served));
         }
@@ -165,19 +148,23 @@ fn means(served: &Served) -> Means {
     }
 }
 
-/// The reason to restart the server of a hung daemon.
-pub(super) const HUNG: &str = "it hangs: every new client waits for ever";
+/// The reason to restart a daemon, if its state is one.
+pub(super) fn ailment(state: DaemonState) -> Option<&'static str> {
+    match state {
+        DaemonState::Dead => Some("its daemon has died"),
+        DaemonState::Orphan => Some("its pipe directory was removed"),
+        DaemonState::NoAnswer => Some("its daemon does not answer"),
+        DaemonState::Hung => Some("it hangs: every new client waits for ever"),
+        _ => None,
+    }
+}
 
 /// The reason to start or restart the daemon of a slot.
 fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    match served.state {
-        DaemonState::Dead => return Some("its daemon has died".to_owned()),
-        DaemonState::Orphan => return Some("its pipe directory was removed".to_owned()),
-        DaemonState::NoAnswer => return Some("its daemon does not answer".to_owned()),
-        DaemonState::Hung => return Some(HUNG.to_owned()),
-        _ => {}
+    if let Some(ailment) = ailment(served.state) {
+        return Some(ailment.to_owned());
     }
-    difference(served, slot).or_else(|| {
+    slot.difference(served).or_else(|| {
         let because = "an interrupted change did not finish it";
         (!served.record.finished).then(|| because.to_owned())
     })
@@ -189,84 +176,60 @@ fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
         served.state,
         DaemonState::Orphan | DaemonState::NoAnswer | DaemonState::Hung
     );
-    is_reachable && !served.record.finished && difference(served, slot).is_none()
-}
-
-fn difference(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    spec(slot).difference(served)
-}
-
-fn spec<'a>(slot: &'a Slot<'_>) -> DaemonSpec<'a> {
-    DaemonSpec {
-        gpu: slot.gpu,
-        // The name was given: another one of the same template will not do.
-        template: NameTemplate(&slot.name),
-        serve: slot.serve.clone(),
-        settings: slot.settings,
-    }
-}
-
-/// A slot's settings, with whose clients it serves.
-fn settings(slot: &Slot<'_>) -> Settings {
-    Settings {
-        serve: Some(slot.serve.clone()),
-        ..slot.settings.clone()
-    }
+    is_reachable && !served.record.finished && slot.difference(served).is_none()
 }
 
 /// The settings of a daemon that goes on running: when its server starts does not change.
 fn settings_of(slot: &Slot<'_>, served: &Served) -> Settings {
     Settings {
         server: served.record.settings.server,
-        ..settings(slot)
+        ..slot.settings.clone()
     }
 }
 
 /// A device served from another run directory is not ours to change.
 pub(super) fn elsewhere(served: &Served) -> Obstacle {
-    Obstacle {
-        what: format!(
-            "device {} is served by a daemon of {}",
-            served.record.name,
-            served.run_dir.path().display()
-        ),
-        hint: "take that one down first, as its owner".to_owned(),
-    }
+    let what = format!(
+        "device {} is served by a daemon of {}",
+        served.record.name,
+        served.run_dir.path().display()
+    );
+    Obstacle::new(what, "take that one down first, as its owner")
 }
 
 /// A record that cannot be read may be that of a daemon that lives.
 pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let mut unreadable = node.unreadable.iter();
     let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
-    Some(Obstacle {
-        what: format!("{problem}: whether a daemon lives there is unknown"),
-        hint: "mig-mps up with its profile takes a living daemon over and writes the record anew"
-            .to_owned(),
-    })
+    Some(Obstacle::new(
+        format!("{problem}: whether a daemon lives there is unknown"),
+        "mig-mps up with its profile takes a living daemon over and writes the record anew",
+    ))
 }
 
 /// A device of which there is no record here: another user's daemon may serve it.
 pub(super) fn unserved(node: &Node, name: &str, verb: &str, obstacle: Obstacle) -> Obstacle {
-    match node.managed_by(name, verb) {
-        Some(command) => Obstacle {
-            hint: command,
-            ..obstacle
-        },
-        None => obstacle,
-    }
+    let hint = node.managed_by(name, verb).unwrap_or(obstacle.hint);
+    Obstacle { hint, ..obstacle }
 }
 
-/// A daemon that hangs takes no commands.
-pub(super) fn hangs(served: &Served) -> Obstacle {
+/// Refuses a daemon that takes no commands, or may not be asked.
+pub(super) fn check_answers(served: &Served) -> Result<(), Obstacle> {
     let name = &served.record.name;
-    Obstacle {
-        what: format!("the daemon of {name} hangs: it takes no commands and no new clients"),
-        hint: format!("mig-mps restart {name} ends that"),
+    if served.state == DaemonState::Hung {
+        return Err(Obstacle::new(
+            format!("the daemon of {name} hangs: it takes no commands and no new clients"),
+            format!("mig-mps restart {name} ends that"),
+        ));
     }
+    if is_unknowable(served) {
+        return Err(unknowable(served));
+    }
+    Ok(())
 }
 
 /// The obstacle of a daemon with unknown clients: it is not touched.
-pub(super) fn unknowable(served: &Served) -> Obstacle {
+fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
     let (why, hint) = match served.state {
         DaemonState::Hidden if served.problem.is_some() => (
@@ -296,8 +259,6 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
             "run this as its owner, or as root for root's".to_owned(),
         ),
     };
-    Obstacle {
-        what: format!("the daemon of {name} cannot be asked for its clients: {why}"),
-        hint,
-    }
+    let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
+    Obstacle::new(what, hint)
 }

@@ -1,14 +1,12 @@
 //! Plans `down`.
 
-use super::daemons::{HUNG, unreadable};
-use super::instance_use::outside_mps;
-use super::{Action, Obstacle, Plan, Refusal, Step, Stop, mode};
-use super::{Purge, strays};
+use super::daemons::{ailment, unreadable};
+use super::instance_use::{is_made_by_us, outside_mps};
+use super::{Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays};
 use crate::geometry::SliceMap;
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Device, Gpu, Node, Served};
-use crate::nvml::GpuInstanceReading;
-use crate::state::{Created, RunDir};
+use crate::node::{DaemonState, Gpu, Node, Served};
+use crate::state::RunDir;
 
 /// A request to take devices down.
 #[derive(Clone, Debug)]
@@ -49,17 +47,11 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
     })?;
+    let everything = wanted.devices.is_empty();
     if wanted.destroy_mig {
         for gpu in &node.gpus {
-            destroy(
-                node,
-                run_dir,
-                gpu,
-                (wanted.devices.is_empty(), &selected),
-                &mut plan,
-            )?;
-            let is_meant =
-                wanted.devices.is_empty() || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
+            destroy(node, run_dir, gpu, (everything, &selected), &mut plan)?;
+            let is_meant = everything || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
             if wanted.disable_mig && is_meant {
                 disable(node, gpu, &mut plan);
             }
@@ -67,15 +59,14 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     }
     plan.sort();
     if wanted.purge {
-        let present = node
-            .devices()
-            .filter(|device| selected(&node.name_of(device)));
-        let uuids = present.map(|device| device.uuid);
-        let stopped = plan.stops().map(|stop| stop.uuid.clone());
-        let uuids: Vec<String> = uuids.chain(stopped).collect();
-        plan.purge = Some(match wanted.devices.as_slice() {
-            [] => Purge::All,
-            _ => Purge::Devices(uuids),
+        plan.purge = Some(if everything {
+            Purge::All
+        } else {
+            let present = node.devices();
+            let present = present.filter(|device| selected(&node.name_of(device)));
+            let stopped = plan.stops().map(|stop| stop.uuid.clone());
+            let uuids = present.map(|device| device.uuid).chain(stopped);
+            Purge::Devices(uuids.collect())
         });
     }
     Ok(plan.with_compute_modes(node, run_dir))
@@ -95,14 +86,11 @@ fn stop(served: &Served, force: Option<u32>) -> Step {
         stop.means = Means::Signals;
     }
     let because = match served.state {
-        DaemonState::Hung => HUNG,
+        DaemonState::Hung => ailment(served.state).unwrap_or_default(),
         DaemonState::Dead => "its daemon is gone already",
         _ => "asked for",
     };
-    Step {
-        action: Action::Stop(stop),
-        because: because.to_owned(),
-    }
+    Action::Stop(stop).because(because)
 }
 
 fn destroy(
@@ -112,44 +100,39 @@ fn destroy(
     (everything, selected): (bool, &impl Fn(&str) -> bool),
     plan: &mut Plan,
 ) -> Result<(), Refusal> {
+    const BECAUSE: &str = "mig-mps made it";
     let mut steps = Vec::new();
     let mut staying = Vec::new();
     for instance in &gpu.instances {
-        let devices = devices_in(gpu, instance);
+        let mut devices = gpu.devices();
+        devices.retain(|device| {
+            let part = device.part.as_ref();
+            part.is_some_and(|part| part.gpu_instance == instance.id)
+        });
         // A GPU instance without devices is meant only where everything is.
         let chosen = (everything || !devices.is_empty())
             && devices.iter().all(|device| selected(&node.name_of(device)));
-        let is_whole = made(node, gpu, instance, None);
-        let mut stays = !(chosen && is_whole);
+        let is_whole = chosen && is_made_by_us(node, gpu, instance, None);
+        let mut stays = !is_whole;
         for compute in &instance.compute {
             let device = devices.iter().find(|device| device.uuid == compute.uuid);
             let asked = device.is_some_and(|device| selected(&node.name_of(device)));
-            let ours =
-                is_whole && chosen || asked && made(node, gpu, instance, Some(compute.placement));
-            if !ours {
+            let is_ours = || is_made_by_us(node, gpu, instance, Some(compute.placement));
+            if !(is_whole || asked && is_ours()) {
                 stays = true;
                 continue;
             }
             check_idle(node, run_dir, gpu, &compute.uuid)?;
-            steps.push(Step {
-                action: Action::DestroyComputeInstance {
-                    instance: instance.placement,
-                    compute: compute.placement,
-                },
-                because: "mig-mps made it".to_owned(),
-            });
+            let action = Action::DestroyComputeInstance {
+                instance: instance.placement,
+                compute: compute.placement,
+            };
+            steps.push(action.because(BECAUSE));
         }
         if stays {
             staying.push(instance);
-        } else if let Some(profile) = gpu.profile(instance.profile) {
-            steps.push(Step {
-                action: Action::DestroyGpuInstance {
-                    profile: profile.id,
-                    name: profile.name.clone(),
-                    placement: instance.placement,
-                },
-                because: "mig-mps made it".to_owned(),
-            });
+        } else if let Some(instance) = GpuInstance::of(gpu, instance) {
+            steps.push(Action::DestroyGpuInstance(instance).because(BECAUSE));
         }
     }
     if !steps.is_empty() {
@@ -161,50 +144,23 @@ fn destroy(
     Ok(())
 }
 
-fn devices_in(gpu: &Gpu, instance: &GpuInstanceReading) -> Vec<Device> {
-    let mut devices = gpu.devices();
-    devices.retain(|device| {
-        let part = device.part.as_ref();
-        part.is_some_and(|part| part.gpu_instance == instance.id)
-    });
-    devices
-}
-
-/// True if mig-mps made this GPU instance, or that compute instance in it.
-fn made(
-    node: &Node,
-    gpu: &Gpu,
-    instance: &GpuInstanceReading,
-    compute: Option<crate::geometry::Placement>,
-) -> bool {
-    node.created.contains(&Created {
-        gpu: gpu.uuid.clone(),
-        profile: instance.profile,
-        placement: instance.placement,
-        compute,
-    })
-}
-
 /// Checks that no daemon of another run directory and no program outside MPS uses the instance: the driver would
 /// refuse half-way.
-fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Refusal> {
+fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Obstacle> {
     let on_it = |served: &&Served| served.record.uuid == uuid && served.is_alive();
     let foreign = |served: &&Served| on_it(served) && served.run_dir != *run_dir;
     if let Some(served) = node.served.iter().find(foreign) {
-        return Err(Refusal::InTheWay(Obstacle {
-            what: format!(
-                "GPU {}: {uuid} is served by a daemon of {}",
-                gpu.index,
-                served.run_dir.path().display()
-            ),
-            hint: "have its owner take it down first, or leave --destroy-mig out".to_owned(),
-        }));
+        let what = format!(
+            "GPU {}: {uuid} is served by a daemon of {}",
+            gpu.index,
+            served.run_dir.path().display()
+        );
+        let hint = "have its owner take it down first, or leave --destroy-mig out";
+        return Err(Obstacle::new(what, hint));
     }
     let hint = "let them end first, or leave --destroy-mig out";
-    match outside_mps(gpu, uuid, &node.unaccounted_for(uuid), hint) {
-        Some(obstacle) => Err(obstacle.into()),
-        None => Ok(()),
-    }
+    let outside = outside_mps(gpu, uuid, &node.unaccounted_for(uuid), hint);
+    outside.map_or(Ok(()), Err)
 }
 
 /// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.
@@ -215,10 +171,8 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     }
     let gpu_plan = plan.of_gpu(node, &gpu.uuid);
     if gpu_plan.after.is_empty() {
-        gpu_plan.steps.push(Step {
-            action: Action::SwitchMig { on: false },
-            because: "mig-mps switched it on".to_owned(),
-        });
+        let off = Action::SwitchMig { on: false };
+        gpu_plan.steps.push(off.because("mig-mps switched it on"));
         gpu_plan.due = mode::due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);

@@ -11,14 +11,13 @@ pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
         return Ok(());
     }
     let first = ControlProgram::FIRST_MEASURED;
-    Err(Refusal::NotMeant(Obstacle {
-        what: format!(
-            "driver {} is too old for MPS: its control program has no memory limits, client priorities, \
-             get_server_status, ps or terminate_client",
-            node.driver
-        ),
-        hint: format!("MPS needs driver {first} or newer; mig-mps list works with this one"),
-    }))
+    let what = format!(
+        "driver {} is too old for MPS: its control program has no memory limits, client priorities, \
+         get_server_status, ps or terminate_client",
+        node.driver
+    );
+    let hint = format!("MPS needs driver {first} or newer; mig-mps list works with this one");
+    Err(Refusal::NotMeant(Obstacle::new(what, hint)))
 }
 
 /// The reason why no program starts with that limit on a whole GPU, if that was measured.
@@ -27,12 +26,10 @@ pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> O
 }
 
 /// Instances that cannot be seen cannot be planned with.
-pub(super) fn visible(gpu: &Gpu) -> Result<(), Refusal> {
-    match &gpu.hidden {
-        Some(why) => Err(Refusal::InTheWay(Obstacle {
-            what: format!("GPU {}: its instances cannot be seen: {why}", gpu.index),
-            hint: "run it as root".to_owned(),
-        })),
-        None => Ok(()),
-    }
+pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
+    let Some(why) = &gpu.hidden else {
+        return Ok(());
+    };
+    let what = format!("GPU {}: its instances cannot be seen: {why}", gpu.index);
+    Err(Obstacle::new(what, "run it as root"))
 }

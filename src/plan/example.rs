@@ -71,15 +71,7 @@ fn gpu(index: u32) -> Gpu {
         index,
         uuid: format!("GPU-{index}"),
         product: "NVIDIA A100-SXM4-80GB".to_owned(),
-        pci: String::new(),
-        memory: None,
-        utilization: None,
-        compute_mode: None,
-        mig: None,
-        resetless: None,
-        profiles: Vec::new(),
-        instances: Vec::new(),
-        hidden: None,
+        ..Gpu::default()
     }
 }
 

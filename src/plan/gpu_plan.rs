@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::action::{Action, Start, Step, Stop};
+use super::action::{Action, Set, Start, Step, Stop};
 use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle};
 use super::victim::Kill;
@@ -76,37 +76,33 @@ impl Plan {
 
     /// The daemons that start.
     pub fn starts(&self) -> impl Iterator<Item = &Start> {
+        self.steps().filter_map(|step| step.action.as_start())
+    }
+
+    /// The daemons that stop.
+    pub fn stops(&self) -> impl Iterator<Item = &Stop> {
+        self.steps().filter_map(|step| step.action.as_stop())
+    }
+
+    /// The daemons whose settings change while they run.
+    fn sets(&self) -> impl Iterator<Item = &Set> {
         self.steps().filter_map(|step| match &step.action {
-            Action::Start(start) => Some(start),
+            Action::Set(set) => Some(set),
             _ => None,
         })
     }
 
     /// The memory limits that it gives to clients, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
-        let limits = self.steps().filter_map(|step| match &step.action {
-            Action::Start(start) => start.settings.pinned_memory_limit,
-            Action::Set(set) => set.settings.pinned_memory_limit,
-            _ => None,
-        });
-        limits.collect()
-    }
-
-    /// The daemons that stop.
-    pub fn stops(&self) -> impl Iterator<Item = &Stop> {
-        self.steps().filter_map(|step| match &step.action {
-            Action::Stop(stop) => Some(stop),
-            _ => None,
-        })
+        let starts = self.starts().map(|start| &start.settings);
+        let all = starts.chain(self.sets().map(|set| &set.settings));
+        all.filter_map(|settings| settings.pinned_memory_limit)
+            .collect()
     }
 
     /// The clients that keep their old settings.
     pub fn keep(&self) -> impl Iterator<Item = &ClientOf> {
-        let sets = self.steps().filter_map(|step| match &step.action {
-            Action::Set(set) => Some(set),
-            _ => None,
-        });
-        sets.flat_map(|set| &set.keep)
+        self.sets().flat_map(|set| &set.keep)
     }
 
     /// Sorts the GPUs by index; those that are gone come last.
@@ -139,41 +135,34 @@ impl Plan {
 
     /// The number of running daemons that restart unchanged.
     pub fn restarts(&self) -> usize {
-        let again = |stop: &&Stop| {
-            let start = |step: &Step| matches!(&step.action, Action::Start(start) if start.again && start.name == stop.name);
-            stop.alive && self.steps().any(start)
+        let again = |name: &&str| {
+            let mut starts = self.starts();
+            starts.any(|start| start.again && start.name == *name)
         };
-        let interrupts = self.interrupts();
-        let is_interrupted = |stop: &&Stop| interrupts.contains(&stop.name.as_str());
-        self.stops().filter(again).filter(is_interrupted).count()
+        self.interrupts().into_iter().filter(again).count()
     }
 
     /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where
     /// their GPU instance stays.
     pub fn destroys(&self) -> Vec<String> {
-        self.gpus
-            .iter()
-            .flat_map(|gpu| {
-                gpu.destroys()
-                    .into_iter()
-                    .map(move |(_, what)| format!("{} {what}", gpu.name()))
-            })
-            .collect()
+        let gpus = self.gpus.iter();
+        let destroys = gpus.flat_map(|gpu| {
+            let destroys = gpu.destroys().into_iter();
+            destroys.map(move |(_, what)| format!("{} {what}", gpu.name()))
+        });
+        destroys.collect()
     }
 
     /// True if this plan stops, destroys or switches off something that `shown` does not.
     pub fn disrupts_more_than(&self, shown: &Self) -> bool {
-        let is_new = |name: &&str| !shown.interrupts().contains(name);
+        fn has_new<T: PartialEq>(now: impl IntoIterator<Item = T>, shown: &[T]) -> bool {
+            now.into_iter().any(|one| !shown.contains(&one))
+        }
         let ended: Vec<&ClientOf> = shown.ended_clients().collect();
-        let destroyed = shown.destroys();
-        let switched_off = shown.switches(&[false]);
-        self.interrupts().iter().any(is_new)
-            || self.ended_clients().any(|client| !ended.contains(&client))
-            || self.destroys().iter().any(|what| !destroyed.contains(what))
-            || self
-                .switches(&[false])
-                .iter()
-                .any(|gpu| !switched_off.contains(gpu))
+        has_new(self.interrupts(), &shown.interrupts())
+            || has_new(self.ended_clients(), &ended)
+            || has_new(self.destroys(), &shown.destroys())
+            || has_new(self.switches(&[false]), &shown.switches(&[false]))
     }
 
     /// The indices of the GPUs whose MIG mode is switched, to one of these.
@@ -189,19 +178,13 @@ impl Plan {
     pub(super) fn of_gpu(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
         let position = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
         let position = position.unwrap_or_else(|| {
-            let gpu = node.gpu(uuid);
-            let map = gpu.map_or_else(|| SliceMap::new(0, Vec::new()), Gpu::slice_map);
-            self.gpus.push(GpuPlan {
-                index: gpu.map(|gpu| gpu.index),
-                uuid: uuid.to_owned(),
-                product: gpu.map_or_else(String::new, |gpu| gpu.product.clone()),
-                before: map.clone(),
-                after: map,
-                steps: Vec::new(),
-                to_be_continued: false,
-                obstacles: Vec::new(),
-                due: None,
-                compute_mode: None,
+            self.gpus.push(match node.gpu(uuid) {
+                Some(gpu) => GpuPlan::of(gpu),
+                None => GpuPlan {
+                    index: None,
+                    uuid: uuid.to_owned(),
+                    ..GpuPlan::of(&Gpu::default())
+                },
             });
             self.gpus.len() - 1
         });
@@ -210,6 +193,22 @@ impl Plan {
 }
 
 impl GpuPlan {
+    /// The plan that changes nothing.
+    pub(super) fn of(gpu: &Gpu) -> Self {
+        Self {
+            index: Some(gpu.index),
+            uuid: gpu.uuid.clone(),
+            product: gpu.product.clone(),
+            before: gpu.slice_map(),
+            after: gpu.slice_map(),
+            steps: Vec::new(),
+            to_be_continued: false,
+            obstacles: Vec::new(),
+            due: None,
+            compute_mode: None,
+        }
+    }
+
     /// Names the GPU, by its index if it has one.
     pub fn name(&self) -> String {
         match self.index {
@@ -220,15 +219,13 @@ impl GpuPlan {
 
     /// Names the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
     pub fn destroys(&self) -> Vec<(&str, String)> {
-        let goes = |instance: Placement| {
+        let goes = |placement: Placement| {
             self.steps.iter().any(|step| {
-                matches!(step.action, Action::DestroyGpuInstance { placement, .. } if placement == instance)
+                matches!(&step.action, Action::DestroyGpuInstance(gone) if gone.placement == placement)
             })
         };
         let what = |action: &Action| match action {
-            Action::DestroyGpuInstance {
-                name, placement, ..
-            } => Some(format!("{name} at {placement}")),
+            Action::DestroyGpuInstance(instance) => Some(instance.to_string()),
             Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => {
                 Some(format!("compute instance {compute} in {instance}"))
             }

@@ -3,25 +3,18 @@
 use super::gpu_request::GpuRequest;
 use super::{Misfit, Refusal};
 use crate::geometry::{
-    Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, nearest,
+    Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, count, nearest,
 };
 use crate::node::Gpu;
 use crate::profile::{DeviceEntry, Profile};
 
 pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> Refusal {
-    let known: Vec<String> = gpu
-        .profiles
-        .iter()
-        .map(|offer| offer.name.to_string())
-        .collect();
+    let known = gpu.profiles.iter().map(|offer| offer.name.to_string());
+    let known: Vec<String> = known.collect();
     let wanted = part.profile.to_string();
-    let error = profile.error(
-        part.span,
-        format!(
-            "GPU {} ({}) has no profile \"{wanted}\"",
-            gpu.index, gpu.product
-        ),
-    );
+    let (index, product) = (gpu.index, &gpu.product);
+    let message = format!("GPU {index} ({product}) has no profile \"{wanted}\"");
+    let error = profile.error(part.span, message);
     // The same slices on this model come nearest, then a size near it, then the most similar
     // spelling.
     let same = part.profile.short();
@@ -101,9 +94,9 @@ pub(super) fn refusal(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refu
         let placement = offer.and_then(|offer| offer.placements.first());
         placement.map_or(0, |placement| placement.size)
     };
-    let count = |id: ProfileId| requests.iter().filter(|r| r.profile == id).count();
+    let counts = count(requests.iter().map(|request| request.profile));
     let excessive = gpu.profiles.iter().find_map(|offer| {
-        let count = u32::try_from(count(offer.id)).unwrap_or(u32::MAX);
+        let (_, count) = *counts.iter().find(|(id, _)| *id == offer.id)?;
         (count > offer.most).then(|| number(offer, count))
     });
     let needed: u32 = requests.iter().map(size).sum();
@@ -153,7 +146,7 @@ fn refuse(
         SliceMap::new(gpu.units(), segments.collect())
     });
     Refusal::Infeasible(Box::new(Misfit {
-        profile: wanted_gpu.profile.error(
+        profile: wanted_gpu.planner.profile.error(
             wanted_gpu.block.span,
             "this does not fit on a GPU it selects",
         ),
@@ -168,23 +161,16 @@ fn refuse(
 
 /// `2 × 3g.40gb + 1g.10gb`
 fn sum(gpu: &Gpu, requests: &[Request]) -> String {
-    let mut counts: Vec<(ProfileId, usize)> = Vec::new();
-    for request in requests {
-        let known = counts.iter_mut().find(|(id, _)| *id == request.profile);
-        match known {
-            Some((_, count)) => *count += 1,
-            None => counts.push((request.profile, 1)),
-        }
-    }
-    let name = |&(profile, count): &(ProfileId, usize)| {
-        let name = gpu
-            .profile(profile)
-            .map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
+    let counts = count(requests.iter().map(|request| request.profile));
+    let name = |&(profile, count): &(ProfileId, u32)| {
+        let offer = gpu.profile(profile);
+        let name = offer.map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
         if count == 1 {
             name
         } else {
             format!("{count} × {name}")
         }
     };
-    counts.iter().map(name).collect::<Vec<_>>().join(" + ")
+    let names: Vec<String> = counts.iter().map(name).collect();
+    names.join(" + ")
 }

@@ -5,7 +5,7 @@ use crate::geometry::{Disruption, Placement};
 use crate::host::Pid;
 use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
-use crate::state::{DeviceKey, InstanceKey, RunDir};
+use crate::state::{Created, DeviceKey, InstanceKey, RunDir};
 
 /// An existing GPU instance and its users.
 pub(super) struct InstanceUse<'a> {
@@ -32,12 +32,12 @@ impl<'a> InstanceUse<'a> {
     pub(super) fn all(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
         let part = |instance: &GpuInstanceReading, compute: &'a ComputeInstanceReading| {
             let key = DeviceKey {
-                gpu: gpu.uuid.clone(),
                 instance: Some(InstanceKey {
                     profile: instance.profile,
                     placement: instance.placement,
                     compute: compute.placement,
                 }),
+                ..DeviceKey::whole(&gpu.uuid)
             };
             let served = served_here(node, run_dir, &key);
             let restart = served.map_or(Disruption::NONE, |served| {
@@ -123,29 +123,35 @@ pub(super) fn is_unknowable(served: &Served) -> bool {
 
 /// Programs that compute on a device outside MPS: the driver would refuse to destroy it.
 pub(super) fn outside_mps(gpu: &Gpu, uuid: &str, pids: &[Pid], hint: &str) -> Option<Obstacle> {
-    (!pids.is_empty()).then(|| Obstacle {
-        what: format!(
-            "GPU {}: pid {} uses {uuid} outside MPS",
-            gpu.index,
-            list(pids)
-        ),
-        hint: hint.to_owned(),
-    })
+    let (index, pids) = (gpu.index, list(pids)?);
+    let what = format!("GPU {index}: pid {pids} uses {uuid} outside MPS");
+    Some(Obstacle::new(what, hint))
 }
 
-/// `4711, 4712`
-pub(super) fn list(pids: &[Pid]) -> String {
-    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
-    pids.join(", ")
+/// `4711, 4712`; `None` if there are none.
+pub(super) fn list(pids: &[Pid]) -> Option<String> {
+    let words: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// True if mig-mps made this GPU instance, or that compute instance in it.
+pub(super) fn is_made_by_us(
+    node: &Node,
+    gpu: &Gpu,
+    instance: &GpuInstanceReading,
+    compute: Option<Placement>,
+) -> bool {
+    node.created.contains(&Created {
+        gpu: gpu.uuid.clone(),
+        profile: instance.profile,
+        placement: instance.placement,
+        compute,
+    })
 }
 
 impl ComputeUse<'_> {
     pub(super) fn in_the_way(&self, gpu: &Gpu) -> Option<Obstacle> {
-        outside_mps(
-            gpu,
-            &self.compute.uuid,
-            &self.strangers,
-            "let them end first",
-        )
+        let uuid = &self.compute.uuid;
+        outside_mps(gpu, uuid, &self.strangers, "let them end first")
     }
 }

@@ -1,7 +1,8 @@
 //! Clients whose work on a device is ended.
 
-use super::daemons::{hangs, unknowable, unreadable, unserved};
-use super::instance_use::is_unknowable;
+use std::collections::BTreeSet;
+
+use super::daemons::{check_answers, unreadable, unserved};
 use super::no_client::no_client;
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, user_name};
@@ -50,7 +51,6 @@ pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<
         uuid: served.record.uuid.clone(),
         run_dir: served.run_dir.clone(),
         is_callers: request.owner == Some(request.caller),
-        program: node.control_program(),
         others: served.clients.listed().len() - victims.len(),
         has_fault: served.state == DaemonState::Fault,
         signal: request.signal,
@@ -94,7 +94,7 @@ fn victim(
     let of = of.and_then(|server| server.user);
     let (caller, owner) = (request.caller, request.owner);
     if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
-        return Err(not_permitted(request.device, owner, of));
+        return Err(not_permitted(request.device, owner, of).into());
     }
     Ok(Victim {
         client: ClientOf::of(served, client),
@@ -119,64 +119,51 @@ fn is_certain(node: &Node, served: &Served, client: &Client, user: Option<Uid>) 
 fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
     let name = &served.record.name;
     let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
-    let serve = served.record.settings.serve.as_ref();
-    let user = match serve {
+    let user = match &served.record.settings.serve {
         Some(Serve::User(user)) => user.as_str(),
         _ => "USER",
     };
-    Obstacle {
-        what: format!("the daemon of {name} is {user}'s: root opens no control session with it"),
-        hint: format!(
+    Obstacle::new(
+        format!("the daemon of {name} is {user}'s: root opens no control session with it"),
+        format!(
             "runuser -u {user} -- mig-mps kill {name} {}",
             pids.join(" ")
         ),
-    }
+    )
 }
 
 /// Returns the served device of that name, if its daemon can list its clients.
-fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
-    let Some(served) = node.served_as(name) else {
-        return Err(unreadable(node, run_dir)
-            .unwrap_or_else(|| {
-                let obstacle = Obstacle {
-                    what: format!("{name} has no clients: no daemon of mig-mps serves it"),
-                    hint: "mig-mps status shows who computes there".to_owned(),
-                };
-                unserved(node, name, "kill", obstacle)
-            })
-            .into());
-    };
+fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+    let served = node.served_as(name).ok_or_else(|| {
+        unreadable(node, run_dir).unwrap_or_else(|| {
+            let obstacle = Obstacle::new(
+                format!("{name} has no clients: no daemon of mig-mps serves it"),
+                "mig-mps status shows who computes there",
+            );
+            unserved(node, name, "kill", obstacle)
+        })
+    })?;
     if served.state == DaemonState::Dead {
-        return Err(Obstacle {
-            what: format!("the daemon of {name} has died, and its clients get CUDA error 806"),
-            hint: format!("mig-mps restart {name} starts it again"),
-        }
-        .into());
+        return Err(Obstacle::new(
+            format!("the daemon of {name} has died, and its clients get CUDA error 806"),
+            format!("mig-mps restart {name} starts it again"),
+        ));
     }
-    if served.state == DaemonState::Hung {
-        return Err(hangs(served).into());
-    }
-    if is_unknowable(served) {
-        return Err(unknowable(served).into());
-    }
+    check_answers(served)?;
     Ok(served)
 }
 
-fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Refusal {
-    let mut who = vec![Uid::ROOT];
-    who.extend(owner);
-    who.extend(server);
-    who.sort_unstable();
-    who.dedup();
+fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacle {
+    let who: BTreeSet<Uid> = [Some(Uid::ROOT), owner, server]
+        .into_iter()
+        .flatten()
+        .collect();
     let who: Vec<String> = who.into_iter().map(user_name).collect();
-    Obstacle {
-        what: format!(
-            "not enough privilege to end a client of {name}: only {} may control its server",
-            who.join(" and ")
-        ),
-        hint: "run this as root".to_owned(),
-    }
-    .into()
+    let what = format!(
+        "not enough privilege to end a client of {name}: only {} may control its server",
+        who.join(" and ")
+    );
+    Obstacle::new(what, "run this as root")
 }
 
 #[cfg(test)]

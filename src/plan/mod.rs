@@ -8,7 +8,6 @@ mod compute;
 mod compute_mode;
 mod daemons;
 mod down;
-mod draft;
 mod driver;
 #[cfg(test)]
 mod example;
@@ -33,7 +32,7 @@ mod strays;
 mod up;
 mod victim;
 
-pub use action::{Action, EndStray, Place, Start, StartServer, Step, Stop};
+pub use action::{Action, EndStray, GpuInstance, Place, Set, Start, StartServer, Step, Stop};
 pub use beside::Beside;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
@@ -42,6 +41,5 @@ pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::restart;
 pub use set::set;
-pub use setting_change::Set;
 pub use up::up;
 pub use victim::{Kill, Signal, Victim};

@@ -15,27 +15,17 @@ pub(super) fn switch(gpu: &Gpu, on: bool) -> Option<Step> {
         (false, true) => "the profile partitions this GPU",
         (false, false) => "the profile wants this GPU whole",
     };
-    Some(Step {
-        action: Action::SwitchMig { on },
-        because: because.to_owned(),
-    })
+    Some(Action::SwitchMig { on }.because(because))
 }
 
 /// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
 pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let busy = node.unaccounted_for(&gpu.uuid);
-    if busy.is_empty() || gpu.in_mig_mode() {
-        return None;
-    }
-    Some(Obstacle {
-        what: format!(
-            "GPU {} ({}) computes for pid {}: the MIG mode of an idle GPU alone can be switched",
-            gpu.index,
-            gpu.product,
-            instance_use::list(&busy)
-        ),
-        hint: "let them end first".to_owned(),
-    })
+    let busy = instance_use::list(&node.unaccounted_for(&gpu.uuid))?;
+    let what = format!(
+        "GPU {} ({}) computes for pid {busy}: the MIG mode of an idle GPU alone can be switched",
+        gpu.index, gpu.product
+    );
+    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, "let them end first"))
 }
 
 /// The reset or reboot that a change of the mode needs, as far as it is known beforehand.

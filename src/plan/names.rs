@@ -3,83 +3,71 @@
 use super::planner::Planner;
 use super::slot::Slot;
 use super::{Obstacle, Refusal};
-use crate::node::{Device, Gpu};
-use crate::profile::{NameTemplate, Names, Profile, ProfileError};
+use crate::node::Gpu;
+use crate::profile::{Names, Profile, ProfileError};
 
 /// Names every device. An existing one keeps its name if the profile could have given it: a change to another device
 /// renames nobody.
 pub(super) fn name_all(
     profile: &Profile,
     names: &mut Names,
-    mut slots: Vec<&mut Slot<'_>>,
+    slots: Vec<&mut Slot<'_>>,
 ) -> Result<(), ProfileError> {
     let to = |slot: &Slot<'_>| format!("a device of GPU {}", slot.gpu);
-    for slot in slots
-        .iter_mut()
-        .filter(|slot| !slot.template().is_numbered())
-    {
-        slot.name = slot.template().fill(slot.gpu, 0);
-        names.give(&slot.name, &to(slot)).map_err(|holder| {
+    let (mut numbered, others): (Vec<_>, Vec<_>) = slots
+        .into_iter()
+        .partition(|slot| slot.template().is_numbered());
+    for slot in others {
+        let name = slot.template().fill(slot.gpu, 0);
+        names.give(&name, &to(slot)).map_err(|holder| {
             let message = format!(
                 "\"{}\" would name a device of GPU {} and {holder}",
-                slot.template, slot.gpu
+                slot.name, slot.gpu
             );
-            profile
-                .error(slot.span, message)
-                .with_hint("put {gpu} or {n} into the name")
+            let error = profile.error(slot.span, message);
+            error.with_hint("put {gpu} or {n} into the name")
         })?;
+        slot.name = name;
     }
-    slots.retain(|slot| slot.template().is_numbered());
-    for slot in &mut slots {
-        let Some(served) = slot.served else { continue };
-        let has = &served.record.name;
-        if slot.template().makes(slot.gpu, has) && names.give(has, &to(slot)).is_ok() {
-            slot.name.clone_from(has);
+    numbered.retain_mut(|slot| {
+        let has = slot.served.map(|served| &served.record.name);
+        let has = has.filter(|has| slot.template().makes(slot.gpu, has));
+        let kept = has.filter(|has| names.give(has, &to(slot)).is_ok());
+        if let Some(kept) = kept {
+            slot.name.clone_from(kept);
         }
-    }
-    slots.retain(|slot| slot.name.is_empty());
-    slots.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
-    for slot in slots {
-        slot.name = names.give_next(NameTemplate(&slot.template), slot.gpu, &to(slot));
+        kept.is_none()
+    });
+    numbered.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
+    for slot in numbered {
+        slot.name = names.give_next(slot.template(), slot.gpu, &to(slot));
     }
     Ok(())
 }
 
 impl Planner<'_> {
     /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
-    pub(super) fn reserve_names_of_others(&mut self) -> Result<(), Refusal> {
-        let left_alone = self
-            .node
-            .gpus
-            .iter()
-            .filter(|gpu| self.block_of(gpu).is_none());
-        let unserved: Vec<Device> = left_alone
-            .flat_map(Gpu::devices)
-            .filter(|device| self.node.served_on(&device.key).is_none())
-            .collect();
-        for device in unserved {
-            // Default names differ from each other.
-            let _ = self
-                .names
-                .give(&device.default_name, "a device of another GPU");
+    pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
+        let mut names = Names::default();
+        let is_left_alone = |gpu: &&Gpu| self.block_of(gpu).is_none();
+        let left_alone = self.node.gpus.iter().filter(is_left_alone);
+        for device in left_alone.flat_map(Gpu::devices) {
+            if self.node.served_on(&device.key).is_none() {
+                // Default names differ from each other.
+                let _ = names.give(&device.default_name, "a device of another GPU");
+            }
         }
-        for served in self
-            .node
-            .served
-            .iter()
-            .filter(|served| served.run_dir == *self.run_dir)
-        {
+        for served in &self.node.served {
             let gpu = self.node.gpu(&served.record.key.gpu);
-            let selected = gpu.is_some_and(|gpu| self.block_of(gpu).is_some());
-            if !selected {
+            if served.run_dir == *self.run_dir && gpu.as_ref().is_none_or(is_left_alone) {
                 let name = &served.record.name;
-                let given = self.names.give(name, "a device of another GPU");
-                given.map_err(|_| Obstacle {
-                    what: format!("two devices are recorded as \"{name}\""),
-                    hint: "take one down".to_owned(),
+                let given = names.give(name, "a device of another GPU");
+                given.map_err(|_| {
+                    let what = format!("two devices are recorded as \"{name}\"");
+                    Obstacle::new(what, "take one down")
                 })?;
             }
         }
-        Ok(())
+        Ok(names)
     }
 }

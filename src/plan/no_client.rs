@@ -12,12 +12,12 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
         .iter()
         .any(|waiting| waiting.pid == Some(pid))
     {
-        return Obstacle {
-            what: format!(
+        return Obstacle::new(
+            format!(
                 "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
             ),
-            hint: format!("end the process itself: kill {pid}"),
-        }
+            format!("end the process itself: kill {pid}"),
+        )
         .into();
     }
     let (what, hint) = elsewhere(node, served, pid).unwrap_or_else(|| {
@@ -35,58 +35,47 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
         };
         (format!("pid {pid} is not a client of {name}"), hint)
     });
-    Refusal::NotMeant(Obstacle { what, hint })
+    Refusal::NotMeant(Obstacle::new(what, hint))
 }
 
 /// Returns what the process is instead, if known, with a hint.
 fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
     let name = &here.record.name;
+    let what = |is: String| format!("pid {pid} is not a client of {name}: it {is}");
+    let end_itself = || format!("end the process itself: kill {pid}");
     for served in &node.served {
         let of = &served.record.name;
         let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == Some(pid));
         if is_client(served.clients.listed()) {
-            return Some((
-                format!("pid {pid} is not a client of {name}: it is one of {of}"),
-                format!("mig-mps kill {of} {pid}"),
-            ));
+            let hint = format!("mig-mps kill {of} {pid}");
+            return Some((what(format!("is one of {of}")), hint));
         }
         if is_client(&served.waiting) {
-            return Some((
-                format!("pid {pid} is not a client of {name}: it waits for {of}"),
-                format!("end the process itself: kill {pid}"),
-            ));
+            return Some((what(format!("waits for {of}")), end_itself()));
         }
         let daemon = served.record.daemon.filter(|_| served.is_alive());
-        let is_daemon = daemon.is_some_and(|daemon| daemon.pid == pid);
-        if is_daemon || served.servers.iter().any(|server| server.pid == pid) {
-            let what = if is_daemon {
-                "control daemon"
-            } else {
-                "MPS server"
-            };
-            return Some((
-                format!("pid {pid} is not a client of {name}: it is the {what} of {of}"),
-                format!("mig-mps restart {of} ends both and starts others"),
-            ));
-        }
+        let program = if daemon.is_some_and(|daemon| daemon.pid == pid) {
+            "control daemon"
+        } else if served.servers.iter().any(|server| server.pid == pid) {
+            "MPS server"
+        } else {
+            continue;
+        };
+        let hint = format!("mig-mps restart {of} ends both and starts others");
+        return Some((what(format!("is the {program} of {of}")), hint));
     }
     for (uuid, processes) in &node.processes {
         let of = node.name_of_uuid(uuid);
-        let itself = format!("end the process itself: kill {pid}");
-        if processes.clients.iter().any(|usage| usage.pid == pid.0) {
-            let what = format!(
-                "pid {pid} is not a client of {name}: it computes on {of} through an MPS daemon that mig-mps has not started"
-            );
-            return Some((what, itself));
-        }
         let served = node.serving(uuid);
         let is_known = served.is_none_or(|served| served.clients.are_known());
-        if is_known && node.unaccounted_for(uuid).contains(&pid) {
-            let what = format!(
-                "pid {pid} is not a client of {name}: it computes on {of} outside MPS, where no daemon can end its work"
-            );
-            return Some((what, itself));
-        }
+        let how = if processes.clients.iter().any(|usage| usage.pid == pid.0) {
+            "through an MPS daemon that mig-mps has not started"
+        } else if is_known && node.unaccounted_for(uuid).contains(&pid) {
+            "outside MPS, where no daemon can end its work"
+        } else {
+            continue;
+        };
+        return Some((what(format!("computes on {of} {how}")), end_itself()));
     }
     None
 }

@@ -45,6 +45,15 @@ pub struct Obstacle {
     pub hint: String,
 }
 
+impl Obstacle {
+    pub(super) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: hint.into(),
+        }
+    }
+}
+
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.what.fmt(f)
@@ -78,18 +87,10 @@ pub struct Misfit {
 
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            profile,
-            gpu,
-            product,
-            wanted,
-            why,
-            ..
-        } = self;
-        write!(
-            f,
-            "{profile}\nGPU {gpu} ({product}): {wanted} does not fit: {why}"
-        )?;
+        let (gpu, product) = (self.gpu, &self.product);
+        let (wanted, why) = (&self.wanted, &self.why);
+        write!(f, "{}\nGPU {gpu} ({product}): ", self.profile)?;
+        write!(f, "{wanted} does not fit: {why}")?;
         match (&self.part, self.nearest.first()) {
             (Some(map), Some(part)) => write!(f, "\n  {map}  {part}"),
             _ => Ok(()),
@@ -123,12 +124,8 @@ impl fmt::Display for ClientOf {
 impl ClientOf {
     /// Every client of a device.
     pub(super) fn all(served: &Served) -> Vec<Self> {
-        served
-            .clients
-            .listed()
-            .iter()
-            .map(|client| Self::of(served, client))
-            .collect()
+        let clients = served.clients.listed().iter();
+        clients.map(|client| Self::of(served, client)).collect()
     }
 
     /// One client of a device.
@@ -147,11 +144,8 @@ fn in_use(clients: &[ClientOf]) -> String {
         1 => "1 client is".to_owned(),
         n => format!("{n} clients are"),
     };
-    let list: Vec<String> = clients
-        .iter()
-        .map(|client| format!("\n  {client}"))
-        .collect();
-    format!("{count} still running:{}", list.concat())
+    let lines = clients.iter().map(|client| format!("\n  {client}"));
+    format!("{count} still running:{}", lines.collect::<String>())
 }
 
 impl Refusal {

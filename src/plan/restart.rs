@@ -1,8 +1,8 @@
 //! Daemons that restart unchanged.
 
-use super::daemons::{HUNG, elsewhere, unreadable, unserved};
+use super::daemons::{ailment, elsewhere, unreadable, unserved};
 use super::driver::{too_old, visible};
-use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Step, Stop};
+use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Stop};
 use crate::mps::Patience;
 use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::state::RunDir;
@@ -24,27 +24,23 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
         let (gpu, place) = place(node, served)?;
         let because = because(served);
         if served.is_alive() {
-            plan.of_gpu(node, &gpu.uuid).steps.push(Step {
-                action: Action::Stop(stop(served)),
-                because: because.to_owned(),
-            });
+            let stop = Action::Stop(stop(served)).because(because);
+            plan.of_gpu(node, &gpu.uuid).steps.push(stop);
         }
         let by_hand = &served.record.by_hand;
-        let step = Step {
-            because: match by_hand.as_slice() {
-                [] => because.to_owned(),
-                keys => format!("{because}; {} as set by hand", keys.join(", ")),
-            },
-            action: Action::Start(Start {
-                name: name.clone(),
-                place,
-                settings: served.record.settings.clone(),
-                by_hand: by_hand.clone(),
-                again: true,
-                beside: Beside::all(node, run_dir, &served.record.uuid),
-            }),
+        let start = Action::Start(Start {
+            name: name.clone(),
+            place,
+            settings: served.record.settings.clone(),
+            by_hand: by_hand.clone(),
+            again: true,
+            beside: Beside::all(node, run_dir, &served.record.uuid),
+        });
+        let because = match by_hand.as_slice() {
+            [] => because.to_owned(),
+            keys => format!("{because}; {} as set by hand", keys.join(", ")),
         };
-        starts.push((&gpu.uuid, step));
+        starts.push((&gpu.uuid, start.because(because)));
     }
     for (gpu, step) in starts {
         plan.of_gpu(node, gpu).steps.push(step);
@@ -54,62 +50,52 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 }
 
 /// Returns the record of the device with that name.
-fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
-    let Some(served) = node.served_as(name) else {
-        return Err(unreadable(node, run_dir)
-            .unwrap_or_else(|| {
-                let obstacle = Obstacle {
-                    what: format!("{name} has no daemon of mig-mps to be started again"),
-                    hint: "start it with mig-mps up and its profile".to_owned(),
-                };
-                unserved(node, name, "restart", obstacle)
-            })
-            .into());
-    };
+fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+    let served = node.served_as(name).ok_or_else(|| {
+        unreadable(node, run_dir).unwrap_or_else(|| {
+            let obstacle = Obstacle::new(
+                format!("{name} has no daemon of mig-mps to be started again"),
+                "start it with mig-mps up and its profile",
+            );
+            unserved(node, name, "restart", obstacle)
+        })
+    })?;
     if served.run_dir != *run_dir {
-        return Err(Obstacle {
-            hint: "run this as its owner".to_owned(),
-            ..elsewhere(served)
-        }
-        .into());
+        return Err(Obstacle::new(
+            elsewhere(served).what,
+            "run this as its owner",
+        ));
     }
     Ok(served)
 }
 
 /// Returns the GPU and the place of a recorded device.
-fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Refusal> {
+fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstacle> {
     let record = &served.record;
-    let gone = || Obstacle {
-        what: format!(
-            "the device of {} is gone: no daemon could serve it",
-            record.name
-        ),
-        hint: format!(
-            "mig-mps up with its profile makes it again; mig-mps down {} removes what is left",
-            record.name
-        ),
+    let gone = || {
+        let name = &record.name;
+        Obstacle::new(
+            format!("the device of {name} is gone: no daemon could serve it"),
+            format!(
+                "mig-mps up with its profile makes it again; mig-mps down {name} removes what is left"
+            ),
+        )
     };
-    let gpu = node.gpu(&record.key.gpu);
-    let gpu = gpu.ok_or_else(gone)?;
+    let gpu = node.gpu(&record.key.gpu).ok_or_else(gone)?;
     let Some(key) = record.key.instance else {
-        return if served.device_is_there {
-            Ok((gpu, Place::Whole))
-        } else {
-            Err(gone().into())
-        };
+        let place = served.device_is_there.then_some((gpu, Place::Whole));
+        return place.ok_or_else(gone);
     };
     visible(gpu)?;
+    let placement = key.placement;
     let mut instances = gpu.instances.iter();
     let instance = instances.find(|instance| {
-        instance.placement == key.placement
-            && instance.profile == key.profile
-            && served.device_is_there
+        instance.placement == placement && instance.profile == key.profile && served.device_is_there
     });
     let nth = instance.and_then(|instance| {
         let mut compute = instance.compute.iter();
         compute.position(|compute| compute.placement == key.compute)
     });
-    let placement = key.placement;
     let nth = nth.ok_or_else(gone)?;
     Ok((gpu, Place::Mig { placement, nth }))
 }
@@ -147,13 +133,9 @@ fn because(served: &Served) -> &'static str {
         DaemonState::Dead if served.record.daemon.is_none() => {
             "an interrupted change has not started it"
         }
-        DaemonState::Dead => "its daemon has died",
-        DaemonState::Orphan => "its pipe directory was removed",
-        DaemonState::NoAnswer => "its daemon does not answer",
-        DaemonState::Hung => HUNG,
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared",
         DaemonState::Fault => "a GPU fault",
-        _ => "asked for",
+        state => ailment(state).unwrap_or("asked for"),
     }
 }
 
@@ -164,6 +146,7 @@ mod tests {
     use super::super::example::{client, names, node, run_dir};
     use super::*;
     use crate::node::Clients;
+    use crate::plan::Step;
 
     /// `stop NAME, start NAME` of every GPU.
     fn steps(plan: &Plan) -> Vec<String> {

@@ -1,10 +1,9 @@
 //! Settings that `mig-mps set` changes.
 
-use super::daemons::{elsewhere, hangs, unknowable, unserved};
+use super::daemons::{check_answers, elsewhere, unserved};
 use super::driver::no_program_starts;
-use super::instance_use::is_unknowable;
-use super::setting_change::{self, changes};
-use super::{Action, Obstacle, Plan, Refusal, Set, Step};
+use super::setting_change::changes;
+use super::{Obstacle, Plan, Refusal, Set};
 use crate::node::{DaemonState, Node, Served};
 use crate::profile::SettingAssignment;
 use crate::state::RunDir;
@@ -30,8 +29,8 @@ pub fn set(
     let limit = settings.pinned_memory_limit;
     let limit = limit.filter(|_| limit != record.settings.pinned_memory_limit);
     if let Some(what) = limit.and_then(forbidden) {
-        let hint = "give it more, or \"none\"".to_owned();
-        return Err(Refusal::NotMeant(Obstacle { what, hint }));
+        let obstacle = Obstacle::new(what, "give it more, or \"none\"");
+        return Err(Refusal::NotMeant(obstacle));
     }
     let mut plan = Plan::default();
     let changes = changes(served, &settings);
@@ -42,52 +41,35 @@ pub fn set(
     by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();
-    let because = setting_change::in_words(&changes);
-    let set = Set {
-        name: record.name.clone(),
-        uuid: record.uuid.clone(),
-        settings,
-        keep: setting_change::keep(&changes, served),
-        changes,
-        by_hand,
-    };
-    plan.of_gpu(node, &record.key.gpu).steps.push(Step {
-        action: Action::Set(set),
-        because,
-    });
+    let step = Set::step(served, settings, changes, by_hand);
+    plan.of_gpu(node, &record.key.gpu).steps.push(step);
     Ok(plan)
 }
 
 /// The device of that name, if its daemon takes settings.
-fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Refusal> {
+fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+    let refused = |why: &str| {
+        Obstacle::new(
+            format!("{name} has no daemon to be set: {why}"),
+            "start it with mig-mps up and its profile",
+        )
+    };
     let mut named = node.served.iter();
-    let served = named.find(|served| served.record.name == name && served.device_is_there);
-    let refused = |why: &str| Obstacle {
-        what: format!("{name} has no daemon to be set: {why}"),
-        hint: "start it with mig-mps up and its profile".to_owned(),
-    };
-    let unfinished = || Obstacle {
-        what: format!("an interrupted change did not finish with the daemon of {name}"),
-        hint: "run mig-mps up with its profile, which goes on from there, or mig-mps restart"
-            .to_owned(),
-    };
-    let served =
-        served.ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
-    let record = &served.record;
+    let served = named
+        .find(|served| served.record.name == name && served.device_is_there)
+        .ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
     if served.run_dir != *run_dir {
-        return Err(elsewhere(served).into());
+        return Err(elsewhere(served));
     }
     if served.state == DaemonState::Dead {
-        return Err(refused("it has died").into());
+        return Err(refused("it has died"));
     }
-    if served.state == DaemonState::Hung {
-        return Err(hangs(served).into());
-    }
-    if is_unknowable(served) {
-        return Err(unknowable(served).into());
-    }
-    if !record.finished {
-        return Err(unfinished().into());
+    check_answers(served)?;
+    if !served.record.finished {
+        return Err(Obstacle::new(
+            format!("an interrupted change did not finish with the daemon of {name}"),
+            "run mig-mps up with its profile, which goes on from there, or mig-mps restart",
+        ));
     }
     Ok(served)
 }

@@ -1,37 +1,9 @@
 //! Settings of a running daemon compared with the wanted ones.
 
-use std::fmt;
-
-use super::ClientOf;
+use super::action::{Action, Set, SettingChange, Step};
+use super::refusal::ClientOf;
 use crate::node::Served;
 use crate::settings::{KEYS, SettingKey, Settings, Update};
-
-/// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Set {
-    pub name: String,
-    /// The UUID its directory is called by.
-    pub uuid: String,
-    /// All settings of the daemon afterwards.
-    pub settings: Settings,
-    /// The settings that change.
-    pub changes: Vec<SettingChange>,
-    /// The keys whose values come from `mig-mps set` and not from a profile.
-    pub by_hand: Vec<String>,
-    /// Its clients, which keep their old settings.
-    pub keep: Vec<ClientOf>,
-}
-
-/// A setting with its present and its wanted value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SettingChange {
-    /// Its key in a profile.
-    pub key: &'static str,
-    /// The present value.
-    pub is: String,
-    /// The wanted value.
-    pub wanted: String,
-}
 
 impl SettingChange {
     fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
@@ -43,20 +15,29 @@ impl SettingChange {
     }
 }
 
-impl fmt::Display for SettingChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, not {}", self.key, self.is, self.wanted)
+impl Set {
+    /// The step that makes these changes to a running daemon.
+    pub(super) fn step(
+        served: &Served,
+        settings: Settings,
+        changes: Vec<SettingChange>,
+        by_hand: Vec<String>,
+    ) -> Step {
+        let because: Vec<String> = changes.iter().map(SettingChange::to_string).collect();
+        let set = Self {
+            name: served.record.name.clone(),
+            uuid: served.record.uuid.clone(),
+            settings,
+            keep: keep(&changes, served),
+            changes,
+            by_hand,
+        };
+        Action::Set(set).because(because.join("; "))
     }
 }
 
-/// Joins changes into one reason.
-pub(super) fn in_words(changes: &[SettingChange]) -> String {
-    let changes: Vec<String> = changes.iter().map(SettingChange::to_string).collect();
-    changes.join("; ")
-}
-
 /// The clients that keep their old settings; none for settings that MPS does not know.
-pub(super) fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
+fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
     let reaches_clients = |key: &SettingKey| {
         let is_changed = changes.iter().any(|change| change.key == key.name);
         is_changed && key.control().is_some()
@@ -77,18 +58,14 @@ pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> 
 }
 
 fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
-    let mut change = SettingChange::of(key, &served.record.settings, wanted);
+    let record = &served.record;
+    let mut change = SettingChange::of(key, &record.settings, wanted);
     if change.is == change.wanted {
         // Somebody else may have set another value in the daemon.
         let reported = served.answered.as_ref()?;
         change.is = format!("{} in the daemon", reported.difference(key, wanted)?);
     }
-    if served
-        .record
-        .by_hand
-        .iter()
-        .any(|by_hand| by_hand == key.name)
-    {
+    if record.by_hand.iter().any(|by_hand| by_hand == key.name) {
         change.is.push_str(" (set by hand)");
     }
     Some(change)

@@ -2,9 +2,9 @@
 
 use clap::ValueEnum;
 
-use super::refusal::{ClientOf, Obstacle, Refusal};
+use super::refusal::{ClientOf, Obstacle};
 use crate::host::{Pid, StartTime};
-use crate::mps::{ControlProgram, Patience};
+use crate::mps::Patience;
 use crate::node::{Client, Served};
 use crate::state::RunDir;
 
@@ -40,8 +40,6 @@ pub struct Kill {
     pub run_dir: RunDir,
     /// True if the caller owns that directory.
     pub is_callers: bool,
-    /// The features of the driver's control program.
-    pub program: ControlProgram,
     /// The clients.
     pub victims: Vec<Victim>,
     /// The number of its other clients, which continue.
@@ -85,11 +83,8 @@ impl Kill {
 
     /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
     /// signal has an effect then.
-    pub(super) fn permit_signal(&self) -> Result<(), Refusal> {
-        let refuse = |what: String, hint: &str| {
-            let hint = hint.to_owned();
-            Err(Obstacle { what, hint }.into())
-        };
+    pub(super) fn permit_signal(&self) -> Result<(), Obstacle> {
+        let refuse = |what: String, hint: &str| Err(Obstacle::new(what, hint));
         if self.signal.is_none() {
             return if self.has_fault {
                 let what = format!(

@@ -12,7 +12,7 @@ use crate::plan::check::{BlockOnModel, OnNode, Shape, ShapeDevice};
 use crate::profile::{Profile, Selector};
 
 /// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.
-pub(super) fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
+pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
     let gpus = (0..).zip(&on_node.gpus);
     let gpus = gpus.map(|(index, (model, shape))| (index, *model, shape.as_ref()));
@@ -111,7 +111,7 @@ fn line(profile: &Profile, block: usize) -> usize {
 }
 
 /// Formats the result of each block on each model that it can select.
-pub(super) fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
+pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
         let _ = writeln!(out, "{}", style(heading(profile, group[0].block)).bold());
@@ -161,7 +161,7 @@ fn in_short(refusal: &Refusal) -> String {
 }
 
 /// Returns the content of [`node`] as JSON.
-pub(super) fn node_json(profile: &Profile, judged: &Result<OnNode, Refusal>) -> Value {
+pub fn node_json(profile: &Profile, judged: &Result<OnNode, Refusal>) -> Value {
     let on_node = match judged {
         Ok(on_node) => on_node,
         Err(refusal) => {
@@ -199,7 +199,7 @@ fn devices_json(shape: &Shape) -> Value {
 }
 
 /// Returns the content of [`fleet`] as JSON.
-pub(super) fn fleet_json(profile: &Profile, judged: &[BlockOnModel]) -> Value {
+pub fn fleet_json(profile: &Profile, judged: &[BlockOnModel]) -> Value {
     let on_model = |one: &BlockOnModel| {
         json!({
             "model": one.model.key,

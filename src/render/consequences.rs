@@ -8,7 +8,7 @@ use crate::apply::Allowed;
 use crate::plan::Plan;
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.
-pub(super) fn text(plan: &Plan) -> String {
+pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     let clients: Vec<_> = plan.clients_in_the_way().collect();
     if !clients.is_empty() {

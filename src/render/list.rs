@@ -11,7 +11,7 @@ use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
 /// Formats the GPUs, and under each its slice map and MIG devices.
-pub(super) fn text(node: &Node, profiles: bool, width: usize) -> String {
+pub fn text(node: &Node, profiles: bool, width: usize) -> String {
     let mut out = String::new();
     if node.gpus.is_empty() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
@@ -134,7 +134,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
 }
 
 /// Returns the same as JSON.
-pub(super) fn json(node: &Node) -> Value {
+pub fn json(node: &Node) -> Value {
     let gpu = |gpu: &Gpu| {
         json!({
             "index": gpu.index,

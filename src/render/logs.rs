@@ -43,7 +43,7 @@ struct Explained {
 
 impl LogView {
     /// Returns a view of this width.
-    pub(super) fn new(width: Option<usize>) -> Self {
+    pub fn new(width: Option<usize>) -> Self {
         Self {
             width,
             day: None,
@@ -54,7 +54,7 @@ impl LogView {
     }
 
     /// Formats these lines and sessions.
-    pub(super) fn text(&mut self, entries: &[LogEntry]) -> String {
+    pub fn text(&mut self, entries: &[LogEntry]) -> String {
         let mut text = String::new();
         for entry in entries {
             match entry {
@@ -174,7 +174,7 @@ impl LogView {
 
     /// Explains the lines shown since the last call, each meaning once; empty if all were explained. The worst comes
     /// last, next to the prompt.
-    pub(super) fn explanation(&mut self) -> String {
+    pub fn explanation(&mut self) -> String {
         let mut text = String::new();
         if self.has_sessions && !self.said_sessions {
             self.said_sessions = true;

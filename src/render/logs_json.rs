@@ -17,7 +17,7 @@ struct JsonLine<'a> {
 }
 
 /// Formats these lines as JSON, one object each.
-pub(super) fn of(lines: &[LogLine]) -> serde_json::Result<String> {
+pub fn of(lines: &[LogLine]) -> serde_json::Result<String> {
     let mut text = String::new();
     for line in lines {
         let meaning = line.meaning();

@@ -1,28 +1,29 @@
 //! The output of commands: tables, JSON, progress, questions.
 
-mod check;
-mod consequences;
+pub mod check;
+mod consent;
+pub mod consequences;
 mod format;
 mod json;
 mod kill;
-mod list;
+pub mod list;
 mod logs;
-mod logs_json;
-mod models;
+pub mod logs_json;
+pub mod models;
 mod output;
 mod pager;
-mod plan;
-mod plan_json;
+pub mod plan;
+pub mod plan_json;
 mod progress;
 mod question;
 mod screen;
-mod status;
+pub mod status;
 mod table;
-mod ui;
-mod unmanaged;
+pub mod unmanaged;
 
+pub use consent::{Consent, NoConsent, confirm};
 pub use logs::LogView;
-pub use output::{error, note};
+pub use output::{error, note, print, print_json, say, terminal_width, width};
+pub use pager::page;
+pub use progress::Bar;
 pub use screen::{Key, Screen, restore_terminal};
-pub use status::StatusColumn;
-pub use ui::{Consent, NoConsent, Ui};

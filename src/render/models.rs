@@ -9,7 +9,7 @@ use crate::catalog::{Evidence, Incomplete, Model};
 use crate::geometry::GpuInstanceProfile;
 
 /// Formats every model, and those with incomplete data.
-pub(super) fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
+pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("MODEL", 0),
         Column::left("PRODUCT", 2),
@@ -74,7 +74,7 @@ fn short_profiles(model: &Model) -> Vec<String> {
 }
 
 /// Returns the same as JSON.
-pub(super) fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
+pub fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
     let offer = |offer: &GpuInstanceProfile| {
         json!({
             "name": offer.name,

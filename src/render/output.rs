@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 
 use anyhow::{Result, bail};
-use console::style;
+use console::{Term, style};
+use serde::Serialize;
 
 use super::format::escaped_lines;
+use super::json;
 
 /// Prints a message to standard error.
 pub fn note(text: &str) {
@@ -23,13 +25,29 @@ pub fn error(text: &str, hints: &[String]) {
 }
 
 /// Prints text that is safe for a terminal to standard error.
-pub(super) fn say(text: &str) {
+pub fn say(text: &str) {
     // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// The width of the terminal, if standard output is one.
+pub fn terminal_width() -> Option<usize> {
+    let size = Term::stdout().size_checked();
+    size.map(|(_, columns)| columns.into())
+}
+
+/// The width for output. A program or a log gets every column.
+pub fn width() -> usize {
+    terminal_width().unwrap_or(usize::MAX)
+}
+
+/// Prints a value as JSON to standard output.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&json::pretty(value)?)
+}
+
 /// Prints text to standard output.
-pub(super) fn print(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     match io::stdout()
         .write_all(text.as_bytes())
         .and_then(|()| io::stdout().flush())

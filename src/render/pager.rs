@@ -2,14 +2,26 @@ use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
+use anyhow::Result;
+
+use super::output::print;
+
 /// The pager where `PAGER` names none, and the options it gets where `LESS` has none: quit if the text fits, keep
 /// colours, leave the screen as it is.
 const PAGER: &str = "less";
 const LESS: &str = "FRX";
 
+/// Prints text, in a pager on a terminal.
+pub fn page(text: &str) -> Result<()> {
+    if is_shown(text)? {
+        return Ok(());
+    }
+    print(text)
+}
+
 /// Shows a text in a pager on a terminal. Returns false if it must be printed instead: there is no terminal, no pager,
 /// or `PAGER` is empty.
-pub(super) fn page(text: &str) -> io::Result<bool> {
+fn is_shown(text: &str) -> io::Result<bool> {
     if !io::stdout().is_terminal() {
         return Ok(false);
     }

@@ -10,7 +10,7 @@ use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
-pub(super) fn text(plan: &Plan) -> String {
+pub fn text(plan: &Plan) -> String {
     let mut out = String::new();
     for group in grouped(&plan.gpus, |a, b| alike(a, b)) {
         let first = group[0];
@@ -185,13 +185,11 @@ fn listed<'a>(verb: &str, items: impl IntoIterator<Item = (&'a str, String)>) ->
 fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
     let is_new = |instance: &Placement| {
         steps.iter().any(|other| {
-            matches!(&other.action, Action::CreateGpuInstance { placement, .. } if placement == instance)
+            matches!(&other.action, Action::CreateGpuInstance(new) if new.placement == *instance)
         })
     };
     match &step.action {
-        Action::CreateGpuInstance {
-            name, placement, ..
-        } => Some(("", format!("{name} at {placement}"))),
+        Action::CreateGpuInstance(instance) => Some(("", instance.to_string())),
         Action::CreateComputeInstance {
             instance,
             compute: ComputeChoice::Slices { count, .. },

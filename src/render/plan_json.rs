@@ -1,23 +1,35 @@
 //! Plans as JSON.
 
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::json::VERSION;
+use super::status::Status;
 use crate::geometry::{ComputeChoice, SliceMap};
+use crate::node::Node;
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, ClientOf, GpuPlan, Obstacle, Plan, Set, Signal, Start, Step};
 
 /// The outcome of a change. `changed` comes last.
 #[derive(Serialize)]
-pub(super) struct Outcome {
-    pub(super) plan: Value,
+pub struct Outcome {
+    plan: Value,
     /// The status after the change.
-    pub(super) status: Value,
-    pub(super) changed: bool,
+    status: Value,
+    changed: bool,
 }
 
-pub(super) fn of(plan: &Plan) -> Value {
+/// Describes what a plan has made of a node.
+pub fn outcome(plan: &Plan, node: &Node) -> Result<Outcome> {
+    Ok(Outcome {
+        plan: of(plan),
+        status: serde_json::to_value(Status::of(node, &[]))?,
+        changed: !plan.is_empty(),
+    })
+}
+
+pub fn of(plan: &Plan) -> Value {
     json!({
         "version": VERSION,
         "changes": !plan.is_empty(),
@@ -33,10 +45,8 @@ pub(super) fn of(plan: &Plan) -> Value {
 }
 
 fn gpu(gpu: &GpuPlan) -> Value {
-    let stops = gpu.steps.iter().filter_map(|step| match &step.action {
-        Action::Stop(stop) => Some(stop),
-        _ => None,
-    });
+    let actions = gpu.steps.iter().map(|step| &step.action);
+    let stops = actions.filter_map(Action::as_stop);
     let clients = stops.clone().flat_map(|stop| &stop.clients);
     let unasked = stops.filter_map(|stop| stop.unasked.as_ref());
     json!({
@@ -94,20 +104,16 @@ fn step(step: &Step) -> Value {
             "gpu_instance": instance,
             "placement": compute,
         }),
-        Action::DestroyGpuInstance {
-            name, placement, ..
-        } => json!({
+        Action::DestroyGpuInstance(instance) => json!({
             "action": "destroy-gpu-instance",
-            "profile": name,
-            "placement": placement,
+            "profile": instance.name,
+            "placement": instance.placement,
         }),
         Action::SwitchMig { on } => json!({ "action": "switch-mig-mode", "on": on }),
-        Action::CreateGpuInstance {
-            name, placement, ..
-        } => json!({
+        Action::CreateGpuInstance(instance) => json!({
             "action": "create-gpu-instance",
-            "profile": name,
-            "placement": placement,
+            "profile": instance.name,
+            "placement": instance.placement,
         }),
         Action::CreateComputeInstance { instance, compute } => json!({
             "action": "create-compute-instance",

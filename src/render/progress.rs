@@ -11,7 +11,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub fn new(plan: &Plan) -> Self {
         let steps = u64::try_from(plan.steps().count()).unwrap_or(u64::MAX);
         let bar = ProgressBar::new(steps);
         let form = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}");

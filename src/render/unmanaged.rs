@@ -8,7 +8,7 @@ use crate::node::Variable;
 use crate::plan::Plan;
 
 /// Describes these daemons and the command that stops each; empty if there are none.
-pub(super) fn text(plan: &Plan) -> String {
+pub fn text(plan: &Plan) -> String {
     let starts = plan.starts();
     let all = starts.flat_map(|start| {
         start

@@ -18,6 +18,16 @@ pub struct DeviceKey {
     pub instance: Option<InstanceKey>,
 }
 
+impl DeviceKey {
+    /// Identifies a whole GPU.
+    pub fn whole(gpu: &str) -> Self {
+        Self {
+            gpu: gpu.to_owned(),
+            instance: None,
+        }
+    }
+}
+
 /// The profile and placements of a compute instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceKey {

@@ -140,13 +140,11 @@ impl Scene {
                     "{gone:?} is served"
                 );
             }
-            Action::DestroyGpuInstance {
-                profile, placement, ..
-            } => {
-                let instance = self.at(gpu, *placement);
-                assert!(instance.compute.is_empty() && instance.profile == *profile);
+            Action::DestroyGpuInstance(gone) => {
+                let instance = self.at(gpu, gone.placement);
+                assert!(instance.compute.is_empty() && instance.profile == gone.profile);
                 let instances = &mut self.node.gpus[gpu].instances;
-                instances.retain(|instance| instance.placement != *placement);
+                instances.retain(|instance| instance.placement != gone.placement);
             }
             Action::SwitchMig { on } => {
                 assert!(self.node.gpus[gpu].instances.is_empty());
@@ -155,9 +153,7 @@ impl Scene {
                     pending: *on,
                 });
             }
-            Action::CreateGpuInstance {
-                profile, placement, ..
-            } => self.create(gpu, *profile, *placement),
+            Action::CreateGpuInstance(new) => self.create(gpu, new.profile, new.placement),
             Action::CreateComputeInstance { instance, compute } => {
                 self.create_compute(gpu, *instance, *compute);
             }

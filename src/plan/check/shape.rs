@@ -26,10 +26,7 @@ pub struct ShapeDevice {
 impl Shape {
     /// Returns the result of a plan for an empty GPU.
     pub fn of(plan: &GpuPlan) -> Self {
-        let starts = plan.steps.iter().filter_map(|step| match &step.action {
-            Action::Start(start) => Some(start),
-            _ => None,
-        });
+        let starts = plan.steps.iter().filter_map(|step| step.action.as_start());
         let mut starts: Vec<&Start> = starts.collect();
         starts.sort_by_key(|start| start.place);
         let devices = starts.into_iter().map(|start| {
@@ -55,9 +52,7 @@ impl Shape {
 fn title(plan: &GpuPlan, at: Placement, nth: usize) -> Option<String> {
     let actions = || plan.steps.iter().map(|step| &step.action);
     let name = actions().find_map(|action| match action {
-        Action::CreateGpuInstance {
-            name, placement, ..
-        } if *placement == at => Some(name),
+        Action::CreateGpuInstance(instance) if instance.placement == at => Some(&instance.name),
         _ => None,
     })?;
     let mut compute = actions().filter_map(|action| match action {

@@ -2,14 +2,12 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use thiserror::Error;
-
 use super::{Shape, judge};
 use crate::catalog::{self, Model};
 use crate::geometry::SliceMap;
 use crate::node::Node;
 use crate::plan::Refusal;
-use crate::profile::{Block, Profile, Selector};
+use crate::profile::{Block, Profile, Selector, nearest};
 
 /// `--gpu MODEL[:COUNT]`
 #[derive(Clone, Debug)]
@@ -19,70 +17,35 @@ pub struct GpuArgument {
     pub count: u32,
 }
 
-/// An invalid value of `--gpu`.
-#[derive(Clone, Debug, Error)]
-pub enum GpuArgumentError {
-    /// The count is none.
-    #[error("\"{0}\" is no count: from 1 to {MOST}")]
-    Count(String),
-    /// Too little is known of it.
-    #[error(
-        "too little is known of {key}: nobody has published {missing}; on a machine with that GPU, NVML tells"
-    )]
-    Incomplete {
-        /// The model's key.
-        key: String,
-        /// The missing facts.
-        missing: String,
-    },
-    /// No such model.
-    #[error(
-        "no model is called \"{word}\"{}; mig-mps check --models lists all",
-        nearest(near.as_deref())
-    )]
-    Unknown {
-        /// The requested model.
-        word: String,
-        /// The nearest key.
-        near: Option<String>,
-    },
-}
-
-fn nearest(near: Option<&str>) -> String {
-    near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
-}
-
 /// More GPUs than any node has: a typing error is found before it costs memory.
 const MOST: u32 = 1024;
 
 impl FromStr for GpuArgument {
-    type Err = GpuArgumentError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let (word, count) = text.split_once(':').unwrap_or((text, "1"));
         let number = count
             .parse()
             .ok()
             .filter(|count| (1..=MOST).contains(count));
-        let count = number.ok_or_else(|| GpuArgumentError::Count(count.to_owned()))?;
+        let count = number.ok_or_else(|| format!("\"{count}\" is no count: from 1 to {MOST}"))?;
         if let Some(model) = catalog::named(word) {
             return Ok(Self { model, count });
         }
         if let Some(model) = catalog::incomplete().iter().find(|m| m.key == word) {
-            return Err(GpuArgumentError::Incomplete {
-                key: model.key.clone(),
-                missing: model.missing.join(", "),
-            });
+            return Err(format!(
+                "too little is known of {}: nobody has published {}; on a machine with that GPU, NVML tells",
+                model.key,
+                model.missing.join(", ")
+            ));
         }
-        let keys = catalog::models().iter().map(|model| &model.key);
-        let distance = |key: &&String| strsim::damerau_levenshtein(key, word);
-        let near = keys
-            .min_by_key(distance)
-            .filter(|key| distance(key) <= word.len() / 2);
-        Err(GpuArgumentError::Unknown {
-            word: word.to_owned(),
-            near: near.cloned(),
-        })
+        let keys = catalog::models().iter().map(|model| model.key.as_str());
+        let near = nearest(word, keys).map(|near| format!(" (did you mean \"{near}\"?)"));
+        let near = near.unwrap_or_default();
+        Err(format!(
+            "no model is called \"{word}\"{near}; mig-mps check --models lists all"
+        ))
     }
 }
 

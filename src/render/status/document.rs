@@ -16,7 +16,7 @@ use crate::render::json::VERSION;
 /// `null` means unknown or not there; it is never 0.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "status")]
-pub(in crate::render) struct Status {
+pub struct Status {
     /// The version of this format. The format only grows; a change that breaks readers raises the version.
     version: u32,
     /// The driver's version.
@@ -62,7 +62,7 @@ impl From<Problem> for Remark {
 
 impl Status {
     /// Returns the status of these devices, or of all if none is named.
-    pub(in crate::render) fn of(node: &Node, devices: &[String]) -> Self {
+    pub fn of(node: &Node, devices: &[String]) -> Self {
         let rows = rows(node, devices);
         let of_all = |wanted: fn(&Served) -> &[node::Client]| {
             rows.iter()
@@ -101,7 +101,7 @@ impl Status {
 }
 
 /// Returns the schema of `status --json`, as JSON Schema 2020-12.
-pub(in crate::render) fn schema() -> Value {
+pub fn schema() -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     SchemaGenerator::new(settings)
         .into_root_schema_for::<Status>()

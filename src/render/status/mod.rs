@@ -10,19 +10,26 @@ mod row;
 
 use std::fmt::Write as _;
 
+use anyhow::Result;
 use console::Style;
 
 use super::format::wrapped;
+use super::output;
 use super::table::Table;
 use crate::node::Node;
 use row::{Row, rows};
 
 pub use columns::StatusColumn;
-pub(super) use document::{Status, schema};
+pub use document::{Status, schema};
 pub(super) use marks::Marks;
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
+
+/// Prints the status of these devices, or of all if none is named.
+pub fn print(node: &Node, devices: &[String], columns: &[StatusColumn]) -> Result<()> {
+    output::print(&text(node, devices, columns, output::width(), None))
+}
 
 /// Formats the status, with these columns of devices; with as many as fit if none is named. With `marks`, lines that
 /// differ from the last time are marked.
