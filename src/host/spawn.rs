@@ -49,7 +49,7 @@ pub(super) struct Child {
 /// keys, default signals and a fixed umask. Its environment is what the command sets, and nothing else.
 pub(super) fn spawn(command: &Command) -> io::Result<Child> {
     let image = Image::of(command)?;
-    // Rust's runtime keeps descriptors 0 to 2 open, so none of these is one of them.
+    // Rust's runtime keeps descriptors 0 to 2 open, so a pipe never gets one of these numbers.
     let (child_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, child_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stderr, child_stderr) = pipe_with(PipeFlags::CLOEXEC)?;

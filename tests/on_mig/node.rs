@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
-use simnode::harness::{TestNode, artifacts};
+use simnode::harness::{TestNode, artifacts, copy_program};
 use simnode::node::node_of;
 
 use crate::raw::{Answer, Nvml};
@@ -69,7 +69,7 @@ impl Node {
             let own = bin.join(program);
             if own.is_symlink() {
                 fs::remove_file(&own).expect("a link");
-                fs::copy(artifacts().programs.join(program), &own).expect("a copy");
+                copy_program(&artifacts().programs.join(program), &own);
             }
         }
         // The dynamic linker takes two links to one file for one library, with the node of whoever came first.

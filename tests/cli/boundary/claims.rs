@@ -1,13 +1,13 @@
 //! Processes and answers that claim to be what they are not.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
 use serde_json::Value;
+use simnode::harness::copy_program;
 
 use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
@@ -35,18 +35,11 @@ fn an_answer_without_end_is_cut_off() {
 /// A process of a plain user that calls itself a program of MPS and claims a pipe directory.
 fn forged(sim: &Sim, name: &str, pipe: &Path) -> Child {
     let program = sim.node.dir().join(name);
-    fs::copy("/bin/bash", &program).unwrap();
+    copy_program(Path::new("/bin/bash"), &program);
     let mut forged = Command::new(&program);
     forged.args(["-c", "sleep 60; exit", "-d"]);
     forged.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-    forged.uid(NOBODY).gid(NOBODY);
-    let forged = loop {
-        match forged.spawn() {
-            // A program that another test starts just now has the copy open until its `exec`.
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
-            other => break other.unwrap(),
-        }
-    };
+    let forged = forged.uid(NOBODY).gid(NOBODY).spawn().unwrap();
     let proc = sim
         .node
         .dir()
@@ -139,7 +132,7 @@ fn long_command_lines_hold_nobody_up() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let program = sim.node.dir().join("nvidia-cuda-mps-control");
-    fs::copy("/bin/sh", &program).unwrap();
+    copy_program(Path::new("/bin/sh"), &program);
     let long = vec!["\u{1b}".repeat(100_000); 15];
     let mut posing: Vec<_> = (0..20)
         .map(|_| {
