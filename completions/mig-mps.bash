@@ -1,370 +1,48 @@
-_mig__mps() {
-    local i cur prev opts cmd
-    COMPREPLY=()
-    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-        cur="$2"
-    else
-        cur="${COMP_WORDS[COMP_CWORD]}"
-    fi
-    prev="$3"
-    cmd=""
-    opts=""
+# Completion of mig-mps for bash (4.4 or newer). It goes to /etc/bash_completion.d/mig-mps, or for one user to
+# ~/.local/share/bash-completion/completions/mig-mps
 
-    for i in "${COMP_WORDS[@]:0:COMP_CWORD}"
-    do
-        case "${cmd},${i}" in
-            ",$1")
-                cmd="mig__mps"
-                ;;
-            mig__mps,check)
-                cmd="mig__mps__subcmd__check"
-                ;;
-            mig__mps,completions)
-                cmd="mig__mps__subcmd__completions"
-                ;;
-            mig__mps,down)
-                cmd="mig__mps__subcmd__down"
-                ;;
-            mig__mps,export)
-                cmd="mig__mps__subcmd__export"
-                ;;
-            mig__mps,help)
-                cmd="mig__mps__subcmd__help"
-                ;;
-            mig__mps,import)
-                cmd="mig__mps__subcmd__import"
-                ;;
-            mig__mps,kill)
-                cmd="mig__mps__subcmd__kill"
-                ;;
-            mig__mps,list)
-                cmd="mig__mps__subcmd__list"
-                ;;
-            mig__mps,logs)
-                cmd="mig__mps__subcmd__logs"
-                ;;
-            mig__mps,plan)
-                cmd="mig__mps__subcmd__plan"
-                ;;
-            mig__mps,restart)
-                cmd="mig__mps__subcmd__restart"
-                ;;
-            mig__mps,set)
-                cmd="mig__mps__subcmd__set"
-                ;;
-            mig__mps,status)
-                cmd="mig__mps__subcmd__status"
-                ;;
-            mig__mps,up)
-                cmd="mig__mps__subcmd__up"
-                ;;
-            *)
-                ;;
-        esac
+_mig_mps() {
+    # Bash has split the words at = and : too. They are joined again where no space separates them.
+    local rest=${COMP_LINE:0:COMP_POINT} words=() part
+    for part in "${COMP_WORDS[@]:0:COMP_CWORD}"; do
+        [[ ${#words[@]} -gt 0 && $rest != [[:space:]]* ]] || words+=("")
+        rest=${rest#"${rest%%[![:space:]]*}"}
+        words[-1]+=$part
+        rest=${rest#"$part"}
     done
+    # Readline replaces $2, the end of the word before the cursor.
+    local whole=$rest
+    if [[ $rest == [[:space:]]* || ${#words[@]} -eq 0 ]]; then
+        whole=${rest#"${rest%%[![:space:]]*}"}
+    else
+        whole=${words[-1]}$rest
+        unset 'words[-1]'
+    fi
+    local before=${whole%"$2"}
+    before=${before//[\"\']/}
 
-    case "${cmd}" in
-        mig__mps)
-            opts="-h -V --help --version list status logs plan up set restart kill down check import export completions help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__check)
-            opts="-h --gpu --models --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --gpu)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__completions)
-            opts="-h --help bash elvish fish powershell zsh"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__down)
-            opts="-y -h --dry-run --yes --drain --force --json --destroy-mig --disable-mig --reset --stop-holders --purge --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --drain)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__export)
-            opts="-h --format --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --format)
-                    COMPREPLY=($(compgen -W "toml mig-parted" -- "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__help)
-            opts="-h --help list status logs plan up set restart kill down check import export help completions security profile changing states clients daemon-logs checking mig-parted hardware environment exit-status troubleshooting"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__import)
-            opts="-c -o -h --config --output --serve-whole --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -c)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --output)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                -o)
-                    local oldifs
-                    if [ -n "${IFS+x}" ]; then
-                        oldifs="$IFS"
-                    fi
-                    IFS=$'\n'
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    if [ -n "${oldifs+x}" ]; then
-                        IFS="$oldifs"
-                    fi
-                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-                        compopt -o filenames
-                    fi
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__kill)
-            opts="-y -h --signal --dry-run --yes --drain --force --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --signal)
-                    COMPREPLY=($(compgen -W "TERM KILL" -- "${cur}"))
-                    return 0
-                    ;;
-                --drain)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__list)
-            opts="-h --profiles --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__logs)
-            opts="-f -n -h --follow --lines --server --control --sessions --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --lines)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -n)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__plan)
-            opts="-h --json --exit-code --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__restart)
-            opts="-y -h --dry-run --yes --drain --force --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --drain)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__set)
-            opts="-y -h --dry-run --yes --drain --force --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --drain)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__status)
-            opts="-h --json --json-schema --watch --columns --exit-code --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --watch)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --columns)
-                    COMPREPLY=($(compgen -W "name gpu profile state user clients threads memory util daemon server since serve device" -- "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        mig__subcmd__mps__subcmd__up)
-            opts="-y -h --dry-run --yes --drain --force --json --reset --stop-holders --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --drain)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-    esac
+    local lines line value width=0 files=
+    mapfile -t lines < <(mig-mps __complete "${words[@]}" "$before${2//\\/}" 2>/dev/null)
+    COMPREPLY=()
+    for line in "${lines[@]}"; do
+        value=${line%%$'\t'*}
+        [[ -e ${value/#\~/$HOME} ]] && files=1
+        COMPREPLY+=("${value#"$before"}")
+        ((${#COMPREPLY[-1]} > width)) && width=${#COMPREPLY[-1]}
+    done
+    if [[ $files ]]; then
+        compopt -o filenames
+    elif [[ ${#lines[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then
+        compopt -o nospace
+    elif [[ ${#lines[@]} -gt 1 && $COMP_TYPE != 37 && $COMP_TYPE != 42 ]]; then
+        # A list shows what the candidates are. Readline inserts what they have in common, which ends before that.
+        local number
+        for number in "${!lines[@]}"; do
+            [[ ${lines[number]} == *$'\t'?* ]] || continue
+            printf -v line '%-*s  (%s)' "$width" "${COMPREPLY[number]}" "${lines[number]#*$'\t'}"
+            COMPREPLY[number]=${line:0:COLUMNS > 8 ? COLUMNS - 1 : 79}
+        done
+    fi
 }
 
-if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
-    complete -F _mig__mps -o nosort -o bashdefault -o default mig-mps
-else
-    complete -F _mig__mps -o bashdefault -o default mig-mps
-fi
+complete -o nosort -F _mig_mps mig-mps

@@ -3,16 +3,17 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::builder::PossibleValuesParser;
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{self, Context, launch};
+use crate::commands::{self, Context, complete, launch};
 use crate::config::VARIABLES;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::manual::TOPICS;
 use crate::render;
+use crate::render::json::{ErrorDocument, Message};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())
@@ -69,6 +70,8 @@ subcommands! {
         check Check CheckArgs
         import Import ImportArgs
         export Export ExportArgs
+        profiles Profiles ProfilesArgs
+        schema Schema SchemaArgs
     }
     "Learn more": {
         help Help HelpArgs
@@ -105,8 +108,15 @@ pub fn command() -> clap::Command {
             *command = std::mem::take(command).after_help(topics);
         }
     }
-    let commands = TASKS.iter().flat_map(|(_, commands)| *commands).copied();
-    let subjects = commands.chain(TOPICS.iter().map(|topic| topic.name));
+    let commands = TASKS.iter().flat_map(|(_, commands)| *commands);
+    let commands = commands.map(|name| {
+        let command = program.find_subcommand(name);
+        let about = command.and_then(clap::Command::get_about);
+        PossibleValue::new(*name).help(about.cloned().unwrap_or_default())
+    });
+    let topics = TOPICS.iter();
+    let topics = topics.map(|topic| PossibleValue::new(topic.name).help(topic.about));
+    let subjects: Vec<PossibleValue> = commands.chain(topics).collect();
     let subjects = PossibleValuesParser::new(subjects);
     program.mut_subcommand("help", |help| {
         help.mut_arg("subject", |subject| subject.value_parser(subjects))
@@ -126,6 +136,11 @@ fn topics_of(command: &str) -> Option<String> {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == complete::COMPLETE) {
+        complete::run(command, words.collect());
+        return ExitCode::SUCCESS;
+    }
     // Before the command line is read, which takes a good part of a small stack.
     if let Err(error) = raise_stack() {
         return failed(&error.into());
@@ -134,8 +149,35 @@ pub fn main() -> ExitCode {
 }
 
 fn failed(error: &CommandError) -> ExitCode {
-    render::error(&error.to_string(), &error.hints);
+    if wants_json() && !error.is_in_document {
+        let _ = ErrorDocument::print(error.message(), error.kind as u8);
+    }
+    if error.is_chosen {
+        render::note(&error.to_string());
+    } else {
+        render::error(&error.to_string(), &error.hints);
+    }
     ExitCode::from(error.kind as u8)
+}
+
+/// True if the command line has `--json`. Asked where it may not have been parsed yet.
+fn wants_json() -> bool {
+    let mut words = std::env::args_os().skip(1).take_while(|word| word != "--");
+    words.any(|word| word == "--json")
+}
+
+/// Ends the program with a mistake on the command line, or with the help that was asked for.
+fn refuse(error: &clap::Error) -> ! {
+    if error.use_stderr() && wants_json() {
+        let text = error.to_string();
+        let mut parts = text.trim_start_matches("error: ").split("\n\n");
+        let what = parts.next().unwrap_or_default().trim().to_owned();
+        let tips = parts.filter_map(|part| part.trim().strip_prefix("tip: "));
+        let hints = tips.map(str::to_owned).collect();
+        let _ = ErrorDocument::print(Message { what, hints }, ExitStatus::Usage as u8);
+    }
+    // Help and version are no errors; clap's usage errors exit with 2.
+    error.exit()
 }
 
 fn run() -> ExitCode {
@@ -156,8 +198,7 @@ fn run() -> ExitCode {
         .and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        // Help and version are no errors; clap's usage errors exit with 2.
-        Err(error) => error.exit(),
+        Err(error) => refuse(&error),
     };
     if let Err(error) = raise_open_files() {
         return failed(&error.into());

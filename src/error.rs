@@ -12,6 +12,7 @@ use crate::nvml::NvmlError;
 use crate::plan::Refusal;
 use crate::profile::ProfileError;
 use crate::render::NoConsent;
+use crate::render::json::Message;
 
 /// The program's exit status. The numbers are a promise to scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,10 @@ pub struct CommandError {
     pub error: anyhow::Error,
     /// Advice, shown after the error.
     pub hints: Vec<String>,
+    /// True if the user chose this end, which is no error.
+    pub is_chosen: bool,
+    /// True if the JSON document that the command has printed has it.
+    pub is_in_document: bool,
 }
 
 /// The result of a command and of its parts.
@@ -85,11 +90,30 @@ impl CommandError {
         self
     }
 
+    /// Returns the message with its advice, for JSON.
+    pub fn message(&self) -> Message {
+        Message {
+            what: self.to_string(),
+            hints: self.hints.clone(),
+        }
+    }
+
+    /// Notes that a JSON document has it.
+    #[must_use]
+    pub fn in_document(self) -> Self {
+        Self {
+            is_in_document: true,
+            ..self
+        }
+    }
+
     /// A change whose every step succeeded, and whose outcome cannot be read back.
     #[must_use]
     pub fn after_change(self) -> Self {
         Self {
             kind: ExitStatus::Failed,
+            is_chosen: false,
+            is_in_document: false,
             error: self
                 .error
                 .context("the node was changed as planned, but cannot be read back"),
@@ -133,6 +157,10 @@ trait Ending: Into<anyhow::Error> {
     fn hints(&self) -> Vec<String> {
         Vec::new()
     }
+
+    fn is_chosen(&self) -> bool {
+        false
+    }
 }
 
 impl<E: Ending> From<E> for CommandError {
@@ -140,6 +168,8 @@ impl<E: Ending> From<E> for CommandError {
         Self {
             kind: error.kind(),
             hints: error.hints(),
+            is_chosen: error.is_chosen(),
+            is_in_document: false,
             error: error.into(),
         }
     }
@@ -221,6 +251,10 @@ impl Ending for Refusal {
 impl Ending for NoConsent {
     fn kind(&self) -> ExitStatus {
         ExitStatus::Refused
+    }
+
+    fn is_chosen(&self) -> bool {
+        matches!(self, Self::Declined)
     }
 
     fn hints(&self) -> Vec<String> {

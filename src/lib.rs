@@ -60,13 +60,15 @@ pub mod internals {
         };
     }
     pub mod catalog {
-        pub use crate::catalog::{Model, incomplete, models, named};
+        pub use crate::catalog::{BuiltIn, Model, incomplete, models, named};
     }
     pub mod config {
         pub use crate::config::VARIABLES;
     }
     pub mod convert {
-        pub use crate::convert::{MigDevice, export, import, mig_parted, pack, to_mig_parted};
+        pub use crate::convert::{
+            ImportOptions, MigDevice, export, import, mig_parted, pack, to_mig_parted,
+        };
     }
     pub mod error {
         pub use crate::error::ExitStatus;

@@ -9,6 +9,7 @@ use super::error::Failure;
 use super::history::History;
 use super::owner::{serve, user_beside_caller};
 use super::shared::Shared;
+use super::start::DeviceNow;
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;
@@ -141,19 +142,26 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    fn device(&self, place: Place) -> Option<(DeviceKey, String)> {
-        let mut key = DeviceKey::whole(&self.plan.uuid);
+    fn device(&self, place: Place) -> Option<DeviceNow> {
+        let mut device = DeviceNow {
+            key: DeviceKey::whole(&self.plan.uuid),
+            uuid: self.plan.uuid.clone(),
+            gpu: self.plan.index,
+            profile: None,
+        };
         let Place::Mig { placement, nth } = place else {
-            return Some((key, self.plan.uuid.clone()));
+            return Some(device);
         };
         let instance = self.instances.get(&placement)?;
         let compute = instance.compute.get(nth)?;
-        key.instance = Some(InstanceKey {
+        device.key.instance = Some(InstanceKey {
             profile: instance.profile,
             placement,
             compute: compute.placement,
         });
-        Some((key, compute.uuid.clone()))
+        device.uuid.clone_from(&compute.uuid);
+        device.profile = self.gpu.map(|gpu| gpu.title(instance, Some(compute)));
+        Some(device)
     }
 
     /// The interrupt that ends a wait; none during a rollback.
@@ -238,16 +246,16 @@ impl Attempt<'_> {
         }
     }
 
-    fn start(&self, start: &Start, device: Option<(DeviceKey, String)>) -> Result<(), Cause> {
+    fn start(&self, start: &Start, device: Option<DeviceNow>) -> Result<(), Cause> {
         let shared = self.shared;
-        let (key, uuid) = device.ok_or(Cause::NoDevice)?;
+        let device = device.ok_or(Cause::NoDevice)?;
         if !shared
             .names_in_use
             .wait_for(&start.name, || shared.is_over())
         {
             return Err(Cause::Interrupted);
         }
-        shared.start_daemon(key, &uuid, start, &self.history)
+        shared.start_daemon(device, start, &self.history)
     }
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
@@ -288,12 +296,11 @@ impl Shared<'_> {
 
     fn start_daemon(
         &self,
-        key: DeviceKey,
-        uuid: &str,
+        device: DeviceNow,
         start: &Start,
         history: &History,
     ) -> Result<(), Cause> {
-        let (record, result) = self.bring_up_new(key, uuid, start);
+        let (record, result) = self.bring_up_new(device, start);
         let record = Box::new(record);
         let cause = match result {
             Ok(is_new) => {

@@ -91,7 +91,7 @@ impl GpuRun<'_> {
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
         let smi = self.shared.context.environment.nvidia_smi()?;
-        if let Err(error) = self.shared.nvml.while_shut_down(|| smi.reset(&pci))? {
+        if let Err(error) = self.shared.nvml()?.while_shut_down(|| smi.reset(&pci))? {
             if error.is_in_use() {
                 return Err(Cause::Reset {
                     error,

@@ -36,9 +36,14 @@ pub fn run(
     let run_dir = RunDir::at(&context.directories.run);
     let node_record =
         NodeRecord::open(&run_dir, &context.node.boot_id).map_err(ApplyError::at_start)?;
-    let nvml = Nvml::open(context.environment.nvml_library.as_deref())
-        .map_err(ApplyError::at_start)?
-        .within(context.environment.call_limit);
+    let environment = context.environment;
+    let nvml = if context.node.has_no_driver {
+        None
+    } else {
+        let nvml = Nvml::open(environment.nvml_library.as_deref());
+        let nvml = nvml.map_err(ApplyError::at_start)?;
+        Some(nvml.within(environment.call_limit))
+    };
     Nvml::reserve(2).map_err(ApplyError::at_start)?;
     let journal = OpenJournal::begin(&run_dir, &context.environment.host, &context.node.boot_id)
         .map_err(ApplyError::at_start)?;

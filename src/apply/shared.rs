@@ -19,7 +19,8 @@ pub(super) struct Shared<'a> {
     pub(super) run_dir: RunDir,
     pub(super) node_record: NodeRecord,
     pub(super) journal: OpenJournal,
-    pub(super) nvml: Nvml,
+    /// `None` if the driver did not answer when the plan was made.
+    pub(super) nvml: Option<Nvml>,
     pub(super) progress: &'a dyn Progress,
     pub(super) stop_here: AtomicBool,
     /// Held while a daemon is stopped: 8 stopped at once take 3.5 times as long as one after another.
@@ -29,6 +30,10 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
+    pub(super) fn nvml(&self) -> Result<Nvml, NvmlError> {
+        self.nvml.ok_or(NvmlError::NotAsked)
+    }
+
     /// Asks NVML about a device.
     pub(super) fn nvml_on<T: Send + 'static>(
         &self,
@@ -36,7 +41,7 @@ impl<'a> Shared<'a> {
         call: impl FnOnce(&Session, &str) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<T, NvmlError> {
         let device = device.to_owned();
-        self.nvml.supervise(move |nvml| call(nvml, &device))
+        self.nvml()?.supervise(move |nvml| call(nvml, &device))
     }
 
     /// The device with that UUID, if this run directory has its record.

@@ -11,22 +11,33 @@ use crate::plan::{Start, StartServer};
 use crate::settings::{Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
 
+/// A device that exists, as its record describes it.
+pub(super) struct DeviceNow {
+    pub(super) key: DeviceKey,
+    pub(super) uuid: String,
+    /// Its GPU's index.
+    pub(super) gpu: Option<u32>,
+    /// `3g.40gb`; `None` for a whole GPU.
+    pub(super) profile: Option<String>,
+}
+
 impl Shared<'_> {
     /// Starts a daemon for a device, and an eager server; returns once everything has been read back. Returns the
     /// record, and true if the daemon is new, false if it was running.
     pub(super) fn bring_up_new(
         &self,
-        key: DeviceKey,
-        uuid: &str,
+        device: DeviceNow,
         start: &Start,
     ) -> (DeviceRecord, Result<bool, Cause>) {
         let mut record = DeviceRecord {
             name: start.name.clone(),
-            key,
-            uuid: uuid.to_owned(),
+            compute_mode_before: self.context.node.mode_before(&device.uuid, &self.run_dir),
+            key: device.key,
+            uuid: device.uuid,
+            gpu: device.gpu,
+            profile: device.profile,
             settings: start.settings.clone(),
             by_hand: start.by_hand.clone(),
-            compute_mode_before: self.context.node.mode_before(uuid, &self.run_dir),
             daemon: None,
             finished: false,
             boot_id: self.context.node.boot_id.clone(),

@@ -72,6 +72,14 @@ struct Profile {
     memory_mib: Option<u64>,
     placements: Placements,
     provenance: ProfileProvenance,
+    #[serde(rename = "compute-instance")]
+    compute: Vec<Compute>,
+}
+
+/// A compute instance profile.
+#[derive(Debug, Deserialize)]
+struct Compute {
+    slices: u32,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,6 +129,15 @@ impl Model {
             }
         };
         self.profiles.iter().map(offer).collect()
+    }
+
+    /// True if the profile has two compute instances with all its slices: one with all SMs, and one with fewer.
+    pub fn has_smaller_compute(&self, profile: &ProfileName) -> bool {
+        let mut profiles = self.profiles.iter();
+        profiles.any(|known| {
+            let compute = known.compute.iter();
+            known.name == *profile && compute.filter(|own| own.slices == known.slices).count() > 1
+        })
     }
 
     /// The evidence for the least sure of its profiles.

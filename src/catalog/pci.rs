@@ -2,9 +2,16 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+
 /// A PCI device or subsystem id as NVML gives it: `device << 16 | vendor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PciId(u32);
+
+impl From<u32> for PciId {
+    fn from(id: u32) -> Self {
+        Self(id)
+    }
+}
 
 impl FromStr for PciId {
     type Err = String;

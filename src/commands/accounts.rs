@@ -5,38 +5,63 @@ use std::io;
 use std::path::Path;
 
 use crate::error::Result;
-use crate::host::Directories;
-use crate::host::{Account, Reader, group_named, names_in};
+use crate::host::{Account, Directories, Environment, Reader, Uid, group_named, names_in, nearest};
 use crate::mps::MpsError;
-use crate::profile::{Profile, ProfileError, nearest};
+use crate::node::{Detail, observe};
+use crate::plan::{self, Refusal};
+use crate::profile::{Profile, ProfileError, Span};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
-/// Refuses a profile that serves a user or a group that this machine does not know.
-pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
-    for (serve, span) in &profile.serves {
-        let (what, name, found, list) = match serve {
-            Serve::User(name) => {
-                let found = Account::named(name).map(|account| account.is_some());
-                ("user", name, found, "/etc/passwd")
-            }
-            Serve::Group(name) => {
-                let found = group_named(name).map(|group| group.is_some());
-                ("group", name, found, "/etc/group")
-            }
-            _ => continue,
-        };
-        if matches!(found, Ok(true)) {
-            continue;
-        }
-        let error = profile.error(*span, said(what, name, &found));
-        let names = names_in(list.as_ref());
-        return Err(match nearest(name, names.iter().map(String::as_str)) {
-            Some(near) => error.with_hint(format!("did you mean \"{what}:{near}\"?")),
-            None => error,
-        });
+/// Refuses a profile that serves users or groups that this machine does not know, and shows its other mistakes on this
+/// node too. `caller` is the user who would apply it.
+pub(super) fn check(
+    profile: &Profile,
+    environment: &Environment,
+    caller: Uid,
+) -> Result<(), ProfileError> {
+    let serves = profile.serves.iter();
+    let unknown = serves.filter_map(|(serve, span)| unknown(profile, serve, *span));
+    let mut mistakes: Vec<ProfileError> = unknown.collect();
+    if !mistakes.is_empty() {
+        mistakes.extend(on_node(profile, environment, caller));
     }
-    Ok(())
+    ProfileError::all(mistakes).map_or(Ok(()), Err)
+}
+
+/// The mistakes that planning finds, if the node can be seen.
+fn on_node(profile: &Profile, environment: &Environment, caller: Uid) -> Option<ProfileError> {
+    let node = observe(environment, Detail::Offers).ok()?;
+    let directories = environment.directories();
+    let run_dir = directories.map_or_else(|_| environment.roots_run_dir(), |own| own.run);
+    match plan::up(&node, profile, &RunDir::at(&run_dir), caller) {
+        Err(Refusal::Profile(mistakes)) => Some(mistakes),
+        _ => None,
+    }
+}
+
+/// The mistake of serving a user or a group that this machine does not know.
+fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Option<ProfileError> {
+    let (what, name, found, list) = match serve {
+        Serve::User(name) => {
+            let found = Account::named(name).map(|account| account.is_some());
+            ("user", name, found, "/etc/passwd")
+        }
+        Serve::Group(name) => {
+            let found = group_named(name).map(|group| group.is_some());
+            ("group", name, found, "/etc/group")
+        }
+        _ => return None,
+    };
+    if matches!(found, Ok(true)) {
+        return None;
+    }
+    let error = profile.error(span, said(what, name, &found));
+    let names = names_in(list.as_ref());
+    Some(match nearest(name, names.iter().map(String::as_str)) {
+        Some(near) => error.with_hint(format!("did you mean \"{what}:{near}\"?")),
+        None => error,
+    })
 }
 
 /// Refuses run and log directories that a served user cannot reach.

@@ -9,12 +9,11 @@ use super::drain::Drain;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Directories, Lock, raise_memory};
+use crate::host::{Directories, Lock, MpsPrograms, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
-use crate::render::{
-    self, Bar, Consent, confirm, consequences, note, plan_json, print, print_json, status,
-};
+use crate::render::json::{ChangeDocument, Message};
+use crate::render::{self, Bar, Consent, confirm, consequences, note, print, print_json, status};
 use crate::state::RunDir;
 
 type Planner<'a> = dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal> + 'a;
@@ -32,6 +31,8 @@ pub(super) struct Change<'a> {
     pub(super) remark: &'a dyn Fn(&Node, &Plan),
     /// False if the plan does only what the command's own name asks for.
     pub(super) needs_consent: &'a dyn Fn(&Plan) -> bool,
+    /// True if the change can be made while the driver does not answer.
+    pub(super) does_without_driver: bool,
     /// Plans again afterwards: a node that reads back as something else is an error.
     pub(super) verify: bool,
 }
@@ -46,21 +47,26 @@ pub(super) struct Outcome {
     pub(super) plan: Plan,
     /// The node afterwards.
     pub(super) node: Node,
-    /// Failures of daemons that run as other users; everything else was done.
+    /// Messages of daemons that run as other users; everything else was done.
     pub(super) failed: Option<ApplyError>,
 }
 
 impl Outcome {
-    /// Shows the devices as they are after the change.
+    /// Shows the devices with these names, or all, as they are after the change.
     pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs) -> Result<()> {
         if consent.json {
-            return Ok(print_json(&plan_json::outcome(&self.plan, &self.node)?)?);
+            let error = self.failed.as_ref().map(|failed| Message {
+                what: failed.to_string(),
+                hints: failed.hints(),
+            });
+            let document = if consent.dry_run {
+                ChangeDocument::planned(&self.plan)
+            } else {
+                ChangeDocument::made(&self.plan, &self.node, error)
+            };
+            return Ok(print_json(&document)?);
         }
-        Ok(status::print(
-            &self.node,
-            &self.node.resolve(devices)?,
-            &[],
-        )?)
+        Ok(status::print(&self.node, devices, &[])?)
     }
 }
 
@@ -82,6 +88,7 @@ impl<'a> Change<'a> {
             planner,
             remark: &|_, _| {},
             needs_consent: &|_| true,
+            does_without_driver: false,
             verify: false,
         }
     }
@@ -91,10 +98,15 @@ impl<'a> Change<'a> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
         let environment = self.context.environment;
+        let observer = Observer::new(environment);
         let run = Run {
             change: self,
             state: RunDir::at(&self.directories.run),
-            observer: RefCell::new(Observer::new(environment)),
+            observer: RefCell::new(if self.does_without_driver {
+                observer.without_driver()
+            } else {
+                observer
+            }),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
         };
         refuse_newer(&run.state)?;
@@ -114,7 +126,7 @@ impl<'a> Change<'a> {
         run.show(&node, &plan)?;
         if self.consent.dry_run {
             if self.consent.json {
-                print_json(&plan_json::of(&plan))?;
+                print_json(&ChangeDocument::planned(&plan))?;
             } else {
                 print(&consequences::text(&plan))?;
             }
@@ -290,10 +302,16 @@ impl Run<'_> {
         if plan.is_empty() {
             return Ok(None);
         }
+        let environment = self.change.context.environment;
+        let programs = match environment.mps_programs() {
+            // Instances are made and destroyed without MPS.
+            Err(_) if !plan.is_of_daemons() => MpsPrograms::default(),
+            programs => programs?,
+        };
         let context = ApplyContext {
-            environment: self.change.context.environment,
+            environment,
             directories: self.change.directories,
-            programs: &self.change.context.environment.mps_programs()?,
+            programs: &programs,
             node,
             allowed: self.change.allowed,
         };

@@ -1,16 +1,16 @@
 //! `mig-mps check`
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use clap::Args;
 
+use super::profile_source::ProfileSource;
 use super::{Context, warn};
 use crate::catalog;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
-use crate::profile::Profile;
+use crate::render::json::{CheckDocument, ModelsDocument};
 use crate::render::{check, models, print, print_json, width};
 
 /// Check whether a profile fits, without a GPU
@@ -19,11 +19,11 @@ use crate::render::{check, models, print, print_json, width};
 /// no driver, no root and no run directory.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// Profile to check (TOML)
+    /// Profile to check: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
-    profile: Option<PathBuf>,
+    profile: Option<ProfileSource>,
     /// Check it on a node of these GPUs, in the order of their indices, such as a100-80gb:8
-    /// [default: every model that its selectors can match]
+    /// [default: the models that the profile is for]
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]", conflicts_with = "models")]
     gpus: Vec<GpuArgument>,
     /// List the models, and how certain each entry is
@@ -36,32 +36,42 @@ pub struct CheckArgs {
 
 /// Checks whether a profile fits, without a GPU.
 pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
-    let Some(path) = &args.profile else {
+    let Some(source) = &args.profile else {
         let (models, incomplete) = (catalog::models(), catalog::incomplete());
         if args.json {
-            print_json(&models::json(models, incomplete))?;
+            print_json(&ModelsDocument::of(models, incomplete))?;
         } else {
             print(&models::text(models, incomplete, width()))?;
         }
         return Ok(ExitStatus::Done);
     };
-    let profile = Profile::load(path)?;
+    let profile = source.load()?;
     warn(None, profile.memory_limits());
     if args.gpus.is_empty() {
         let judged = against_all(&profile)?;
+        let error = unfit(&judged);
         if args.json {
-            print_json(&check::fleet_json(&profile, &judged))?;
+            let error = error.as_ref().map(CommandError::message);
+            print_json(&CheckDocument::on_models(&profile, &judged, error))?;
         } else {
             print(&check::fleet(&profile, &judged))?;
         }
-        return unfit(&judged).map_or(Ok(ExitStatus::Done), Err);
+        return error.map_or(Ok(ExitStatus::Done), |error| Err(error.in_document()));
     }
-    let judged = against(&profile, &args.gpus);
+    let on_node = match against(&profile, &args.gpus) {
+        Ok(on_node) => on_node,
+        Err(refusal) => {
+            let mut error = CommandError::from(refusal);
+            if args.json {
+                print_json(&CheckDocument::judged(Some(error.message())))?;
+                error = error.in_document();
+            }
+            return Err(error);
+        }
+    };
     if args.json {
-        print_json(&check::node_json(&profile, &judged))?;
-    }
-    let on_node = judged?;
-    if !args.json {
+        print_json(&CheckDocument::on_node(&profile, &on_node))?;
+    } else {
         print(&check::node(&profile, &on_node, width()))?;
     }
     Ok(ExitStatus::Done)

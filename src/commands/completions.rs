@@ -1,32 +1,51 @@
 //! `mig-mps completions`
 
-use clap::{Args, Command};
-use clap_complete::Shell;
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
 
 use super::Context;
 use crate::error::{ExitStatus, Result};
-use crate::render::print;
+use crate::render::{note, print};
 
 /// Print a shell's completion script
+///
+/// Its first lines say where it goes. The script asks mig-mps for candidates: devices, clients and settings are completed
+/// as they are at that moment.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// Which shell's
+    /// Shell that the script is for
     shell: Shell,
 }
 
-/// Prints a shell's completion script.
-pub fn run(args: &CompletionsArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let program = (context.program)();
-    // Hidden subcommands would be completed too.
-    let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
-    let mut program = Command::new("mig-mps")
-        .disable_help_subcommand(true)
-        .version(env!("CARGO_PKG_VERSION"))
-        .after_long_help(program.get_after_long_help().cloned().unwrap_or_default())
-        .args(program.get_arguments())
-        .subcommands(shown);
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut program, "mig-mps", &mut script);
-    print(&String::from_utf8_lossy(&script))?;
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shell {
+    /// /etc/bash_completion.d/mig-mps, or ~/.local/share/bash-completion/completions/mig-mps
+    Bash,
+    /// _mig-mps in a directory of $fpath, such as /usr/local/share/zsh/site-functions
+    Zsh,
+    /// /etc/fish/completions/mig-mps.fish, or ~/.config/fish/completions/mig-mps.fish
+    Fish,
+}
+
+impl Shell {
+    fn script(self) -> &'static str {
+        match self {
+            Self::Bash => include_str!("../../completions/mig-mps.bash"),
+            Self::Zsh => include_str!("../../completions/mig-mps.zsh"),
+            Self::Fish => include_str!("../../completions/mig-mps.fish"),
+        }
+    }
+}
+
+/// Prints a shell's completion script, and on a terminal where it goes.
+pub fn run(args: &CompletionsArgs, _context: &Context<'_>) -> Result<ExitStatus> {
+    print(args.shell.script())?;
+    let place = args.shell.to_possible_value();
+    if let Some(place) = place.as_ref().and_then(|place| place.get_help())
+        && std::io::stdout().is_terminal()
+    {
+        note(&format!("Write it to {place}"));
+    }
     Ok(ExitStatus::Done)
 }

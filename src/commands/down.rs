@@ -1,13 +1,17 @@
 //! `mig-mps down`
 
+use std::cell::RefCell;
+
 use clap::Args;
 
 use super::Context;
 use super::change::{Change, Outcome};
 use super::consent::ConsentArgs;
+use super::devices::DeviceArgs;
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
-use crate::node::Node;
+use crate::node::{Device, Node};
+use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Down, Plan, Refusal};
 use crate::render::note;
 use crate::state::RunDir;
@@ -18,9 +22,8 @@ use crate::state::RunDir;
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
-    /// Only these devices: a name, a UUID, or a unique prefix of one
-    #[arg(value_name = "DEVICE")]
-    devices: Vec<String>,
+    #[command(flatten)]
+    devices: DeviceArgs,
     #[command(flatten)]
     consent: ConsentArgs,
     /// Also destroy the GPU instances that mig-mps made
@@ -49,12 +52,16 @@ const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU re
                      may not allow: the GPU then cannot be used until the machine is rebooted.";
 
 impl DownArgs {
+    fn destroys(&self) -> bool {
+        self.destroy_mig || self.disable_mig
+    }
+
     /// The request to the planner.
     fn request(&self, node: &Node) -> Result<Down, Refusal> {
         Ok(Down {
-            devices: node.resolve(&self.devices)?,
+            devices: self.devices.names(node)?,
             force: self.consent.force(),
-            destroy_mig: self.destroy_mig || self.disable_mig,
+            destroy_mig: self.destroys(),
             disable_mig: self.disable_mig,
             purge: self.purge,
         })
@@ -66,12 +73,14 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
+    let asked = RefCell::default();
     let outcome = Change {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
         },
         on_failure: OnFailure::GoOn,
+        does_without_driver: !args.destroys(),
         remark: &|_, plan| {
             if may_need_reset(plan) {
                 note(RESET);
@@ -80,18 +89,27 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         // Stopping daemons, with --force also those with clients, is what was asked for.
         needs_consent: &|plan| !plan.destroys().is_empty() || args.disable_mig,
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            plan::down(node, run_dir, &args.request(node)?)
+            let request = args.request(node)?;
+            *asked.borrow_mut() = asked_for(node, &request.devices);
+            plan::down(node, run_dir, &request)
         })
     }
     .run()?;
     if let Some(outcome) = outcome {
-        summarize(args, &run_dir, &outcome)?;
+        summarize(args, &run_dir, &outcome, &asked.borrow())?;
     }
     Ok(ExitStatus::Done)
 }
 
+/// The UUIDs of the devices with these names, or of all if none is named.
+fn asked_for(node: &Node, names: &[String]) -> Vec<String> {
+    let is_asked = |device: &Device| names.is_empty() || names.contains(&node.name_of(device));
+    let devices = node.devices().filter(is_asked);
+    devices.map(|device| device.uuid).collect()
+}
+
 /// Says what was done, and what stays.
-fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome) -> Result<()> {
+fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &[String]) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
         outcome.report(&[], &args.consent)?;
@@ -102,8 +120,14 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome) -> Result<()>
     } else {
         remark_on_what_was_put_aside(run_dir);
     }
-    if args.destroy_mig || args.disable_mig {
-        remark_on_what_stays(node);
+    if node.has_no_driver {
+        let hidden = node.hidden.join("; ");
+        note(&format!(
+            "Not seen: {hidden}. Compute modes stay as they are."
+        ));
+    }
+    if args.destroys() {
+        remark_on_what_stays(node, args, asked);
     }
     if args.disable_mig {
         remark_on_modes_that_stay(node);
@@ -140,12 +164,19 @@ fn remark_on_what_was_put_aside(run_dir: &RunDir) {
     }
 }
 
-/// Names the instances that `--destroy-mig` leaves alone.
-fn remark_on_what_stays(node: &Node) {
+/// Names the instances of the devices asked for that `--destroy-mig` leaves alone, and those without a device if all
+/// were asked for.
+fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
+    let is_asked = |instance: &GpuInstanceReading| {
+        let mut compute = instance.compute.iter();
+        (args.devices.is_empty() && instance.compute.is_empty())
+            || compute.any(|compute| asked.contains(&compute.uuid))
+    };
     let staying: Vec<String> = node
         .gpus
         .iter()
         .flat_map(|gpu| gpu.instances.iter().map(move |instance| (gpu, instance)))
+        .filter(|(_, instance)| is_asked(instance))
         .map(|(gpu, instance)| {
             let name = gpu.profile(instance.profile).map_or_else(
                 || instance.profile.to_string(),
@@ -156,7 +187,7 @@ fn remark_on_what_stays(node: &Node) {
         .collect();
     if !staying.is_empty() {
         note(&format!(
-            "These GPU instances stay: they are not known to be made by mig-mps, or not chosen:\n  {}",
+            "These GPU instances stay: they are not known to be made by mig-mps, or hold other devices:\n  {}",
             staying.join("\n  ")
         ));
     }

@@ -1,16 +1,16 @@
 //! `mig-mps import`
 
 use std::fmt::Display;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::Context;
-use crate::convert::{import, mig_parted};
+use crate::convert::{ImportOptions, import, mig_parted};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::read_text;
+use crate::host::read_text_from;
 use crate::profile::Profile;
 use crate::render::{note, print};
 
@@ -24,14 +24,17 @@ pub struct ImportArgs {
     #[arg(value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
     /// Configuration to import, if the file has several
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "CONFIGURATION")]
     config: Option<String>,
     /// Write the profile to this new file [default: standard output]
     #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// Import mig-enabled: false as mig = false, which starts a daemon [default: leave such GPUs alone]
+    /// Start a daemon for each GPU with mig-enabled: false [default: only switch MIG off]
     #[arg(long)]
     serve_whole: bool,
+    /// Make mig-parted's compute instances, also where they lack SMs [default: those with all SMs]
+    #[arg(long)]
+    exact: bool,
 }
 
 fn usage(message: impl Display) -> CommandError {
@@ -40,12 +43,16 @@ fn usage(message: impl Display) -> CommandError {
 
 /// Converts a configuration of mig-parted to a profile.
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
-    let path = shown(&args.file);
-    let text = read(&args.file)
-        .map_err(|error| usage(format_args!("cannot read {}: {error}", path.display())))?;
+    let (path, text) = read_text_from(&args.file);
+    let text =
+        text.map_err(|error| usage(format_args!("cannot read {}: {error}", path.display())))?;
     let spec = mig_parted::Spec::parse(path, text)?;
-    let name = choose(args, &spec)?;
-    let imported = import(&spec, name, args.serve_whole)?;
+    let name = choose(args, path, &spec)?;
+    let options = ImportOptions {
+        serve_whole: args.serve_whole,
+        exact: args.exact,
+    };
+    let imported = import(&spec, name, options)?;
     let text = imported.draft.to_string();
     Profile::parse(Path::new("the imported profile"), text.clone())?;
     match &args.output {
@@ -58,23 +65,8 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    if path == Path::new("-") {
-        return read_text(io::stdin());
-    }
-    read_text(File::open(path)?)
-}
-
-/// The name of a file in messages.
-fn shown(path: &Path) -> &Path {
-    if path == Path::new("-") {
-        return Path::new("standard input");
-    }
-    path
-}
-
-fn choose<'a>(args: &ImportArgs, spec: &'a mig_parted::Spec) -> Result<&'a str> {
-    let path = shown(&args.file).display();
+fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a mig_parted::Spec) -> Result<&'a str> {
+    let path = path.display();
     let names: Vec<&str> = spec.configs.keys().map(String::as_str).collect();
     let list = names.join("\n  ");
     match (&args.config, names.as_slice()) {

@@ -7,6 +7,7 @@ use clap::Args;
 use super::Context;
 use super::change::Change;
 use super::consent::ConsentArgs;
+use super::devices::DeviceArgs;
 use crate::error::{ExitStatus, Result};
 use crate::host::{Pid, Uid};
 use crate::mps::Patience;
@@ -22,12 +23,20 @@ use crate::state::RunDir;
 ///
 /// With --drain the clients first get that time to exit by themselves; those that stay are ended only with --force.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "mig-mps kill [OPTIONS] <DEVICE> <PID>...\n       mig-mps kill [OPTIONS] --gpu <N> <PID>..."
+)]
 pub struct KillArgs {
-    /// Device: its name, its UUID, or a unique prefix of one
-    device: String,
+    /// Device: its name, its UUID, or a unique prefix of either; of several that a glob matches, the one whose
+    /// clients these are
+    #[arg(required_unless_present = "gpus")]
+    device: Option<String>,
     /// Process ids of clients, as `status` shows them
-    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", required_unless_present = "gpus", value_parser = pid)]
     pids: Vec<u32>,
+    /// In place of DEVICE: the device of the GPU with index N whose clients these are
+    #[arg(long = "gpu", value_name = "N")]
+    gpus: Vec<u32>,
     /// Then send each process a signal [default: TERM], and wait until it exits
     ///
     /// Without it the process gets no signal; its CUDA calls fail with error 810.
@@ -44,14 +53,28 @@ pub struct KillArgs {
     consent: ConsentArgs,
 }
 
+fn pid(text: &str) -> std::result::Result<u32, String> {
+    let pid = text.parse().ok().filter(|&pid| pid > 0);
+    pid.ok_or_else(|| "a process id is a whole number from 1; mig-mps status shows them".to_owned())
+}
+
 /// Ends the work of clients on a device.
 pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
+    let (devices, pids) =
+        DeviceArgs::and_values(args.device.as_ref(), &args.gpus, &args.pids, "PID", pid)?;
+    let pids: Vec<Pid> = pids.into_iter().map(Pid).collect();
     environment.mps_programs()?;
     let shown = OnceCell::new();
     let directories = environment.directories_or_system();
     let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
-        let plan = args.plan(node, run_dir, environment.caller, shown.get())?;
+        let shown_kill = shown.get().and_then(|plan: &Plan| plan.kill.as_ref());
+        let device = match shown_kill {
+            Some(kill) => kill.name.clone(),
+            None => plan::device_of(node, &devices.names(node)?, &pids)?,
+        };
+        let request = (device.as_str(), pids.as_slice());
+        let plan = args.plan(node, run_dir, environment.caller, request, shown.get())?;
         shown.get_or_init(|| plan.clone());
         Ok(plan)
     })
@@ -73,15 +96,14 @@ impl KillArgs {
         node: &Node,
         run_dir: &RunDir,
         caller: Uid,
+        (device, pids): (&str, &[Pid]),
         shown: Option<&Plan>,
     ) -> Result<Plan, Refusal> {
-        let device = &node.resolve(std::slice::from_ref(&self.device))?[0];
         let served = node.served_as(device);
-        let pids: Vec<Pid> = self.pids.iter().copied().map(Pid).collect();
         let drain = self.consent.drain;
         let request = KillRequest {
             device,
-            pids: &pids,
+            pids,
             signal: self.signal,
             patience: match drain {
                 Some(_) if !self.consent.force => Patience::Idle,

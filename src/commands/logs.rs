@@ -1,27 +1,30 @@
 //! `mig-mps logs`
 
+use std::collections::BTreeSet;
 use std::io;
 
 use clap::Args;
 
 use super::Context;
+use super::devices::DeviceArgs;
 use super::lines::Lines;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
-use crate::render::{LogView, logs_json, note, print, say, terminal_width};
+use crate::render::json::LogLineDocument;
+use crate::render::{LogView, note, print, say, terminal_width};
 
 /// Show the logs of a device's daemon and server
 ///
-/// Shows control.log and server.log by time. Faults (!!), refusals (!) and harmless lines that
+/// The daemon may have ended. Shows control.log and server.log by time. Faults (!!), refusals (!) and harmless lines that
 /// read like errors (~) are marked and explained. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct LogsArgs {
-    /// Device: its name, its UUID, or a unique prefix of one; its daemon may have ended
-    device: String,
+    #[command(flatten)]
+    devices: DeviceArgs,
     /// Show new lines until Ctrl-C (exit status 130)
     #[arg(long, short)]
     follow: bool,
@@ -39,8 +42,7 @@ pub struct LogsArgs {
     sessions: bool,
     /// Print JSON, one object per line
     ///
-    /// Each has time, file, tag, pid, text, kind (session, benign, ordinary, refusal, fault, unknown) and meaning;
-    /// what a line lacks is null.
+    /// mig-mps schema logs describes them.
     #[arg(long)]
     json: bool,
 }
@@ -51,10 +53,31 @@ const ENOUGH: usize = 40;
 /// The number of entries that are written at once.
 const CHUNK: usize = 4096;
 
-/// Shows the logs of a device's daemon.
+/// Shows the logs of devices' daemons.
 pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let environment = context.environment;
-    let device = find(&args.device, environment)?;
+    let devices = find(&args.devices, context.environment)?;
+    let mut view = LogView::new(terminal_width());
+    let [device] = devices.as_slice() else {
+        if args.follow {
+            let names: Vec<&str> = devices.iter().map(DeviceLogs::title).collect();
+            let what = format!("--follow follows one device, not {}", names.join(", "));
+            return Err(CommandError::new(ExitStatus::Usage, what));
+        }
+        for (nth, device) in devices.iter().enumerate() {
+            if !args.json {
+                let gap = if nth > 0 { "\n" } else { "" };
+                print(&format!("{gap}==> {} <==\n", device.title()))?;
+            }
+            view.begin();
+            show(device, args, &mut view)?;
+        }
+        return Ok(ExitStatus::Done);
+    };
+    show(device, args, &mut view)
+}
+
+/// Shows the logs of a device's daemon.
+fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<ExitStatus> {
     let title = device.title();
     let Some(path) = &device.path else {
         return Err(CommandError::failed(format_args!(
@@ -73,7 +96,8 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     let mut output = Output {
         args,
-        view: LogView::new(terminal_width()),
+        title,
+        view,
         grouper: SessionGrouper::default(),
     };
     // Lines of the files: fewer are shown where sessions are joined.
@@ -99,15 +123,34 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
 }
 
-/// Finds a device's logs by its record and by the log directories. Only then asks the driver, which may not answer
-/// when something is wrong.
-fn find(word: &str, environment: &Environment) -> Result<DeviceLogs> {
+/// Finds the logs that the command line means, each once.
+fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
+    if args.is_empty() {
+        let what = "name the devices whose logs are wanted, or their GPU with --gpu N";
+        return Err(CommandError::new(ExitStatus::Usage, what));
+    }
     let logs = Logs::read(environment);
     for hidden in &logs.hidden {
         note(hidden);
     }
+    let mut all: Vec<DeviceLogs> = Vec::new();
+    for word in &args.words {
+        all.extend(of_word(word, &logs, environment)?);
+    }
+    for &gpu in &args.gpus {
+        all.extend(logs.on(gpu)?.into_iter().cloned());
+    }
+    let mut seen = BTreeSet::new();
+    all.retain(|device| seen.insert(device.uuid.clone()));
+    Ok(all)
+}
+
+/// Finds logs by the records and by the log directories. Only then asks the driver, which may not answer when something
+/// is wrong.
+fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
+    let cloned = |found: Vec<&DeviceLogs>| found.into_iter().cloned().collect();
     let unknown = match logs.of(word) {
-        Ok(found) => return Ok(found.clone()),
+        Ok(found) => return Ok(cloned(found)),
         Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
         Err(ambiguous) => return Err(ambiguous.into()),
     };
@@ -131,7 +174,11 @@ fn find(word: &str, environment: &Environment) -> Result<DeviceLogs> {
         return Err(unknown.into());
     };
     if let Ok(found) = logs.of(&device.uuid) {
-        return Ok(found.clone());
+        let mut found: Vec<DeviceLogs> = cloned(found);
+        for logs in &mut found {
+            logs.name.get_or_insert_with(|| names[0].clone());
+        }
+        return Ok(found);
     }
     let elsewhere = node.managed_by(&names[0], "logs");
     Err(CommandError::failed(format_args!(
@@ -181,7 +228,9 @@ fn read(
 /// Shows lines of logs in the wanted form.
 struct Output<'a> {
     args: &'a LogsArgs,
-    view: LogView,
+    /// The device's name, or its UUID.
+    title: &'a str,
+    view: &'a mut LogView,
     grouper: SessionGrouper,
 }
 
@@ -245,7 +294,9 @@ impl Output<'_> {
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
         if self.args.json {
             let mut chunks = lines.chunks(CHUNK);
-            return Ok(chunks.try_for_each(|lines| print(&logs_json::of(lines)?))?);
+            return Ok(
+                chunks.try_for_each(|lines| print(&LogLineDocument::lines(self.title, lines)?))?
+            );
         }
         let entries = self.entries(lines);
         self.print(&entries)

@@ -1,10 +1,13 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
 mod accounts;
+mod candidates;
 mod change;
 pub mod check;
+pub mod complete;
 pub mod completions;
 mod consent;
+mod devices;
 pub mod down;
 mod drain;
 mod duration;
@@ -19,7 +22,10 @@ pub mod list;
 pub mod logs;
 pub mod man;
 pub mod plan;
+mod profile_source;
+pub mod profiles;
 pub mod restart;
+pub mod schema;
 pub mod set;
 pub mod status;
 pub mod up;

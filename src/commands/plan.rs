@@ -1,15 +1,17 @@
 //! `mig-mps plan`
 
-use std::path::PathBuf;
-
 use clap::Args;
 
+use super::profile_source::ProfileSource;
 use super::{Context, accounts, detail_for, tell_of_interrupted, warn};
 use crate::error::{ExitStatus, Result};
+use crate::host::Uid;
 use crate::node::observe;
 use crate::plan;
 use crate::profile::Profile;
-use crate::render::{self, consequences, note, plan_json, print, print_json};
+use crate::render::json::PlanDocument;
+use crate::render::{self, consequences, note, print, print_json};
+use crate::settings::Serve;
 use crate::state::RunDir;
 
 /// Show what `up` would do, and what it would disrupt
@@ -18,9 +20,9 @@ use crate::state::RunDir;
 /// clients that would lose their device, and what is in the way.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Profile to plan for (TOML)
+    /// Profile to plan for: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath)]
-    profile: PathBuf,
+    profile: ProfileSource,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -29,17 +31,34 @@ pub struct PlanArgs {
     exit_code: bool,
 }
 
+/// True if the profile serves users that a plain user's daemon cannot serve.
+fn is_for_root_alone(profile: &Profile) -> bool {
+    let mut serves = profile.serves.iter();
+    serves.any(|(serve, _)| *serve != Serve::Own)
+}
+
 /// Shows what `up` would do, and what it would disrupt.
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let profile = Profile::load(&args.profile)?;
-    accounts::check(&profile)?;
-    let directories = RunDir::at(&environment.directories()?.run);
+    let profile = args.profile.load()?;
+    let is_roots = !environment.is_root() && is_for_root_alone(&profile);
+    let caller = if is_roots {
+        Uid::ROOT
+    } else {
+        environment.caller
+    };
+    accounts::check(&profile, environment, caller)?;
+    let run_dir = if is_roots {
+        note("Planned as root would apply it: only root can serve other users.");
+        environment.roots_run_dir()
+    } else {
+        environment.directories()?.run
+    };
     let node = observe(environment, detail_for(&profile))?;
-    let plan = plan::up(&node, &profile, &directories, environment.caller)?;
+    let plan = plan::up(&node, &profile, &RunDir::at(&run_dir), caller)?;
     tell_of_interrupted(environment);
     if args.json {
-        print_json(&plan_json::of(&plan))?;
+        print_json(&PlanDocument::of(&plan))?;
     } else if plan.is_empty() {
         note("Nothing to do: the node is as the profile says.");
     } else {

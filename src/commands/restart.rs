@@ -5,7 +5,8 @@ use clap::Args;
 use super::Context;
 use super::change::Change;
 use super::consent::ConsentArgs;
-use crate::error::{ExitStatus, Result};
+use super::devices::DeviceArgs;
+use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan;
 
 /// Restart daemons with their current settings
@@ -15,9 +16,8 @@ use crate::plan;
 /// If a start fails, the old daemon is started again.
 #[derive(Args, Debug)]
 pub struct RestartArgs {
-    /// Devices: a name, a UUID, or a unique prefix of one
-    #[arg(value_name = "DEVICE", required = true)]
-    devices: Vec<String>,
+    #[command(flatten)]
+    devices: DeviceArgs,
     #[command(flatten)]
     consent: ConsentArgs,
 }
@@ -25,14 +25,18 @@ pub struct RestartArgs {
 /// Restarts daemons with their recorded settings.
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
+    if args.devices.is_empty() {
+        let what = "name the devices to restart, or their GPU with --gpu N";
+        return Err(CommandError::new(ExitStatus::Usage, what));
+    }
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
-        plan::restart(node, run_dir, &node.resolve(&args.devices)?)
+        plan::restart(node, run_dir, &args.devices.names(node)?)
     })
     .run()?;
     if let Some(outcome) = outcome {
-        outcome.report(&args.devices, &args.consent)?;
+        outcome.report(&args.devices.names(&outcome.node)?, &args.consent)?;
     }
     Ok(ExitStatus::Done)
 }

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::change::Change;
 use super::consent::ConsentArgs;
+use super::devices::DeviceArgs;
 use super::{Context, warn};
 use crate::error::{ExitStatus, Result};
 use crate::node::Detail;
@@ -16,11 +17,18 @@ use crate::render::note;
 /// Programs that start afterwards get the new settings; clients keep what they started with. The
 /// change is recorded: `plan` shows how it differs from the profile, and `up` reverts it.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "mig-mps set [OPTIONS] <DEVICE> <KEY=VALUE>...\n       mig-mps set [OPTIONS] --gpu <N> <KEY=VALUE>..."
+)]
 pub struct SetArgs {
-    /// Device: its name, its UUID, or a unique prefix of one
-    device: String,
-    #[arg(value_name = "KEY=VALUE", required = true, help = keys())]
+    /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
+    #[arg(required_unless_present = "gpus")]
+    device: Option<String>,
+    #[arg(value_name = "KEY=VALUE", required_unless_present = "gpus", help = keys())]
     settings: Vec<SettingAssignment>,
+    /// In place of DEVICE: every device of the GPU with index N
+    #[arg(long = "gpu", value_name = "N")]
+    gpus: Vec<u32>,
     #[command(flatten)]
     consent: ConsentArgs,
 }
@@ -35,19 +43,27 @@ fn keys() -> String {
 pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     environment.mps_programs()?;
-    let devices = std::slice::from_ref(&args.device);
+    let (devices, settings) = DeviceArgs::and_values(
+        args.device.as_ref(),
+        &args.gpus,
+        &args.settings,
+        "KEY=VALUE",
+        str::parse,
+    )?;
     let directories = environment.directories()?;
     let outcome = Change {
         detail: Detail::Settings,
         remark: &|node, plan| warn(Some(node), plan.memory_limits()),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            plan::set(node, run_dir, &node.resolve(devices)?[0], &args.settings)
+            plan::set(node, run_dir, &devices.names(node)?, &settings)
         })
     }
     .run()?;
     match outcome {
-        Some(outcome) if outcome.is_unchanged => note("Nothing to do: it is set so."),
-        Some(outcome) => outcome.report(devices, &args.consent)?,
+        Some(outcome) if outcome.is_unchanged && !args.consent.json => {
+            note("Nothing to do: it is set so.");
+        }
+        Some(outcome) => outcome.report(&devices.names(&outcome.node)?, &args.consent)?,
         None => {}
     }
     Ok(ExitStatus::Done)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::Context;
+use super::devices::DeviceArgs;
 use super::duration::duration;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
@@ -19,15 +20,11 @@ use crate::render::{Key, Screen, print_json};
 /// problems with their remedy. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 pub struct StatusArgs {
-    /// Only these devices: a name, a UUID, or a unique prefix of one
-    #[arg(value_name = "DEVICE")]
-    devices: Vec<String>,
+    #[command(flatten)]
+    devices: DeviceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print the schema of that JSON
-    #[arg(long, conflicts_with_all = ["json", "devices", "watch", "columns", "exit_code"])]
-    json_schema: bool,
     /// Refresh every S seconds [default: 2] until q is pressed
     ///
     /// Changed lines are marked with *. While nothing changes, no daemon is asked, and nothing is added to
@@ -63,15 +60,11 @@ pub struct StatusArgs {
 /// Shows MPS servers and their clients.
 pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    if args.json_schema {
-        print_json(&status::schema())?;
-        return Ok(ExitStatus::Done);
-    }
     if let Some(every) = args.watch {
         return watch(args, environment, every);
     }
     let node = observe(environment, Detail::Status)?;
-    let devices = node.resolve(&args.devices)?;
+    let devices = args.devices.names(&node)?;
     if args.json {
         print_json(&Status::of(&node, &devices))?;
     } else {
@@ -93,9 +86,9 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
     let mut seen = observer.observe(Detail::Status)?;
-    if let Err(unknown) = seen.resolve(&args.devices) {
+    if let Err(unknown) = args.devices.names(&seen) {
         // A device may be called 5: only a mistake tells that none was meant.
-        let mut words = args.devices.iter();
+        let mut words = args.devices.words.iter();
         let meant = words.rfind(|word| interval(word).is_ok());
         let unknown = Err(unknown);
         return match meant {
@@ -132,7 +125,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
 }
 
 fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Result<()> {
-    match node.resolve(&args.devices) {
+    match args.devices.names(node) {
         Ok(devices) => screen.status(head, node, &devices, &args.columns)?,
         Err(gone) => screen.trouble(head, &gone.to_string())?,
     }

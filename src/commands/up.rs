@@ -1,20 +1,19 @@
 //! `mig-mps up`
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::change::Change;
 use super::consent::ConsentArgs;
+use super::profile_source::ProfileSource;
 use super::{Context, accounts, detail_for, large_logs, warn};
 use crate::apply::{self, Allowed};
-use crate::error::{Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Directories;
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
 use crate::plan::{self, Plan};
 use crate::profile::Profile;
-use crate::render::{note, plan_json, print_json, say, unmanaged};
+use crate::render::{note, say, unmanaged};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -24,9 +23,9 @@ use crate::state::RunDir;
 /// Applying the same profile again does nothing.
 #[derive(Args, Debug)]
 pub struct UpArgs {
-    /// Profile to apply (TOML)
+    /// Profile to apply: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath)]
-    profile: PathBuf,
+    profile: ProfileSource,
     #[command(flatten)]
     consent: ConsentArgs,
     /// Reset a GPU whose MIG mode cannot be switched without a reset
@@ -41,10 +40,12 @@ pub struct UpArgs {
 /// Applies the profile to the node.
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let profile = Profile::load(&args.profile)?;
-    accounts::check(&profile)?;
+    let profile = args.profile.load()?;
+    accounts::check(&profile, environment, environment.caller)?;
     let directories = environment.directories()?;
-    environment.mps_programs()?;
+    if profile.settings().next().is_some() {
+        environment.mps_programs()?;
+    }
     check_pipe_dirs(&directories)?;
     accounts::check_ways(&profile, &directories)?;
     let outcome = Change {
@@ -68,9 +69,9 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         note("Nothing to do: the node is as the profile says.");
         if !args.consent.dry_run {
             large_logs::put_aside(node, &directories, environment);
+        }
+        if !args.consent.dry_run || args.consent.json {
             outcome.report(&[], &args.consent)?;
-        } else if args.consent.json {
-            print_json(&plan_json::of(plan))?;
         }
         return Ok(ExitStatus::Done);
     }
@@ -81,7 +82,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     outcome.report(&[], &args.consent)?;
     if let Some(error) = outcome.failed {
-        return Err(error.into());
+        return Err(CommandError::from(error).in_document());
     }
     let beside = unmanaged::text(plan);
     if !beside.is_empty() {

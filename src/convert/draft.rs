@@ -37,18 +37,15 @@ pub struct DraftBlock {
     pub select: DraftSelect,
     /// The devices of these GPUs.
     pub devices: DraftDevices,
-    /// True if it is only a comment.
-    pub is_remark: bool,
 }
 
-/// Which GPUs a block selects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DraftSelect {
-    All,
+/// Which GPUs a block selects: all that every key has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DraftSelect {
     /// Those with these indices.
-    Index(Vec<u32>),
+    pub index: Option<Vec<u32>>,
     /// Those whose product name this regular expression finds.
-    Product(String),
+    pub product: Option<String>,
 }
 
 /// The devices that a block asks for.
@@ -57,8 +54,8 @@ pub enum DraftDevices {
     /// Whole, one device.
     Whole {
         name: Option<String>,
-        /// Its settings, where they differ.
-        mps: Table,
+        /// The settings of its daemon, where they differ; `None` for no daemon.
+        mps: Option<Table>,
     },
     /// Partitioned.
     Instances(Vec<DraftEntry>),
@@ -76,8 +73,8 @@ pub struct DraftEntry {
     pub count: u32,
     /// The slices of the compute instances that share each; empty for the one that has all its SMs.
     pub compute: Vec<u32>,
-    /// Their settings, where they differ.
-    pub mps: Table,
+    /// The settings of their daemons, where they differ; `None` for no daemons.
+    pub mps: Option<Table>,
 }
 
 impl fmt::Display for DraftProfile {
@@ -85,6 +82,10 @@ impl fmt::Display for DraftProfile {
         remarks(f, &self.remarks)?;
         if let Some(name) = &self.name {
             writeln!(f, "name = {}", quoted(name))?;
+        }
+        let is_off = self.is_off();
+        if is_off {
+            writeln!(f, "\n{OFF}")?;
         }
         if !self.mps.is_empty() {
             writeln!(f, "\n[mps]")?;
@@ -95,12 +96,20 @@ impl fmt::Display for DraftProfile {
         for block in &self.blocks {
             writeln!(f)?;
             remarks(f, &block.remarks)?;
-            let text = block.text();
-            for line in text.lines() {
-                writeln!(f, "{}{line}", if block.is_remark { "# " } else { "" })?;
-            }
+            writeln!(f, "{}", block.text(is_off))?;
         }
         Ok(())
+    }
+}
+
+/// No daemons, in any of the three tables.
+const OFF: &str = "mps = false";
+
+impl DraftProfile {
+    /// True if `mps = false` stands at the top: there are MIG devices, and no device has a daemon.
+    fn is_off(&self) -> bool {
+        self.blocks.iter().all(DraftBlock::is_off)
+            && self.blocks.iter().any(DraftBlock::has_instances)
     }
 }
 
@@ -129,7 +138,7 @@ impl DraftBlock {
                 *name = name.replace("{gpu}", &gpu.to_string());
             }
         }
-        self.select = DraftSelect::Index(indices);
+        self.select.index = Some(indices);
         self
     }
 
@@ -145,17 +154,38 @@ impl DraftBlock {
         block
     }
 
-    fn text(&self) -> String {
+    /// True if none of its devices has a daemon.
+    fn is_off(&self) -> bool {
+        match &self.devices {
+            DraftDevices::Whole { mps, .. } => mps.is_none(),
+            DraftDevices::Instances(entries) => entries.iter().all(|entry| entry.mps.is_none()),
+        }
+    }
+
+    fn has_instances(&self) -> bool {
+        matches!(&self.devices, DraftDevices::Instances(entries) if !entries.is_empty())
+    }
+
+    /// The block as TOML; `is_off` is what the table around it says.
+    fn text(&self, is_off: bool) -> String {
         let mut lines = vec!["[[gpu]]".to_owned(), format!("select = {}", self.select)];
         match &self.devices {
             DraftDevices::Whole { name, mps } => {
                 lines.push("mig = false".to_owned());
                 lines.extend(name.iter().map(|name| format!("name = {}", quoted(name))));
-                lines.extend(inline(mps));
+                lines.extend(inline(mps.as_ref(), is_off));
+            }
+            DraftDevices::Instances(entries) if entries.is_empty() => {
+                lines.push("devices = []".to_owned());
             }
             DraftDevices::Instances(entries) => {
+                let is_block_off = self.is_off();
+                if is_block_off && !is_off {
+                    lines.push(OFF.to_owned());
+                }
                 lines.push("devices = [".to_owned());
-                lines.extend(entries.iter().map(|entry| format!("  {entry},")));
+                let entries = entries.iter().map(|entry| entry.text(is_block_off));
+                lines.extend(entries.map(|entry| format!("  {entry},")));
                 lines.push("]".to_owned());
             }
         }
@@ -172,7 +202,7 @@ impl DraftEntry {
             at: None,
             count: 1,
             compute,
-            mps: Table::new(),
+            mps: Some(Table::new()),
         }
     }
 
@@ -186,27 +216,9 @@ impl DraftEntry {
             })
             .collect()
     }
-}
 
-impl DraftSelect {
-    /// True if it lists a GPU.
-    pub(super) fn selects(&self, index: u32) -> bool {
-        matches!(self, Self::Index(indices) if indices.contains(&index))
-    }
-}
-
-impl fmt::Display for DraftSelect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("{ all = true }"),
-            Self::Index(indices) => write!(f, "{{ index = {indices:?} }}"),
-            Self::Product(regex) => write!(f, "{{ product = {} }}", quoted(regex)),
-        }
-    }
-}
-
-impl fmt::Display for DraftEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The entry as TOML; `is_off` is what the block says.
+    fn text(&self, is_off: bool) -> String {
         let name = self.name.iter();
         let mut parts: Vec<String> = name
             .map(|name| format!("name = {}", quoted(name)))
@@ -220,13 +232,37 @@ impl fmt::Display for DraftEntry {
             let names: Vec<String> = self.compute.iter().map(|n| format!("{n}c")).collect();
             parts.push(format!("compute = {names:?}"));
         }
-        parts.extend(inline(&self.mps));
-        write!(f, "{{ {} }}", parts.join(", "))
+        parts.extend(inline(self.mps.as_ref(), is_off));
+        format!("{{ {} }}", parts.join(", "))
     }
 }
 
-/// `mps = { … }`, unless the table is empty.
-fn inline(mps: &Table) -> Option<String> {
+impl DraftSelect {
+    /// True if it lists a GPU.
+    pub(super) fn selects(&self, index: u32) -> bool {
+        let mut indices = self.index.iter().flatten();
+        indices.any(|listed| *listed == index)
+    }
+}
+
+impl fmt::Display for DraftSelect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let index = self.index.iter().map(|index| format!("index = {index:?}"));
+        let product = self.product.iter();
+        let product = product.map(|regex| format!("product = {}", quoted(regex)));
+        let mut keys: Vec<String> = index.chain(product).collect();
+        if keys.is_empty() {
+            keys.push("all = true".to_owned());
+        }
+        write!(f, "{{ {} }}", keys.join(", "))
+    }
+}
+
+/// `mps = { … }` unless the table is empty; `mps = false` without one, unless the table around says so.
+fn inline(mps: Option<&Table>, is_off: bool) -> Option<String> {
+    let Some(mps) = mps else {
+        return (!is_off).then(|| OFF.to_owned());
+    };
     let pairs = mps.iter().map(|(key, value)| format!("{key} = {value}"));
     let pairs: Vec<String> = pairs.collect();
     (!pairs.is_empty()).then(|| format!("mps = {{ {} }}", pairs.join(", ")))

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
-use super::gpu_block::{by_default, gpu_block, left_out, name, served, table};
+use super::gpu_block::{by_default, gpu_block, left_out, served, table};
 use super::{Converted, DraftBlock, DraftProfile, grouped};
 use crate::host::Uid;
 use crate::node::{DaemonState, Gpu, Node};
@@ -111,6 +111,10 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
             ));
         }
     }
+    let unreadable = node.unreadable.iter();
+    remarks.extend(unreadable.map(|(_, problem)| {
+        format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
+    }));
     let left_out = |gpu: &Gpu| Some((left_out(node, gpu)?, gpu.index.to_string()));
     let reasons = grouped(node.gpus.iter().filter_map(left_out));
     remarks.extend(reasons.iter().map(|(why, gpus)| match gpus.as_slice() {
@@ -138,20 +142,26 @@ fn emptied(node: &Node) -> Node {
 /// True if a plan for the emptied node makes the same devices on a GPU.
 fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
     let devices = gpu.devices();
-    let present: BTreeMap<&str, _> = devices
-        .iter()
-        .map(|device| {
-            let part = device.part.as_ref();
-            (name(node, device), part.map(|part| part.placement.start))
-        })
-        .collect();
+    let present = devices.iter().map(|device| {
+        let name = served(node, device).map(|served| served.record.name.as_str());
+        (device.part.as_ref().map(|part| part.placement), name)
+    });
     let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
     planned.is_some_and(|plan| {
         let shape = Shape::of(plan);
         let made = shape.devices.iter();
-        let made = made.map(|made| (made.name.as_str(), made.placement.map(|at| at.start)));
-        made.collect::<BTreeMap<_, _>>() == present
+        let made = made.map(|made| {
+            let name = made.daemon.as_ref().map(|daemon| daemon.name.as_str());
+            (made.placement, name)
+        });
+        plan.after == gpu.slice_map() && sorted(made) == sorted(present)
     })
+}
+
+fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.collect();
+    all.sort();
+    all
 }
 
 fn still_to_do(plan: &Plan) -> Vec<String> {

@@ -19,9 +19,6 @@ pub(super) fn left_out(node: &Node, gpu: &Gpu) -> Option<String> {
         let why = "it is whole and has no daemon";
         return (!gpu.devices().iter().any(is_served)).then(|| why.to_owned());
     }
-    if gpu.instances.is_empty() {
-        return Some("it is in MIG mode without instances, which a profile cannot say".to_owned());
-    }
     let mut profiles = gpu.instances.iter().map(|instance| instance.profile);
     let unknown = profiles.find(|profile| gpu.profile(*profile).is_none())?;
     Some(format!(
@@ -35,7 +32,7 @@ pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> 
     served.filter(|served| served.device_is_there)
 }
 
-pub(super) fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
+fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
     served(node, device).map_or(&device.default_name, |served| &served.record.name)
 }
 
@@ -47,20 +44,16 @@ fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
 /// settings that its devices inherit.
 pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     let devices = gpu.devices();
-    let mut remarks = Vec::new();
-    if devices.iter().any(|device| served(node, device).is_none()) {
-        remarks.push("Some of these have no daemon now: up would start one for each.".to_owned());
-    }
     let mut builder = Builder {
         node,
         gpu,
         mps,
-        remarks,
+        remarks: Vec::new(),
     };
     let devices = match devices.as_slice() {
         [whole] if whole.part.is_none() => DraftDevices::Whole {
-            name: builder.name(&[whole]).map(|(name, _)| name),
-            mps: builder.settings(&[whole]),
+            name: builder.name(&[whole], 1).map(|(name, _)| name),
+            mps: Some(builder.settings(&[whole])),
         },
         devices => {
             let instances = gpu.instances.iter();
@@ -74,9 +67,8 @@ pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     };
     DraftBlock {
         remarks: builder.remarks,
-        select: DraftSelect::Index(Vec::new()),
+        select: DraftSelect::default(),
         devices,
-        is_remark: false,
     }
 }
 
@@ -95,38 +87,40 @@ impl Builder<'_> {
         devices: &[Device],
     ) -> Option<(Option<u32>, DraftEntry)> {
         let profile = self.gpu.profile(instance.profile)?;
-        let devices: Vec<&Device> = devices
-            .iter()
-            .filter(|device| {
-                let part = device.part.as_ref();
-                part.is_some_and(|part| part.gpu_instance == instance.id)
-            })
-            .collect();
+        let devices = devices.iter().filter(|device| {
+            let part = device.part.as_ref();
+            part.is_some_and(|part| part.gpu_instance == instance.id)
+        });
+        let (with_daemon, without): (Vec<&Device>, Vec<&Device>) =
+            devices.partition(|device| served(self.node, device).is_some());
         let at = instance.placement.start;
-        if devices.is_empty() {
-            self.remarks.push(format!(
-                "The GPU instance at {at} has no compute instance: up would make one."
-            ));
-        }
-        let (name, number) = self.name(&devices).unzip();
+        let remark = match (with_daemon.as_slice(), without.as_slice()) {
+            ([], []) => Some("has no compute instance: up would make one"),
+            ([_, ..], [_, ..]) => Some("has devices without daemons: up would start one for each"),
+            _ => None,
+        };
+        let remark = remark.map(|what| format!("The GPU instance at {at} {what}."));
+        self.remarks.extend(remark);
+        let count = with_daemon.len() + without.len();
+        let (name, number) = self.name(&with_daemon, count).unzip();
         let compute = compute_slices(instance, profile.multiprocessors);
         let entry = DraftEntry {
             name,
             at: Some(at),
-            mps: self.settings(&devices),
+            mps: (!with_daemon.is_empty()).then(|| self.settings(&with_daemon)),
             ..DraftEntry::plain(profile.name.clone(), compute)
         };
         Some((number.flatten(), entry))
     }
 
-    /// The name of an entry for these devices; none where they have their names by default.
-    fn name(&mut self, devices: &[&Device]) -> Option<(String, Option<u32>)> {
+    /// The name of an entry of `count` devices that gives these their names; none where they have them by default.
+    fn name(&mut self, devices: &[&Device], count: usize) -> Option<(String, Option<u32>)> {
         let names = names(self.node, devices);
         let mut devices = devices.iter();
         if devices.all(|device| name(self.node, device) == device.default_name) {
             return None;
         }
-        let shared = shared_name(&names);
+        let shared = shared_name(&names, count);
         if shared.is_none() {
             self.remarks.push(format!(
                 "A profile cannot give these names: {}",
@@ -136,7 +130,7 @@ impl Builder<'_> {
         shared.map(|(name, number)| (with_gpu(&name, self.gpu.index), number))
     }
 
-    /// The settings of these devices that are not inherited; none for one without a daemon.
+    /// The settings of these devices that are not inherited.
     fn settings(&mut self, devices: &[&Device]) -> Table {
         let own = |device: &&Device| -> Table {
             let served = served(self.node, device);

@@ -1,35 +1,53 @@
+use std::collections::BTreeSet;
+
 use regex::escape;
 use toml::Table;
 
-use super::mig_parted::{ConfigEntry, DeviceFilter, GpuChoice, Spec};
+use super::device_filter::DeviceFilter;
+use super::mig_parted::{ConfigEntry, GpuChoice, Spec};
 use super::packing::pack;
 use super::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
+use crate::geometry::ProfileName;
 use crate::profile::{ProfileError, Span};
 
-/// Turns the configuration of that name into a profile; `serve_whole` takes `mig-enabled: false` as
-/// `mig = false`, for which a daemon is started that mig-parted knows nothing of.
+/// The way to take entries that a profile understands otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImportOptions {
+    /// Start daemons for GPUs with `mig-enabled: false`, of which mig-parted knows nothing.
+    pub serve_whole: bool,
+    /// Make the smaller compute instance where mig-parted makes that one.
+    pub exact: bool,
+}
+
+/// An entry, and its block; none where it is left out.
+type Imported<'a> = (&'a ConfigEntry, Option<DraftBlock>);
+
+/// Turns the configuration of that name into a profile.
 ///
 /// # Errors
 /// A [`ProfileError`] that points at the entry that a profile has no words for.
 ///
 /// # Panics
 /// Where the file has no configuration of that name.
-pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Converted, ProfileError> {
+pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Converted, ProfileError> {
     let entries = &spec.configs[name];
-    let mut blocks = Vec::new();
-    for entry in entries {
-        if entry.devices != GpuChoice::Index(Vec::new()) {
-            blocks.push((entry, block(spec, entry, serve_whole)?));
-        }
+    let mut blocks: Vec<Imported<'_>> = Vec::new();
+    for entry in entries.iter().filter(|entry| !entry.selects_nothing()) {
+        let is_left_out = !entry.mig_enabled && entry.is_unknown();
+        let block = (!is_left_out).then(|| block(spec, entry, options));
+        blocks.push((entry, block.transpose()?));
     }
     let mut remarks = vec![format!(
         "Imported from the mig-parted configuration \"{name}\"."
     )];
     // mig-parted carries out one entry after the other, so that the last one for a GPU stays; of our
     // blocks the first one for a GPU has it.
+    let differ = |a: &Option<DraftBlock>, b: &Option<DraftBlock>| {
+        a.as_ref().map(|block| &block.devices) != b.as_ref().map(|block| &block.devices)
+    };
     let overlap = blocks.iter().enumerate().any(|(position, (entry, block))| {
         let mut later = blocks[position + 1..].iter();
-        later.any(|(other, with)| may_overlap(entry, other) && block.devices != with.devices)
+        later.any(|(other, with)| entry.overlaps(other) && differ(block, with))
     });
     if overlap {
         blocks.reverse();
@@ -37,27 +55,20 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Converted, P
                    GPU stays. Here the first block that selects a GPU wins: the order is reversed.";
         remarks.push(why.to_owned());
     }
-    let mut kept: Vec<(&ConfigEntry, DraftBlock)> = Vec::new();
+    let mut kept: Vec<Imported<'_>> = Vec::new();
     for (entry, block) in blocks {
-        if !kept.iter().any(|(earlier, _)| covers(earlier, entry)) {
+        if !kept.iter().any(|(earlier, _)| earlier.covers(entry)) {
             kept.push((entry, block));
         }
     }
     check_left_out(spec, &kept)?;
-    let mut notes = Vec::new();
-    if kept.iter().any(|(_, block)| block.is_remark) {
-        let note = "GPUs with mig-enabled: false are left alone: mig-parted switches MIG off there, and \
-                    mig = false would also start a daemon. --serve-whole takes it as mig = false.";
-        notes.push(note.to_owned());
-    }
-    let blocks: Vec<DraftBlock> = kept.into_iter().map(|(_, block)| block).collect();
-    if blocks.iter().all(|block| block.is_remark) {
+    let notes = notes(entries, &kept, options);
+    remarks.extend(notes.iter().cloned());
+    let blocks: Vec<DraftBlock> = kept.into_iter().filter_map(|(_, block)| block).collect();
+    if blocks.is_empty() {
         let first = entries.first().map_or(Span::default(), |entry| entry.span);
-        let message =
-            format!("\"{name}\" partitions no GPU: there is nothing for a profile to say");
-        let hint =
-            "--serve-whole takes mig-enabled: false as mig = false: the whole GPU with a daemon";
-        return Err(spec.source.error(first, message).with_hint(hint));
+        let message = format!("\"{name}\" selects no GPU: there is nothing for a profile to say");
+        return Err(spec.source.error(first, message));
     }
     Ok(Converted {
         draft: DraftProfile {
@@ -70,61 +81,105 @@ pub fn import(spec: &Spec, name: &str, serve_whole: bool) -> Result<Converted, P
     })
 }
 
-/// A GPU that mig-parted takes out of MIG is left alone by leaving its block out, which is right only
-/// where no other block then selects it.
-fn check_left_out(spec: &Spec, kept: &[(&ConfigEntry, DraftBlock)]) -> Result<(), ProfileError> {
+/// The differences between the profile and what mig-parted does.
+fn notes(entries: &[ConfigEntry], kept: &[Imported<'_>], options: ImportOptions) -> Vec<String> {
+    let mut notes = Vec::new();
+    let is_word = |filter: &&DeviceFilter| !filter.is_id();
+    let words: BTreeSet<String> = entries
+        .iter()
+        .flat_map(|entry| entry.filter.iter().filter(is_word))
+        .map(DeviceFilter::to_string)
+        .collect();
+    notes.extend(words.iter().map(|word| {
+        format!("device-filter {word} is no PCI id: mig-parted selects no GPU by it.")
+    }));
+    let left_out = kept.iter().filter(|(_, block)| block.is_none());
+    notes.extend(left_out.flat_map(|(entry, _)| &entry.filter).map(|filter| {
+        format!("device-filter {filter} is left out: it only switches MIG off, on GPUs that the catalog does not know.")
+    }));
+    if !options.exact {
+        let full: BTreeSet<String> = kept
+            .iter()
+            .flat_map(|(entry, _)| smaller_with_mig_parted(entry))
+            .map(ProfileName::to_string)
+            .collect();
+        notes.extend(full.iter().map(|name| {
+            format!("{name} gets the compute instance with all its SMs; mig-parted makes one with fewer (--exact does too).")
+        }));
+    }
+    notes
+}
+
+/// The GPU instances of an entry in which mig-parted makes a compute instance of all slices that lacks SMs.
+fn smaller_with_mig_parted(entry: &ConfigEntry) -> impl Iterator<Item = &ProfileName> {
+    let full = entry
+        .mig_devices
+        .iter()
+        .filter(|device| device.compute.is_none());
+    full.map(|device| &device.profile).filter(|profile| {
+        entry
+            .models()
+            .any(|model| model.has_smaller_compute(profile))
+    })
+}
+
+/// Leaving an entry out leaves its GPUs alone only where no other block selects them.
+fn check_left_out(spec: &Spec, kept: &[Imported<'_>]) -> Result<(), ProfileError> {
     for (position, (entry, block)) in kept.iter().enumerate() {
         let mut later = kept[position + 1..].iter();
-        if block.is_remark && later.any(|(other, _)| may_overlap(entry, other)) {
+        if block.is_none() && later.any(|(other, _)| entry.overlaps(other)) {
             return Err(spec.refuse(
                 entry,
                 "without a block for these GPUs another one of this profile would select them",
-                "--serve-whole makes a block with mig = false of it: the whole GPU with a daemon",
+                "mig-mps list shows the product names of a node: give the other entries a device-filter",
             ));
         }
     }
     Ok(())
 }
 
-fn block(spec: &Spec, entry: &ConfigEntry, serve_whole: bool) -> Result<DraftBlock, ProfileError> {
+fn block(
+    spec: &Spec,
+    entry: &ConfigEntry,
+    options: ImportOptions,
+) -> Result<DraftBlock, ProfileError> {
     let mut remarks = Vec::new();
     let select = select(spec, entry, &mut remarks)?;
-    if entry.mig_enabled && entry.mig_devices.is_empty() {
-        return Err(spec.refuse(
-            entry,
-            "MIG mode on without MIG devices cannot be said in a profile of mig-mps",
-            "switch it on with nvidia-smi -mig 1, or let up do so when devices are wanted",
-        ));
-    }
     let devices = if entry.mig_enabled {
-        if select == DraftSelect::All {
+        if select == DraftSelect::default() {
             let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
                        select by product or index there.";
             remarks.push(why.to_owned());
         }
-        let instances = pack(&entry.mig_devices).into_iter();
-        let entries = instances.map(|one| DraftEntry::plain(one.profile, one.compute));
-        DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
+        instances(entry, options.exact)
     } else {
-        let why = if serve_whole {
-            "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU,\n\
-             and does not switch MIG off by itself: it refuses a GPU in MIG mode."
-        } else {
-            "mig-parted switches MIG off here. mig-mps leaves these GPUs as they are: mig = false would\n\
-             also start a daemon for the whole GPU. If that is wanted:"
-        };
-        remarks.push(why.to_owned());
+        if options.serve_whole {
+            let why = "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU.";
+            remarks.push(why.to_owned());
+        }
         DraftDevices::Whole {
             name: None,
-            mps: Table::new(),
+            mps: options.serve_whole.then(Table::new),
         }
     };
     Ok(DraftBlock {
         remarks,
         select,
         devices,
-        is_remark: !entry.mig_enabled && !serve_whole,
     })
+}
+
+/// The devices of an entry; `exact` names the slices of a compute instance that is smaller with mig-parted.
+fn instances(entry: &ConfigEntry, exact: bool) -> DraftDevices {
+    let smaller: Vec<&ProfileName> = smaller_with_mig_parted(entry).filter(|_| exact).collect();
+    let entries = pack(&entry.mig_devices).into_iter().map(|one| {
+        let mut compute = one.compute;
+        if compute.is_empty() && smaller.contains(&&one.profile) {
+            compute.push(one.profile.slices());
+        }
+        DraftEntry::plain(one.profile, compute)
+    });
+    DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
 }
 
 fn select(
@@ -132,26 +187,15 @@ fn select(
     entry: &ConfigEntry,
     remarks: &mut Vec<String>,
 ) -> Result<DraftSelect, ProfileError> {
-    match (&entry.devices, entry.filter.is_empty()) {
-        (GpuChoice::All, true) => return Ok(DraftSelect::All),
-        (GpuChoice::Index(indices), true) => {
-            let mut indices = indices.clone();
-            indices.sort_unstable();
-            indices.dedup();
-            return Ok(DraftSelect::Index(indices));
+    let index = match &entry.devices {
+        GpuChoice::All => None,
+        GpuChoice::Index(indices) => {
+            let indices: BTreeSet<u32> = indices.iter().copied().collect();
+            Some(indices.into_iter().collect())
         }
-        (GpuChoice::Index(_), false) => {
-            return Err(spec.refuse(
-                entry,
-                "a list of devices together with device-filter cannot be said in a profile: \
-                 a block selects by index or by product",
-                "leave device-filter out where the indices say enough, or write devices: all",
-            ));
-        }
-        (GpuChoice::All, false) => {}
-    }
-    let mut products: Vec<&str> = Vec::new();
-    for filter in &entry.filter {
+    };
+    let mut products: BTreeSet<&str> = BTreeSet::new();
+    for filter in entry.filter.iter().filter(|filter| filter.is_id()) {
         let found = filter.products();
         remarks.push(match found.as_slice() {
             [] => {
@@ -167,52 +211,21 @@ fn select(
         });
         products.extend(found);
     }
-    if entry.filter.iter().any(|filter| filter.subsystem.is_some()) {
+    if entry.filter.iter().any(DeviceFilter::has_subsystem) {
         let why = "A product name does not tell subsystem ids apart: other boards of that name are selected too.";
         remarks.push(why.to_owned());
     }
-    products.sort_unstable();
-    products.dedup();
-    Ok(DraftSelect::Product(regex_of(&products)))
+    let product = (!products.is_empty()).then(|| regex_of(&products));
+    Ok(DraftSelect { index, product })
 }
 
 /// A regular expression for exactly these names.
-fn regex_of(products: &[&str]) -> String {
+fn regex_of(products: &BTreeSet<&str>) -> String {
     // A hyphen means nothing outside of brackets, and people read this.
     let plain = |product: &&str| escape(product).replace(r"\-", "-");
     let names: Vec<String> = products.iter().map(plain).collect();
     match names.as_slice() {
         [one] => format!("^{one}$"),
         names => format!("^({})$", names.join("|")),
-    }
-}
-
-fn products(entry: &ConfigEntry) -> Vec<&'static str> {
-    let filters = entry.filter.iter();
-    filters.flat_map(DeviceFilter::products).collect()
-}
-
-/// True if both may match the same GPU.
-fn may_overlap(a: &ConfigEntry, b: &ConfigEntry) -> bool {
-    if let (GpuChoice::Index(a), GpuChoice::Index(b)) = (&a.devices, &b.devices) {
-        return a.iter().any(|index| b.contains(index));
-    }
-    if a.filter.is_empty() || b.filter.is_empty() {
-        return true;
-    }
-    let b = products(b);
-    products(a).iter().any(|product| b.contains(product))
-}
-
-/// True if `a` matches every GPU that `b` matches.
-fn covers(a: &ConfigEntry, b: &ConfigEntry) -> bool {
-    match (&a.devices, &b.devices) {
-        (GpuChoice::Index(a), GpuChoice::Index(b)) => b.iter().all(|index| a.contains(index)),
-        (GpuChoice::Index(_), GpuChoice::All) => false,
-        (GpuChoice::All, _) if a.filter.is_empty() => true,
-        (GpuChoice::All, _) => {
-            let a = products(a);
-            !b.filter.is_empty() && products(b).iter().all(|product| a.contains(product))
-        }
     }
 }

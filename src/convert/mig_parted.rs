@@ -2,15 +2,16 @@
 //! for and the MIG devices they get (`api/spec/v1/spec.go` of NVIDIA/mig-parted).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Location, Spanned};
 
+use super::device_filter::DeviceFilter;
 use super::packing::MigDevice;
-use crate::catalog::{PciId, products_of};
+use super::yaml::{Count, Flag, first_document};
 use crate::host::steers;
 use crate::profile::{ProfileError, Source, Span};
 
@@ -38,31 +39,6 @@ pub struct ConfigEntry {
     pub mig_devices: Vec<MigDevice>,
 }
 
-/// A device id and maybe a subsystem id: `0x20B210DE`, `0x20B210DE:0x147F10DE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceFilter {
-    /// The PCI device id.
-    pub device: PciId,
-    /// The PCI subsystem id.
-    pub subsystem: Option<PciId>,
-}
-
-impl DeviceFilter {
-    /// The product names of its GPUs.
-    pub(super) fn products(&self) -> Vec<&'static str> {
-        products_of(self.device, self.subsystem)
-    }
-}
-
-impl fmt::Display for DeviceFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.subsystem {
-            Some(subsystem) => write!(f, "{}:{subsystem}", self.device),
-            None => self.device.fmt(f),
-        }
-    }
-}
-
 /// `devices`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuChoice {
@@ -82,10 +58,10 @@ struct SpecFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct SpecEntry {
-    device_filter: Option<Spanned<OneOrMany>>,
+    device_filter: Option<OneOrMany>,
     devices: Spanned<AllOrSome>,
-    mig_enabled: bool,
-    mig_devices: Option<Spanned<BTreeMap<String, Spanned<i64>>>>,
+    mig_enabled: Flag,
+    mig_devices: Option<Spanned<BTreeMap<String, Spanned<Count>>>>,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +78,7 @@ enum OneOrMany {
 #[serde(untagged, expecting = "expected \"all\" or a list of indices")]
 enum AllOrSome {
     All(String),
-    Some(Vec<u32>),
+    Some(Vec<Count>),
 }
 
 /// More of one MIG device than any GPU can have, by far.
@@ -115,8 +91,13 @@ impl Spec {
     /// Reads and checks a file's text; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         let source = Arc::new(Source::new(path, text));
-        let options = serde_saphyr::options! { with_snippet: false };
-        let file: SpecFile = serde_saphyr::from_str_with_options(source.text(), options)
+        let options = serde_saphyr::options! {
+            with_snippet: false,
+            duplicate_keys: DuplicateKeyPolicy::LastWins,
+            legacy_octal_numbers: true,
+        };
+        let document = first_document(source.text());
+        let file: SpecFile = serde_saphyr::from_str_with_options(document, options)
             .map_err(|error| in_words(&source, &error))?;
         let mut spec = Self {
             source,
@@ -167,21 +148,29 @@ impl Spec {
     fn entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
         let at = entry.referenced;
         let entry = entry.value;
+        let Flag(mig_enabled) = entry.mig_enabled;
         let devices = match entry.devices.value {
             AllOrSome::All(word) if word == "all" => GpuChoice::All,
             AllOrSome::All(word) => {
                 let message = format!("devices: {word} is neither \"all\" nor a list of indices");
                 return Err(self.error(entry.devices.referenced, message));
             }
-            AllOrSome::Some(indices) => GpuChoice::Index(indices),
+            AllOrSome::Some(indices) => {
+                let indices = indices.iter().map(|index| u32::try_from(index.0));
+                let indices: Result<Vec<u32>, _> = indices.collect();
+                GpuChoice::Index(indices.map_err(|_| {
+                    let message = "devices: an index of a GPU cannot be negative or so large";
+                    self.error(entry.devices.referenced, message)
+                })?)
+            }
         };
         let mig_devices = match entry.mig_devices {
-            Some(devices) if !entry.mig_enabled && !devices.value.is_empty() => {
+            Some(devices) if !mig_enabled && !devices.value.is_empty() => {
                 let message = "mig-devices are asked for where mig-enabled is false";
                 return Err(self.error(devices.referenced, message));
             }
             Some(devices) => self.mig_devices(devices)?,
-            None if entry.mig_enabled => {
+            None if mig_enabled => {
                 let message = "mig-devices is missing where mig-enabled is true";
                 return Err(self.error(at, message));
             }
@@ -189,63 +178,45 @@ impl Spec {
         };
         Ok(ConfigEntry {
             span: span(&self.source, at),
-            filter: self.filter(entry.device_filter)?,
+            filter: entry.device_filter.map_or_else(Vec::new, filters),
             devices,
-            mig_enabled: entry.mig_enabled,
+            mig_enabled,
             mig_devices,
         })
     }
 
-    fn filter(
-        &self,
-        filter: Option<Spanned<OneOrMany>>,
-    ) -> Result<Vec<DeviceFilter>, ProfileError> {
-        let Some(filter) = filter else {
-            return Ok(Vec::new());
-        };
-        let words = match filter.value {
-            OneOrMany::One(word) if word.is_empty() => Vec::new(),
-            OneOrMany::One(word) => vec![word],
-            OneOrMany::Many(words) => words,
-        };
-        let parse = |word: &String| {
-            let (device, subsystem) = match word.split_once(':') {
-                Some((device, subsystem)) => (device, Some(subsystem)),
-                None => (word.as_str(), None),
-            };
-            let id = |text: &str| {
-                let parsed = text.parse::<PciId>();
-                parsed.map_err(|error| self.error(filter.referenced, error))
-            };
-            Ok(DeviceFilter {
-                device: id(device)?,
-                subsystem: subsystem.map(id).transpose()?,
-            })
-        };
-        words.iter().map(parse).collect()
-    }
-
     fn mig_devices(
         &self,
-        devices: Spanned<BTreeMap<String, Spanned<i64>>>,
+        devices: Spanned<BTreeMap<String, Spanned<Count>>>,
     ) -> Result<Vec<MigDevice>, ProfileError> {
         let asked = !devices.value.is_empty();
         let mut all = Vec::new();
         for (name, count) in devices.value {
             let at = count.referenced;
+            let Count(count) = count.value;
             let device: Result<MigDevice, String> = name.parse();
             let device = device.map_err(|error| self.error(at, error))?;
-            if !(0..=MOST).contains(&count.value) {
-                let message = format!("{} of {name} cannot be: from 0 to {MOST}", count.value);
+            if !(0..=MOST).contains(&count) {
+                let message = format!("{count} of {name} cannot be: from 0 to {MOST}");
                 return Err(self.error(at, message));
             }
-            all.extend((0..count.value).map(|_| device.clone()));
+            all.extend((0..count).map(|_| device.clone()));
         }
         if asked && all.is_empty() {
             return Err(self.error(devices.referenced, "every count in mig-devices is 0"));
         }
         Ok(all)
     }
+}
+
+/// The words of `device-filter`; an empty text is none.
+fn filters(filter: OneOrMany) -> Vec<DeviceFilter> {
+    let words = match filter {
+        OneOrMany::One(word) if word.is_empty() => Vec::new(),
+        OneOrMany::One(word) => vec![word],
+        OneOrMany::Many(words) => words,
+    };
+    words.into_iter().map(DeviceFilter::new).collect()
 }
 
 /// A place as our messages point at it: the start of what stands there.
@@ -266,9 +237,5 @@ fn in_words(source: &Arc<Source>, error: &serde_saphyr::Error) -> ProfileError {
     let message = error.without_snippet().to_string();
     // It ends with the place, which is shown anyway.
     let message = message.split(" at line ").next().unwrap_or(&message);
-    let message = message
-        .split(", set DuplicateKeyPolicy")
-        .next()
-        .unwrap_or(message);
     source.serde_error(span, message)
 }

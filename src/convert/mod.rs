@@ -2,6 +2,7 @@
 //!
 //! A [`DraftProfile`] is a profile on its way to being a file; [`mig_parted`] is the other tool's format.
 
+mod device_filter;
 mod draft;
 mod export;
 mod gpu_block;
@@ -9,11 +10,13 @@ mod import;
 pub mod mig_parted;
 mod name;
 mod packing;
+mod selection;
 mod to_mig_parted;
+mod yaml;
 
 pub use draft::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 pub use export::export;
-pub use import::import;
+pub use import::{ImportOptions, import};
 pub use packing::{MigDevice, pack};
 pub use to_mig_parted::to_mig_parted;
 

@@ -20,11 +20,11 @@ fn replaced(name: &str, number: &Range<usize>, word: &str) -> String {
     format!("{}{word}{}", &name[..number.start], &name[number.end..])
 }
 
-/// Returns a name that gives these names to the devices of one entry, with the number of the first: that of a single
-/// one, or a template with `{n}`.
-pub(super) fn shared_name(names: &[&str]) -> Option<(String, Option<u32>)> {
-    let (first, others) = names.split_first()?;
-    if others.is_empty() {
+/// Returns a name that gives these names to devices of an entry of `count`, with the number of the first: that of a
+/// single one, or a template with `{n}`.
+pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Option<u32>)> {
+    let first = names.first()?;
+    if count == 1 {
         return Some(((*first).to_owned(), None));
     }
     numbers(first).into_iter().find_map(|number| {
@@ -55,10 +55,14 @@ mod tests {
         assert_eq!(with_gpu("node0-0", 0), "node0-{gpu}");
         assert_eq!(with_gpu("s-1-{n}", 1), "s-{gpu}-{n}");
         assert_eq!(with_gpu("trainer-13", 3), "trainer-13");
-        let shared = |names: &[&str]| shared_name(names);
+        let shared = |names: &[&str]| shared_name(names, names.len());
         assert_eq!(shared(&["one7"]), Some(("one7".to_owned(), None)));
         let numbered = Some(("w0-{n}".to_owned(), Some(4)));
         assert_eq!(shared(&["w0-4", "w0-5"]), numbered);
+        assert_eq!(
+            shared_name(&["w-4"], 2),
+            Some(("w-{n}".to_owned(), Some(4)))
+        );
         for other in [&["a0", "a01"][..], &["a0", "b1"], &["a", "b"], &[]] {
             assert_eq!(shared(other), None, "{other:?}");
         }

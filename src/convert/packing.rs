@@ -36,6 +36,11 @@ impl FromStr for MigDevice {
                 "\"{text}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\""
             ));
         }
+        if !has_one_list(text) {
+            return Err(format!(
+                "\"{text}\" is not as mig-parted writes attributes: once each, in one list behind one sign"
+            ));
+        }
         let number = |digits: &str| digits.parse().ok().filter(|&n: &u32| n > 0);
         let compute = compute
             .map(|digits| number(digits).ok_or_else(wrong))
@@ -54,6 +59,17 @@ impl FromStr for MigDevice {
     }
 }
 
+/// True if a name has no attributes or one list in which each is once (`parseMigProfileAttributes` of go-nvlib).
+fn has_one_list(name: &str) -> bool {
+    let mut parts = name.split(['+', '-']).skip(1);
+    let Some(list) = parts.next() else {
+        return true;
+    };
+    let words: Vec<&str> = list.split(',').collect();
+    let is_once = |(nth, word): (usize, &&str)| !word.is_empty() && !words[..nth].contains(word);
+    parts.next().is_none() && words.iter().enumerate().all(is_once)
+}
+
 impl fmt::Display for MigDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.compute {
@@ -69,6 +85,21 @@ pub struct PackedInstance {
     pub profile: ProfileName,
     /// The slices of its compute instances, largest first; empty for the one that has all its SMs.
     pub compute: Vec<u32>,
+}
+
+impl PackedInstance {
+    /// Its MIG devices, those with the most slices first.
+    pub(super) fn devices(&self) -> Vec<MigDevice> {
+        let device = |compute| MigDevice {
+            profile: self.profile.clone(),
+            compute,
+        };
+        if self.compute.is_empty() {
+            return vec![device(None)];
+        }
+        let slices = self.compute.iter();
+        slices.map(|&slices| device(Some(slices))).collect()
+    }
 }
 
 /// The GPU instances that mig-parted makes for these MIG devices, largest first.
@@ -167,6 +198,9 @@ mod tests {
             "0c.3g.40gb",
             "4c.3g.40gb",
             "1c.1c.3g.40gb",
+            "1g.10gb+me,me",
+            "1g.10gb+me+me",
+            "1g.10gb+me,",
             "all",
         ] {
             assert!(wrong.parse::<MigDevice>().is_err(), "{wrong}");

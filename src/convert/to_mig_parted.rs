@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::grouped;
-use super::packing::{MigDevice, PackedInstance, compute_slices, pack};
+use super::packing::{MigDevice, PackedInstance, pack};
+use crate::geometry::ComputeInstanceProfile;
 use crate::node::{Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
@@ -11,30 +12,29 @@ const NAME: &str = "current";
 
 /// The present geometry as a configuration of mig-parted, and what is lost on the way.
 pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
-    let mut lost = Vec::new();
+    let mut notes = Notes::default();
     let configs = node.gpus.iter().filter_map(|gpu| {
         if let Some(why) = &gpu.hidden {
-            lost.push(format!(
+            notes.lost.push(format!(
                 "GPU {} is left out: its instances cannot be seen: {why}",
                 gpu.index
             ));
             return None;
         }
-        let config = (gpu.in_mig_mode(), mig_devices(gpu, &mut lost));
+        let config = (gpu.in_mig_mode(), mig_devices(gpu, &mut notes));
         Some((config, gpu.index))
     });
     let groups = grouped(configs);
     if node.served.iter().any(|served| served.device_is_there) {
-        lost.push(
-            "mig-parted knows nothing of MPS: names and settings of daemons are left out"
-                .to_owned(),
-        );
+        let what = "mig-parted knows nothing of MPS: names and settings of daemons are left out";
+        notes.lost.push(what.to_owned());
     }
     let mut text = "# What this node had when mig-mps exported it.\n".to_owned();
     if node.gpus.iter().any(|gpu| !gpu.instances.is_empty()) {
         text.push_str("# Where instances lie is left out: mig-parted lets the driver choose.\n");
     }
-    for line in &lost {
+    let namesakes = notes.of_namesakes();
+    for line in namesakes.iter().chain(&notes.lost) {
         let _ = writeln!(text, "# {line}.");
     }
     let _ = write!(text, "version: v1\nmig-configs:\n  {NAME}:\n");
@@ -50,31 +50,21 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
             let _ = writeln!(text, "        \"{name}\": {count}");
         }
     }
-    (text, lost)
+    (text, notes.lost)
 }
 
-/// The MIG devices of a GPU as mig-parted names and counts them; adds to `lost` what it cannot express.
-fn mig_devices(gpu: &Gpu, lost: &mut Vec<String>) -> BTreeMap<String, u32> {
+/// The MIG devices of a GPU as mig-parted names and counts them; adds to `notes` what it cannot express.
+fn mig_devices(gpu: &Gpu, notes: &mut Notes) -> BTreeMap<String, u32> {
     let instances = gpu.instances.iter();
     let mut stands: Vec<PackedInstance> = instances
-        .filter_map(|instance| shared(gpu, instance, lost))
+        .filter_map(|instance| shared(gpu, instance, notes))
         .collect();
-    let mut devices = Vec::new();
-    for PackedInstance { profile, compute } in &stands {
-        let device = |compute| MigDevice {
-            profile: profile.clone(),
-            compute,
-        };
-        if compute.is_empty() {
-            devices.push(device(None));
-        }
-        devices.extend(compute.iter().map(|&slices| device(Some(slices))));
-    }
+    let devices: Vec<MigDevice> = stands.iter().flat_map(PackedInstance::devices).collect();
     let mut packed = pack(&devices);
     packed.sort();
     stands.sort();
     if packed != stands {
-        lost.push(format!(
+        notes.lost.push(format!(
             "GPU {}: mig-parted would put compute instances together that are in GPU instances of \
              their own here",
             gpu.index
@@ -87,41 +77,95 @@ fn mig_devices(gpu: &Gpu, lost: &mut Vec<String>) -> BTreeMap<String, u32> {
     counts
 }
 
-/// The compute instances of a GPU instance, if mig-parted sees it; adds to `lost` what it cannot express.
-fn shared(
-    gpu: &Gpu,
-    instance: &GpuInstanceReading,
-    lost: &mut Vec<String>,
-) -> Option<PackedInstance> {
+/// The compute instances of a GPU instance, if mig-parted sees it; adds to `notes` what it cannot express.
+fn shared(gpu: &Gpu, instance: &GpuInstanceReading, notes: &mut Notes) -> Option<PackedInstance> {
     let Some(profile) = gpu.profile(instance.profile) else {
-        lost.push(format!(
+        notes.lost.push(format!(
             "GPU {} has an instance of the profile {} that it does not offer",
             gpu.index, instance.profile
         ));
         return None;
     };
     if instance.compute.is_empty() {
-        lost.push(format!(
+        notes.lost.push(format!(
             "GPU {}: {} at {} has no compute instance, and mig-parted does not see it",
             gpu.index, profile.name, instance.placement
         ));
         return None;
     }
-    let of_all = profile.multiprocessors;
-    // The double-memory 1g has two compute instances of one slice.
-    for compute in &instance.compute {
-        if compute.slices == profile.slices && compute.multiprocessors < of_all {
-            lost.push(format!(
-                "GPU {}: the compute instance of {} at {} has {} of {of_all} SMs, and mig-parted has \
-                 no word for it",
-                gpu.index, profile.name, instance.placement, compute.multiprocessors
-            ));
+    // go-nvlib names a compute instance by its slices alone, and with all slices by the GPU instance alone.
+    let mut compute: Vec<u32> = instance.compute.iter().map(|one| one.slices).collect();
+    compute.sort_unstable_by(|a, b| b.cmp(a));
+    if compute == [profile.slices] {
+        compute.clear();
+    }
+    for one in &instance.compute {
+        let is_namesake =
+            |offer: &&ComputeInstanceProfile| offer.slices == one.slices && offer.id != one.profile;
+        if let Some(other) = instance.offered.iter().find(is_namesake) {
+            let name = MigDevice {
+                profile: profile.name.clone(),
+                compute: Some(one.slices).filter(|slices| *slices < profile.slices),
+            };
+            let namesake = Namesake {
+                name: name.to_string(),
+                multiprocessors: one.multiprocessors,
+                other: other.multiprocessors,
+            };
+            notes.namesakes.push((namesake, gpu.index));
         }
     }
-    let mut shared = PackedInstance {
+    Some(PackedInstance {
         profile: profile.name.clone(),
-        compute: compute_slices(instance, of_all),
-    };
-    shared.compute.sort_unstable_by(|a, b| b.cmp(a));
-    Some(shared)
+        compute,
+    })
+}
+
+/// A compute instance that has its name in mig-parted from its slices, as another one with more or fewer SMs has.
+#[derive(PartialEq)]
+struct Namesake {
+    name: String,
+    multiprocessors: u32,
+    other: u32,
+}
+
+/// The comments on a configuration.
+#[derive(Default)]
+struct Notes {
+    /// The facts that mig-parted cannot express.
+    lost: Vec<String>,
+    /// The compute instances for which it has one name, with their GPUs.
+    namesakes: Vec<(Namesake, u32)>,
+}
+
+impl Notes {
+    /// Describes the compute instances that share names: those with all SMs, and mig-parted's own.
+    fn of_namesakes(&mut self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let is_full = |(kind, _): &(Namesake, u32)| kind.multiprocessors > kind.other;
+        let full = self.namesakes.iter().filter(|one| is_full(one)).count();
+        if full > 0 && full < self.namesakes.len() {
+            let what = "mig-parted has one name for both kinds of compute instance: an import makes them alike";
+            self.lost.push(what.to_owned());
+        }
+        for (kind, mut gpus) in grouped(self.namesakes.drain(..)) {
+            gpus.dedup();
+            let Namesake {
+                name,
+                multiprocessors: own,
+                other,
+            } = kind;
+            let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
+            let why = if own > other {
+                format!("all {own} SMs. mig-parted accepts it, and would make one with {other}")
+            } else {
+                format!("{own} of {other} SMs, as mig-parted makes it. Import it with --exact")
+            };
+            let gpus = gpus.join(", ");
+            notes.push(format!(
+                "{name} on GPU {gpus}: the compute instance has {why}"
+            ));
+        }
+        notes
+    }
 }

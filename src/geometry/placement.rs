@@ -1,5 +1,6 @@
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Where a GPU instance lies, in the GPU's own placement units (8 on A100 and H100, 4 on A30, 12 on
@@ -7,7 +8,10 @@ use serde::{Deserialize, Serialize};
 ///
 /// The size is not the slice count: `3g` has size 4 and `7g` size 8 on a GPU with 8 units
 /// (`nvmlDeviceGetGpuInstancePossiblePlacements_v2`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[schemars(rename = "placement")]
 pub struct Placement {
     /// The first unit.
     pub start: u32,

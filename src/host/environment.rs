@@ -142,8 +142,16 @@ impl Environment {
             return vec![run.clone()];
         }
         let own = self.directories().ok().filter(|_| !self.is_root());
-        let system = PathBuf::from(SYSTEM_RUN_DIR);
-        [system].into_iter().chain(own.map(|own| own.run)).collect()
+        [self.roots_run_dir()]
+            .into_iter()
+            .chain(own.map(|own| own.run))
+            .collect()
+    }
+
+    /// Returns the run directory of root's commands.
+    pub fn roots_run_dir(&self) -> PathBuf {
+        let run = self.run.clone();
+        run.unwrap_or_else(|| SYSTEM_RUN_DIR.into())
     }
 
     /// Returns the log directories that commands read: the system's and the caller's, or only the caller's if

@@ -1,13 +1,22 @@
 //! Reads and writes the files that a user names.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
 
+/// Reads text from a file, or from standard input for `-`. Returns the name of the file in messages with it.
+pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
+    if path == Path::new("-") {
+        return (Path::new("standard input"), read_text(io::stdin()));
+    }
+    (path, File::open(path).and_then(read_text))
+}
+
 /// Reads text of at most 1 MiB. Fails with `FileTooLarge`, or with `InvalidData` if it is not UTF-8.
-pub fn read_text(file: impl Read) -> io::Result<String> {
+fn read_text(file: impl Read) -> io::Result<String> {
     String::from_utf8(read_limited(file)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }

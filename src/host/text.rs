@@ -1,4 +1,5 @@
-//! Text that others chose, made safe for a terminal and short enough for a message.
+//! Text that others chose: made safe for a terminal, short enough for a message, and compared with what they may have
+//! meant.
 
 use std::borrow::Cow;
 
@@ -33,6 +34,16 @@ pub fn bounded(command: &str) -> Cow<'_, str> {
         None => Cow::Borrowed(command),
         Some((end, _)) => Cow::Owned(format!("{}…", &command[..end])),
     }
+}
+
+/// The word of `known` that `word` was probably meant to be.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 2).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 12] = [
+pub const TOPICS: [Topic; 13] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -65,6 +65,11 @@ pub const TOPICS: [Topic; 12] = [
         "Drivers, models, and what was tried on real GPUs",
         ["list", "check"]
     ),
+    topic!(
+        "json",
+        "JSON for programs, and its schemas",
+        ["list", "status", "logs", "plan", "schema"]
+    ),
     topic!("environment", "Environment variables and files", []),
     topic!("exit-status", "Exit statuses", ["plan", "up", "status"]),
     topic!(
@@ -73,3 +78,13 @@ pub const TOPICS: [Topic; 12] = [
         ["status", "logs", "restart", "kill"]
     ),
 ];
+
+/// The meaning of a setting, from the table of the chapter `profile`; empty if it is not there.
+pub fn setting_meaning(key: &str) -> String {
+    let row = format!("| `{key}` | ");
+    let rows = TOPICS.iter().flat_map(|topic| topic.text.lines());
+    let meaning = rows
+        .filter_map(|line| line.strip_prefix(&row))
+        .find_map(|rest| rest.trim_end_matches(" |").rsplit(" | ").next());
+    meaning.unwrap_or_default().replace('`', "")
+}

@@ -104,6 +104,11 @@ impl Gpu {
     }
 
     /// True if MIG mode is on now.
+    /// True in MIG mode without a MIG device.
+    pub fn has_nothing_in_mig_mode(&self) -> bool {
+        self.in_mig_mode() && self.hidden.is_none() && self.devices().is_empty()
+    }
+
     pub fn in_mig_mode(&self) -> bool {
         self.mig.is_some_and(|mode| mode.current)
     }
@@ -190,7 +195,7 @@ impl Gpu {
     }
 
     /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.
-    fn title(
+    pub fn title(
         &self,
         instance: &GpuInstanceReading,
         compute: Option<&ComputeInstanceReading>,

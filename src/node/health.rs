@@ -146,6 +146,9 @@ impl Node {
         let mut remarks: Vec<Problem> = under_way
             .map(|journal| Problem::of_node(format!("a change is under way: {journal}")))
             .collect();
+        if devices.is_empty() {
+            remarks.extend(self.unpartitioned().map(Problem::of_node));
+        }
         for served in self.served.iter().filter(wanted) {
             let ended = "its server has ended; the next client starts another".to_owned();
             let ended = served.has_lost_its_server().then_some(ended);
@@ -154,6 +157,20 @@ impl Node {
             remarks.extend(whats.map(|what| Problem::of(&served.record.name, what)));
         }
         remarks
+    }
+
+    /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.
+    fn unpartitioned(&self) -> Option<String> {
+        let gpus = self.gpus.iter().filter(|gpu| gpu.has_nothing_in_mig_mode());
+        let indices: Vec<String> = gpus.map(|gpu| gpu.index.to_string()).collect();
+        let gpus = match indices.as_slice() {
+            [] => return None,
+            [one] => format!("GPU {one}"),
+            several => format!("GPUs {}", several.join(", ")),
+        };
+        Some(format!(
+            "{gpus}: MIG is on and there is no MIG device: mig-mps up PROFILE makes them"
+        ))
     }
 }
 

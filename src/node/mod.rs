@@ -3,6 +3,7 @@
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
 mod daemon_health;
+mod device_word;
 mod gpu;
 mod health;
 mod name_order;
@@ -16,6 +17,7 @@ mod unmanaged;
 pub use crate::mps::MpsProgram;
 pub use gpu::{Device, Gpu};
 pub use health::Problem;
+pub use name_order::name_order;
 pub use no_such_device::NoSuchDevice;
 pub use observe::{Detail, DeviceLogs, Logs, ObserveError, Observer, observe};
 pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};

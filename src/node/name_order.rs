@@ -1,12 +1,12 @@
 /// A run of digits or of other characters. Numbers sort before text.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NamePart {
+pub enum NamePart {
     Number(u64),
     Text(String),
 }
 
 /// Returns the key by which names sort, so that `0.10` follows `0.9`.
-pub(super) fn name_order(name: &str) -> Vec<NamePart> {
+pub fn name_order(name: &str) -> Vec<NamePart> {
     let is_digit = |c: char| c.is_ascii_digit();
     let mut parts = Vec::new();
     let mut rest = name;

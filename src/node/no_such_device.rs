@@ -11,37 +11,29 @@ pub enum NoSuchDevice {
         /// The names of all devices.
         known: Vec<String>,
     },
+    /// There is no GPU with this index, or it has no device.
+    #[error("{}", no_device_on(*index, gpus))]
+    OfGpu {
+        index: u32,
+        /// The indices of all GPUs.
+        gpus: Vec<u32>,
+    },
     /// Several devices match.
-    #[error("\"{wanted}\" can mean {}", uuids.join(" and "))]
+    #[error("\"{wanted}\" can mean {}", list(known))]
     Ambiguous {
         /// The name from the command line.
         wanted: String,
-        /// The UUIDs of the devices that match.
-        uuids: Vec<String>,
+        /// The names of the devices that match, or their UUIDs.
+        known: Vec<String>,
     },
 }
 
-impl NoSuchDevice {
-    /// Returns the only match for a word of the command line. Each match has a UUID; `known` returns the names of all
-    /// devices.
-    pub(super) fn pick<T>(
-        wanted: &str,
-        mut matches: Vec<(T, &str)>,
-        known: impl FnOnce() -> Vec<String>,
-    ) -> Result<T, Self> {
-        let wanted = wanted.to_owned();
-        match matches.len() {
-            1 => Ok(matches.remove(0).0),
-            0 => Err(Self::Unknown {
-                wanted,
-                known: known(),
-            }),
-            _ => Err(Self::Ambiguous {
-                wanted,
-                uuids: matches.iter().map(|(_, uuid)| (*uuid).to_owned()).collect(),
-            }),
-        }
+fn no_device_on(index: u32, gpus: &[u32]) -> String {
+    if gpus.contains(&index) {
+        return format!("GPU {index} has no device");
     }
+    let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
+    format!("there is no GPU {index}; there {}", there_are(&gpus))
 }
 
 fn there_are(known: &[String]) -> String {
@@ -49,4 +41,17 @@ fn there_are(known: &[String]) -> String {
         return "is none".to_owned();
     }
     format!("are {}", known.join(", "))
+}
+
+/// `0.0, 0.2 or 0.4`, and not more than a line of names.
+fn list(names: &[String]) -> String {
+    const MOST: usize = 8;
+    match names {
+        [all @ .., last] if all.len() < MOST => format!("{} or {last}", all.join(", ")),
+        _ => format!(
+            "{} or {} others",
+            names[..MOST].join(", "),
+            names.len() - MOST
+        ),
+    }
 }

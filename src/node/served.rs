@@ -11,7 +11,7 @@ pub struct Served {
     pub record: DeviceRecord,
     /// The run directory the record is in.
     pub run_dir: RunDir,
-    /// True if the device exists now, under the recorded UUID.
+    /// True if the device exists now, under the recorded UUID, or if the driver does not answer.
     pub device_is_there: bool,
     /// The state of its daemon.
     pub state: DaemonState,

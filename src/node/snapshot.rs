@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
+use super::device_word::{Candidate, select};
+use super::name_order::name_order;
+use super::{Detail, Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
 use crate::catalog::Model;
 use crate::host::Pid;
 use crate::mps::ControlProgram;
@@ -44,6 +46,10 @@ pub struct Node {
     pub strays: Vec<Stray>,
     /// Programs that compute outside MPS. Read with `Detail::Status` alone.
     pub outside_mps: Vec<OutsideMps>,
+    /// The amount of detail that was read.
+    pub detail: Detail,
+    /// True if the driver did not answer: devices are known by their records alone.
+    pub has_no_driver: bool,
 }
 
 impl Node {
@@ -171,28 +177,47 @@ impl Node {
         device.map_or_else(|| uuid.to_owned(), |device| self.name_of(&device))
     }
 
-    /// Returns the names of the devices that the words of a command line select: each a name, a UUID, or a unique
-    /// prefix of a UUID.
+    /// Returns the names of the devices that the words of a command line mean, each once.
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
-        let mut named: BTreeSet<(String, String)> = self
+        let mut all: BTreeSet<(String, String)> = self
             .devices()
             .map(|device| (self.name_of(&device), device.uuid))
             .collect();
         let recorded = self.served.iter().map(|served| &served.record);
-        named.extend(recorded.map(|record| (record.name.clone(), record.uuid.clone())));
-        let resolve = |word: &String| {
-            // Every UUID starts with `MIG-` or `GPU-`: a prefix must be longer.
-            let is_prefix = word.len() > "MIG-".len();
-            let by_name = named.iter().filter(|(name, _)| name == word);
-            let by_prefix = named
-                .iter()
-                .filter(|(_, uuid)| is_prefix && uuid.starts_with(word));
-            let matches = by_name.chain(by_prefix);
-            let matches = matches.map(|(name, uuid)| (name.clone(), uuid.as_str()));
-            NoSuchDevice::pick(word, matches.collect(), || {
-                named.iter().map(|(name, _)| name.clone()).collect()
-            })
-        };
-        words.iter().map(resolve).collect()
+        all.extend(recorded.map(|record| (record.name.clone(), record.uuid.clone())));
+        let mut all: Vec<(String, String)> = all.into_iter().collect();
+        all.sort_by_key(|(name, _)| name_order(name));
+        let mut names: Vec<String> = Vec::new();
+        for word in words {
+            let candidates = all.iter().map(|(name, uuid)| Candidate {
+                value: name,
+                name: Some(name),
+                uuid,
+            });
+            for name in select(word, candidates.collect())? {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.
+    pub fn names_on(&self, index: u32) -> Result<Vec<String>, NoSuchDevice> {
+        let gpu = self.gpus.iter().find(|gpu| gpu.index == index);
+        let devices = gpu.map(Gpu::devices).unwrap_or_default();
+        let mut names: Vec<String> = devices.iter().map(|device| self.name_of(device)).collect();
+        let is_on_it = |served: &&Served| gpu.is_some_and(|gpu| gpu.uuid == served.record.key.gpu);
+        for served in self.served.iter().filter(is_on_it) {
+            if !names.contains(&served.record.name) {
+                names.push(served.record.name.clone());
+            }
+        }
+        if names.is_empty() {
+            let gpus = self.gpus.iter().map(|gpu| gpu.index).collect();
+            return Err(NoSuchDevice::OfGpu { index, gpus });
+        }
+        Ok(names)
     }
 }

@@ -90,6 +90,9 @@ pub enum NvmlError {
         subject: String,
         waited: Duration,
     },
+    /// The driver did not answer before, and is not asked again.
+    #[error("the driver does not answer")]
+    NotAsked,
     /// The system cannot start a thread for a call.
     #[error("cannot start a thread for a call of NVML: {reason}")]
     NoThread {
@@ -170,7 +173,7 @@ impl NvmlError {
             },
             Self::LeftBehind { error, .. } => error.hint(),
             Self::NoThread { .. } => Some(MORE_PROCESSES),
-            Self::Strange { .. } => None,
+            Self::Strange { .. } | Self::NotAsked => None,
         }
     }
 

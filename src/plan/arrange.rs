@@ -3,14 +3,15 @@
 use super::action::Place;
 use super::compute::{self, ComputeLayout};
 use super::gpu_request::GpuRequest;
+use super::infeasible;
 use super::instance_use::{ComputeUse, InstanceUse, is_made_by_us};
 use super::layout::Layout;
 use super::refusal::Refusal;
 use super::slot::Slot;
-use super::{infeasible, setting_change};
 use crate::geometry::{
     self, Disruption, GpuInstanceProfile, Placement, Request, Segment, SliceMap,
 };
+use crate::profile::{DeviceEntry, ProfileError};
 
 impl<'a> GpuRequest<'a> {
     /// Adds the least disruptive way to meet the request.
@@ -41,22 +42,27 @@ impl<'a> GpuRequest<'a> {
     }
 
     /// The profile that each entry means on this GPU.
-    fn offers(&self) -> Result<Vec<&'a GpuInstanceProfile>, Refusal> {
-        let gpu = self.gpu;
-        let parts = self.parts.iter();
-        parts
-            .map(|part| {
-                let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
-                let offer = part
-                    .profile
-                    .choose(offered)
-                    .ok_or_else(|| infeasible::unknown_profile(self.planner.profile, gpu, part))?;
-                if let Some(at) = part.at {
-                    infeasible::check_start(self.planner.profile, gpu, part, offer, at)?;
-                }
-                Ok(offer)
-            })
-            .collect()
+    fn offers(&self) -> Result<Vec<&'a GpuInstanceProfile>, ProfileError> {
+        let mut offers = Vec::new();
+        let mut mistakes = Vec::new();
+        for part in self.parts {
+            match self.offer(part) {
+                Ok(offer) => offers.push(offer),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        ProfileError::all(mistakes).map_or(Ok(offers), Err)
+    }
+
+    fn offer(&self, part: &DeviceEntry) -> Result<&'a GpuInstanceProfile, ProfileError> {
+        let (gpu, profile) = (self.gpu, self.planner.profile);
+        let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
+        let offer = part.profile.choose(offered);
+        let offer = offer.ok_or_else(|| infeasible::unknown_profile(profile, gpu, part))?;
+        if let Some(at) = part.at {
+            infeasible::check_start(profile, gpu, part, offer, at)?;
+        }
+        Ok(offer)
     }
 
     fn requests(&self, offers: &[&GpuInstanceProfile]) -> Result<Vec<Request>, Refusal> {
@@ -88,13 +94,12 @@ impl<'a> GpuRequest<'a> {
             let slot = self.slot(entry, standing.placement(), nth, Some(part));
             match part.served {
                 Some(served) if slot.difference(served).is_some() => part.restart,
-                Some(served) if !setting_change::changes(served, slot.settings).is_empty() => {
-                    Disruption {
-                        changes: 1,
-                        ..Disruption::NONE
-                    }
-                }
-                _ => Disruption::NONE,
+                Some(served) if slot.changes(served).is_empty() => Disruption::NONE,
+                Some(_) => Disruption {
+                    changes: 1,
+                    ..Disruption::NONE
+                },
+                None => Disruption::NONE,
             }
         };
         let wanted = self.slices(entry);
@@ -125,7 +130,7 @@ impl<'a> GpuRequest<'a> {
             place: Place::Mig { placement, nth },
             name,
             span,
-            settings: &part.settings,
+            settings: part.settings.as_ref(),
             device: existing.map(|existing| existing.compute.uuid.as_str()),
             served: existing.and_then(|existing| existing.served),
         }

@@ -2,6 +2,7 @@
 
 use super::instance_use::InstanceUse;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Disruption, Placement};
+use crate::nvml::ComputeInstanceReading;
 
 /// The changes to the compute instances of a GPU instance that stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,12 +69,7 @@ fn keeping(
             _ => return None,
         }
     } else {
-        let mut missing = wanted.to_vec();
-        for &nth in kept {
-            let slices = parts[nth].compute.slices;
-            let position = missing.iter().position(|&wanted| wanted == slices)?;
-            missing.swap_remove(position);
-        }
+        let missing = missing(standing, kept, wanted)?;
         if kept.is_empty() {
             fresh(&missing)
         } else {
@@ -109,6 +105,24 @@ fn keeping(
     })
 }
 
+/// The wanted slices that the kept compute instances do not have; `None` if one of these is not wanted.
+fn missing(standing: &InstanceUse<'_>, kept: &[usize], wanted: &[u32]) -> Option<Vec<u32>> {
+    let mut missing = wanted.to_vec();
+    for &nth in kept {
+        let ComputeInstanceReading {
+            slices, profile, ..
+        } = standing.parts[nth].compute;
+        // The one with all SMs can have as many slices as the plain one.
+        let plain = plain(&standing.instance.offered, *slices);
+        plain
+            .is_none_or(|plain| plain.id == *profile)
+            .then_some(())?;
+        let position = missing.iter().position(|wanted| wanted == slices)?;
+        missing.swap_remove(position);
+    }
+    Some(missing)
+}
+
 /// Places for what is missing beside what stays; `None` where there are none, or where the driver
 /// does not tell which there are.
 fn beside(
@@ -139,9 +153,7 @@ fn place(
     let Some(&slices) = missing.get(chosen.len()) else {
         return true;
     };
-    // The plain one of that size, as `create_compute_instance` takes it.
-    let of_size = offered.iter().filter(|profile| profile.slices == slices);
-    let Some(profile) = of_size.min_by_key(|profile| profile.id) else {
+    let Some(profile) = plain(offered, slices) else {
         return false;
     };
     profile.placements.iter().any(|&candidate| {
@@ -159,4 +171,10 @@ fn place(
         }
         found
     })
+}
+
+/// The profile of so many slices that `create_compute_instance` takes.
+fn plain(offered: &[ComputeInstanceProfile], slices: u32) -> Option<&ComputeInstanceProfile> {
+    let of_size = offered.iter().filter(|profile| profile.slices == slices);
+    of_size.min_by_key(|profile| profile.id)
 }

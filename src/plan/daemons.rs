@@ -2,10 +2,9 @@
 
 use super::instance_use::{concerns_us, is_unknowable};
 use super::planner::Planner;
-use super::slot::Slot;
+use super::slot::{NO_DAEMON, Slot};
 use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside,
-    setting_change,
 };
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
@@ -29,18 +28,30 @@ impl Daemons {
     pub(super) fn of(planner: Planner<'_>, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
         let mut daemons = Self::default();
         let mut kept: Vec<&Served> = Vec::new();
+        let mut unwanted: Vec<&Served> = Vec::new();
         for slot in slots {
-            kept.extend(slot.served);
-            daemons.serve(planner, slot);
+            if let Some(settings) = slot.settings {
+                kept.extend(slot.served);
+                daemons.serve(planner, slot, settings);
+            } else {
+                unwanted.extend(slot.served);
+            }
         }
+        let is_in = |list: &[&Served], served| list.iter().any(|one| std::ptr::eq(*one, served));
         daemons.starts.sort_by_key(|(place, _)| *place);
         let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
         for served in planner.node.served.iter().filter(theirs) {
-            let stays = kept.iter().any(|kept| std::ptr::eq(*kept, served));
+            let stays = is_in(&kept, served);
             if stays || !concerns_us(served, planner.run_dir) {
                 continue;
             }
-            let because = if served.device_is_there {
+            let because = if is_in(&unwanted, served) {
+                // A user may serve a device that the profile leaves without a daemon.
+                if served.run_dir != *planner.run_dir {
+                    continue;
+                }
+                NO_DAEMON
+            } else if served.device_is_there {
                 "the profile does not ask for it"
             } else {
                 "its device is gone"
@@ -51,7 +62,7 @@ impl Daemons {
     }
 
     /// Plans the daemon of one slot.
-    fn serve(&mut self, planner: Planner<'_>, slot: &Slot<'_>) {
+    fn serve(&mut self, planner: Planner<'_>, slot: &Slot<'_>, settings: &Settings) {
         let run_dir = planner.run_dir;
         let beside = slot
             .device
@@ -65,8 +76,8 @@ impl Daemons {
             }
             Some(served) => {
                 let Some(because) = reason(served, slot) else {
-                    self.set(slot, served);
-                    self.start_server(slot, served);
+                    self.set(slot, settings, served);
+                    self.start_server(settings, served);
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, slot) {
@@ -78,7 +89,7 @@ impl Daemons {
         let start = Start {
             name: slot.name.clone(),
             place: slot.place,
-            settings: slot.settings.clone(),
+            settings: settings.clone(),
             by_hand: Vec::new(),
             again: false,
             beside,
@@ -88,24 +99,24 @@ impl Daemons {
     }
 
     /// Plans the settings that can change while the daemon runs.
-    fn set(&mut self, slot: &Slot<'_>, served: &Served) {
-        let changes = setting_change::changes(served, slot.settings);
+    fn set(&mut self, slot: &Slot<'_>, settings: &Settings, served: &Served) {
+        let changes = slot.changes(served);
         if !changes.is_empty() {
-            let settings = settings_of(slot, served);
+            let settings = settings_of(settings, served);
             let step = Set::step(served, settings, changes, Vec::new());
             self.sets.push(step);
         }
     }
 
     /// Plans to start an eager server that has exited. A waiting client gets one from the daemon.
-    fn start_server(&mut self, slot: &Slot<'_>, served: &Served) {
-        let is_wanted = slot.settings.server == Server::Eager && served.has_lost_its_server();
+    fn start_server(&mut self, settings: &Settings, served: &Served) {
+        let is_wanted = settings.server == Server::Eager && served.has_lost_its_server();
         let is_idle = served.clients.are_none() && served.waiting.is_empty();
         if is_wanted && is_idle {
             let start = Action::StartServer(StartServer {
                 name: served.record.name.clone(),
                 uuid: served.record.uuid.clone(),
-                settings: settings_of(slot, served),
+                settings: settings_of(settings, served),
             });
             self.servers.push(start.because("it has ended"));
         }
@@ -180,10 +191,10 @@ fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
 }
 
 /// The settings of a daemon that goes on running: when its server starts does not change.
-fn settings_of(slot: &Slot<'_>, served: &Served) -> Settings {
+fn settings_of(settings: &Settings, served: &Served) -> Settings {
     Settings {
         server: served.record.settings.server,
-        ..slot.settings.clone()
+        ..settings.clone()
     }
 }
 
@@ -207,10 +218,33 @@ pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     ))
 }
 
-/// A device of which there is no record here: another user's daemon may serve it.
-pub(super) fn unserved(node: &Node, name: &str, verb: &str, obstacle: Obstacle) -> Obstacle {
-    let hint = node.managed_by(name, verb).unwrap_or(obstacle.hint);
-    Obstacle { hint, ..obstacle }
+/// Returns the record of the device with this name, for `mig-mps VERB`; otherwise the reason why there is none, or
+/// `missing`. Another user's daemon may serve it.
+pub(super) fn recorded<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    name: &str,
+    verb: &str,
+    missing: Obstacle,
+) -> Result<&'a Served, Obstacle> {
+    node.served_as(name).ok_or_else(|| {
+        unreadable(node, run_dir).unwrap_or_else(|| {
+            let hint = node.managed_by(name, verb).unwrap_or(missing.hint);
+            Obstacle { hint, ..missing }
+        })
+    })
+}
+
+/// Refuses a device whose daemon somebody else started: only they can change it.
+pub(super) fn check_ours(served: &Served, run_dir: &RunDir, verb: &str) -> Result<(), Obstacle> {
+    if served.run_dir == *run_dir {
+        return Ok(());
+    }
+    let hint = format!(
+        "ask an administrator, or run sudo mig-mps {verb} {}",
+        served.record.name
+    );
+    Err(Obstacle::new(elsewhere(served).what, hint))
 }
 
 /// Refuses a daemon that takes no commands, or may not be asked.

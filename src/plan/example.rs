@@ -90,6 +90,8 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
                 instance,
             },
             uuid: uuid.to_owned(),
+            gpu: None,
+            profile: None,
             settings: Settings {
                 serve: Some(Serve::OneAtATime),
                 nofile: Some(4096),

@@ -26,10 +26,10 @@ pub struct Plan {
 /// The steps for one GPU, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuPlan {
-    /// Its index; `None` if the GPU is gone, and only its record is left.
+    /// Its index; `None` if the GPU cannot be seen, and only its record is left.
     pub index: Option<u32>,
     pub uuid: String,
-    /// Its product name; empty if the GPU is gone.
+    /// Its product name; empty if the GPU cannot be seen.
     pub product: String,
     /// Its instances now.
     pub before: SliceMap,
@@ -67,6 +67,21 @@ impl Plan {
     /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty() && self.purge.is_none() && self.kill.is_none()
+    }
+
+    /// True if it concerns daemons, so that the MPS programs are needed.
+    pub fn is_of_daemons(&self) -> bool {
+        let is_of_mig = |step: &Step| {
+            matches!(
+                step.action,
+                Action::DestroyComputeInstance { .. }
+                    | Action::DestroyGpuInstance(_)
+                    | Action::SwitchMig { .. }
+                    | Action::CreateGpuInstance(_)
+                    | Action::CreateComputeInstance { .. }
+            )
+        };
+        self.kill.is_some() || !self.steps().all(is_of_mig)
     }
 
     /// Every step.
@@ -213,7 +228,7 @@ impl GpuPlan {
     pub fn name(&self) -> String {
         match self.index {
             Some(index) => format!("GPU {index}"),
-            None => format!("the removed GPU {}", self.uuid),
+            None => format!("{}, which cannot be seen", self.uuid),
         }
     }
 

@@ -6,9 +6,9 @@ use crate::geometry::{
     Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, count, nearest,
 };
 use crate::node::Gpu;
-use crate::profile::{DeviceEntry, Profile};
+use crate::profile::{DeviceEntry, Profile, ProfileError};
 
-pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> Refusal {
+pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> ProfileError {
     let known = gpu.profiles.iter().map(|offer| offer.name.to_string());
     let known: Vec<String> = known.collect();
     let wanted = part.profile.to_string();
@@ -35,13 +35,13 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
             let distance = |name: &String| strsim::damerau_levenshtein(name, &wanted);
             known.iter().min_by_key(|name| distance(name)).cloned()
         });
-    Refusal::Profile(match near {
+    match near {
         Some(near) => error.with_hint(format!(
             "did you mean \"{near}\"? It has {}",
             known.join(", ")
         )),
         None => error,
-    })
+    }
 }
 
 pub(super) fn check_start(
@@ -50,7 +50,7 @@ pub(super) fn check_start(
     part: &DeviceEntry,
     offer: &GpuInstanceProfile,
     at: u32,
-) -> Result<(), Refusal> {
+) -> Result<(), ProfileError> {
     if offer.placements.iter().any(|place| place.start == at) {
         return Ok(());
     }
@@ -61,7 +61,7 @@ pub(super) fn check_start(
     );
     let hint = format!("possible starts: {}", starts.collect::<Vec<_>>().join(", "));
     let error = profile.error(part.span, message);
-    Err(Refusal::Profile(error.with_hint(hint)))
+    Err(error.with_hint(hint))
 }
 
 /// More of one profile than can exist, beside what was read before it.

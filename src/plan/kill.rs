@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::daemons::{check_answers, unreadable, unserved};
+use super::daemons::{check_answers, recorded};
 use super::no_client::no_client;
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, user_name};
@@ -28,6 +28,35 @@ pub struct KillRequest<'a> {
     pub owner: Option<Uid>,
     /// The plan that was shown first. A client of it that has left since is no mistake any more.
     pub shown: Option<&'a Plan>,
+}
+
+/// Returns the one of these devices that has these clients; the only device in any case.
+///
+/// # Errors
+/// [`Refusal::NotMeant`] if no single one has all these clients.
+pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, Refusal> {
+    let has_them = |name: &&String| {
+        let served = node.served_as(name);
+        let clients = served.map_or_else(Default::default, |served| served.clients.listed());
+        let has = |pid: &Pid| clients.iter().any(|client| client.pid == Some(*pid));
+        pids.iter().all(has)
+    };
+    let found = match names {
+        [only] => Some(only),
+        several => several.iter().find(has_them),
+    };
+    found.cloned().ok_or_else(|| {
+        let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
+        let what = format!(
+            "none of {} has client {}",
+            names.join(", "),
+            pids.join(" and ")
+        );
+        Refusal::NotMeant(Obstacle::new(
+            what,
+            "mig-mps status shows the clients of each device",
+        ))
+    })
 }
 
 /// Plans to terminate clients of a device, if the caller may.
@@ -134,15 +163,11 @@ fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
 
 /// Returns the served device of that name, if its daemon can list its clients.
 fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
-    let served = node.served_as(name).ok_or_else(|| {
-        unreadable(node, run_dir).unwrap_or_else(|| {
-            let obstacle = Obstacle::new(
-                format!("{name} has no clients: no daemon of mig-mps serves it"),
-                "mig-mps status shows who computes there",
-            );
-            unserved(node, name, "kill", obstacle)
-        })
-    })?;
+    let missing = Obstacle::new(
+        format!("{name} has no clients: no daemon of mig-mps serves it"),
+        "mig-mps status shows who computes there",
+    );
+    let served = recorded(node, run_dir, name, "kill", missing)?;
     if served.state == DaemonState::Dead {
         return Err(Obstacle::new(
             format!("the daemon of {name} has died, and its clients get CUDA error 806"),

@@ -36,7 +36,7 @@ pub use action::{Action, EndStray, GpuInstance, Place, Set, Start, StartServer, 
 pub use beside::Beside;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
-pub use kill::{KillRequest, kill};
+pub use kill::{KillRequest, device_of, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::restart;

@@ -4,10 +4,10 @@ use super::planner::Planner;
 use super::slot::Slot;
 use super::{Obstacle, Refusal};
 use crate::node::Gpu;
-use crate::profile::{Names, Profile, ProfileError};
+use crate::profile::{Names, Profile, ProfileError, Span};
 
-/// Names every device. An existing one keeps its name if the profile could have given it: a change to another device
-/// renames nobody.
+/// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
+/// given it: a change to another device renames nobody.
 pub(super) fn name_all(
     profile: &Profile,
     names: &mut Names,
@@ -17,17 +17,26 @@ pub(super) fn name_all(
     let (mut numbered, others): (Vec<_>, Vec<_>) = slots
         .into_iter()
         .partition(|slot| slot.template().is_numbered());
+    let mut mistakes: Vec<(Span, ProfileError)> = Vec::new();
     for slot in others {
         let name = slot.template().fill(slot.gpu, 0);
-        names.give(&name, &to(slot)).map_err(|holder| {
+        if let Err(holder) = names.give(&name, &to(slot)) {
             let message = format!(
                 "\"{}\" would name a device of GPU {} and {holder}",
                 slot.name, slot.gpu
             );
-            let error = profile.error(slot.span, message);
-            error.with_hint("put {gpu} or {n} into the name")
-        })?;
+            // Once for all GPUs.
+            if mistakes.iter().all(|(span, _)| *span != slot.span) {
+                let error = profile.error(slot.span, message);
+                let error = error.with_hint("put {gpu} or {n} into the name");
+                mistakes.push((slot.span, error));
+            }
+        }
         slot.name = name;
+    }
+    let mistakes = mistakes.into_iter().map(|(_, error)| error);
+    if let Some(error) = ProfileError::all(mistakes.collect()) {
+        return Err(error);
     }
     numbered.retain_mut(|slot| {
         let has = slot.served.map(|served| &served.record.name);

@@ -1,10 +1,11 @@
 //! Checks that a profile suits this node, before `up` is planned.
 
-use super::refusal::Refusal;
+use std::collections::BTreeSet;
+
 use crate::host::Uid;
 use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
-use crate::profile::{Block, Profile, Span};
+use crate::profile::{Block, Profile, ProfileError, Span};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -24,7 +25,7 @@ impl<'a> Planner<'a> {
 
     /// Root's daemon is for others, a plain user's for that user alone: NVIDIA's daemon refuses the
     /// other way round, after it has started. One server for several users takes a driver that has it.
-    pub(super) fn check_serves(self, caller: Uid) -> Result<(), Refusal> {
+    pub(super) fn serve_mistakes(self, caller: Uid) -> Vec<ProfileError> {
         let (who, may) = if caller == Uid::ROOT {
             (
                 "root",
@@ -33,11 +34,13 @@ impl<'a> Planner<'a> {
         } else {
             ("a plain user", "\"self\"")
         };
+        let mut mistakes = Vec::new();
         for (serve, span) in &self.profile.serves {
             if (*serve == Serve::Own) == (caller == Uid::ROOT) {
                 let message = format!("{who} cannot serve \"{serve}\"");
                 let hint = format!("for {who} it is {may}, or leave serve out");
-                return Err(self.profile.error(*span, message).with_hint(hint).into());
+                mistakes.push(self.profile.error(*span, message).with_hint(hint));
+                continue;
             }
             if serve.is_shared() && !self.node.control_program().has_multiuser_server {
                 let since = ControlProgram::FIRST_MULTIUSER;
@@ -48,27 +51,21 @@ impl<'a> Planner<'a> {
                 let hint = format!(
                     "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
                 );
-                return Err(self.profile.error(*span, message).with_hint(hint).into());
+                mistakes.push(self.profile.error(*span, message).with_hint(hint));
             }
         }
-        Ok(())
+        mistakes
     }
 
-    /// A selector that names certain GPUs must find one, and the profile as a whole too.
-    pub(super) fn check_selectors(self) -> Result<(), Refusal> {
+    /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
+    /// GPUs.
+    pub(super) fn selector_mistakes(self) -> Vec<ProfileError> {
         let gpus = &self.node.gpus;
-        let refuse = |span: Span, message: String| {
-            let line =
-                |gpu: &Gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci);
-            let lines: Vec<String> = gpus.iter().map(line).collect();
-            let here = format!("this node has:\n  {}", lines.join("\n  "));
-            Err(self.profile.error(span, message).with_hint(here).into())
-        };
+        let mut mistakes: Vec<(Span, String)> = Vec::new();
         for block in &self.profile.blocks {
-            let mut indices = block.select.indices();
-            let missing = indices.find(|index| !gpus.iter().any(|gpu| gpu.index == *index));
-            if let Some(index) = missing {
-                return refuse(block.span, format!("there is no GPU {index}"));
+            if let Some(missing) = missing(block, gpus) {
+                mistakes.push((block.span, missing));
+                continue;
             }
             let selected = gpus.iter().filter(|gpu| selects(block, gpu)).count();
             let mistake = match selected {
@@ -78,15 +75,37 @@ impl<'a> Planner<'a> {
                 }
                 _ => continue,
             };
-            return refuse(block.span, mistake.to_owned());
+            mistakes.push((block.span, mistake.to_owned()));
         }
-        if gpus.iter().all(|gpu| self.block_of(gpu).is_none()) {
+        if mistakes.is_empty() && gpus.iter().all(|gpu| self.block_of(gpu).is_none()) {
             let first = self.profile.blocks.first();
             let span = first.map_or(Span::default(), |block| block.span);
-            let message = "the profile selects no GPU of this node";
-            return refuse(span, message.to_owned());
+            mistakes.push((span, "the profile selects no GPU of this node".to_owned()));
         }
-        Ok(())
+        let line = |gpu: &Gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci);
+        let lines: Vec<String> = gpus.iter().map(line).collect();
+        let mut here = Some(format!("this node has:\n  {}", lines.join("\n  ")));
+        let mistakes = mistakes.into_iter().map(|(span, message)| {
+            let error = self.profile.error(span, message);
+            match here.take() {
+                Some(here) => error.with_hint(here),
+                None => error,
+            }
+        });
+        mistakes.collect()
+    }
+}
+
+/// Names the indices of a selector that no GPU has.
+fn missing(block: &Block, gpus: &[Gpu]) -> Option<String> {
+    let indices: BTreeSet<u32> = block.select.indices().collect();
+    let is_missing = |index: &u32| !gpus.iter().any(|gpu| gpu.index == *index);
+    let missing = indices.into_iter().filter(is_missing);
+    let missing: Vec<String> = missing.map(|index| index.to_string()).collect();
+    match missing.as_slice() {
+        [] => None,
+        [one] => Some(format!("there is no GPU {one}")),
+        several => Some(format!("there are no GPUs {}", several.join(", "))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Daemons that restart unchanged.
 
-use super::daemons::{ailment, elsewhere, unreadable, unserved};
+use super::daemons::{ailment, check_ours, recorded};
 use super::driver::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Stop};
 use crate::mps::Patience;
@@ -51,21 +51,12 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 
 /// Returns the record of the device with that name.
 fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
-    let served = node.served_as(name).ok_or_else(|| {
-        unreadable(node, run_dir).unwrap_or_else(|| {
-            let obstacle = Obstacle::new(
-                format!("{name} has no daemon of mig-mps to be started again"),
-                "start it with mig-mps up and its profile",
-            );
-            unserved(node, name, "restart", obstacle)
-        })
-    })?;
-    if served.run_dir != *run_dir {
-        return Err(Obstacle::new(
-            elsewhere(served).what,
-            "run this as its owner",
-        ));
-    }
+    let missing = Obstacle::new(
+        format!("{name} has no daemon of mig-mps to be started again"),
+        "start it with mig-mps up and its profile",
+    );
+    let served = recorded(node, run_dir, name, "restart", missing)?;
+    check_ours(served, run_dir, "restart")?;
     Ok(served)
 }
 
@@ -267,7 +258,7 @@ mod tests {
         node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(
-            elsewhere.ends_with("served by a daemon of /run/user/7/mig-mps; run this as its owner"),
+            elsewhere.ends_with("; ask an administrator, or run sudo mig-mps restart 1"),
             "{elsewhere}"
         );
         node.unreadable

@@ -1,24 +1,39 @@
 //! Settings that `mig-mps set` changes.
 
-use super::daemons::{check_answers, elsewhere, unserved};
+use super::daemons::{check_answers, check_ours, recorded};
 use super::driver::no_program_starts;
 use super::setting_change::changes;
-use super::{Obstacle, Plan, Refusal, Set};
+use super::{Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{DaemonState, Node, Served};
 use crate::profile::SettingAssignment;
 use crate::state::RunDir;
 
-/// Plans new settings for the running daemon of a device; an empty plan if it has them.
+/// Plans new settings for the running daemons of devices; an empty plan if they have them.
 ///
 /// # Errors
-/// No daemon of `run_dir` serves it, or its daemon takes no settings.
+/// No daemon of `run_dir` serves one, or its daemon takes no settings.
 pub fn set(
     node: &Node,
     run_dir: &RunDir,
-    name: &str,
+    names: &[String],
     assignments: &[SettingAssignment],
 ) -> Result<Plan, Refusal> {
-    let served = settable(node, run_dir, name)?;
+    let mut plan = Plan::default();
+    for name in names {
+        let served = settable(node, run_dir, name)?;
+        if let Some(step) = step(node, served, assignments)? {
+            plan.of_gpu(node, &served.record.key.gpu).steps.push(step);
+        }
+    }
+    plan.sort();
+    Ok(plan)
+}
+
+fn step(
+    node: &Node,
+    served: &Served,
+    assignments: &[SettingAssignment],
+) -> Result<Option<Step>, Refusal> {
     let record = &served.record;
     let mut settings = record.settings.clone();
     for assignment in assignments {
@@ -32,18 +47,15 @@ pub fn set(
         let obstacle = Obstacle::new(what, "give it more, or \"none\"");
         return Err(Refusal::NotMeant(obstacle));
     }
-    let mut plan = Plan::default();
     let changes = changes(served, &settings);
     if changes.is_empty() {
-        return Ok(plan);
+        return Ok(None);
     }
     let mut by_hand = record.by_hand.clone();
     by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();
-    let step = Set::step(served, settings, changes, by_hand);
-    plan.of_gpu(node, &record.key.gpu).steps.push(step);
-    Ok(plan)
+    Ok(Some(Set::step(served, settings, changes, by_hand)))
 }
 
 /// The device of that name, if its daemon takes settings.
@@ -54,13 +66,12 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
             "start it with mig-mps up and its profile",
         )
     };
-    let mut named = node.served.iter();
-    let served = named
-        .find(|served| served.record.name == name && served.device_is_there)
-        .ok_or_else(|| unserved(node, name, "set", refused("mig-mps does not serve it")))?;
-    if served.run_dir != *run_dir {
-        return Err(elsewhere(served));
+    let missing = refused("mig-mps does not serve it");
+    let served = recorded(node, run_dir, name, "set", missing)?;
+    if !served.device_is_there {
+        return Err(refused("its device is gone"));
     }
+    check_ours(served, run_dir, "set")?;
     if served.state == DaemonState::Dead {
         return Err(refused("it has died"));
     }

@@ -1,9 +1,13 @@
 //! The devices of a profile, before and after they have names.
 
+use super::action::SettingChange;
 use super::{Place, setting_change};
 use crate::node::Served;
 use crate::profile::{NameTemplate, Span};
 use crate::settings::Settings;
+
+/// The reason to stop the daemon of a device that stays.
+pub(super) const NO_DAEMON: &str = "the profile wants no daemon for it";
 
 /// A device that the profile asks for.
 pub(super) struct Slot<'a> {
@@ -21,8 +25,8 @@ pub(super) struct Slot<'a> {
     /// Where that name, or else the block, stands in the profile.
     pub(super) span: Span,
 
-    /// The settings of its daemon; `serve` is always set.
-    pub(super) settings: &'a Settings,
+    /// The settings of its daemon, with `serve` always set; `None` for no daemon.
+    pub(super) settings: Option<&'a Settings>,
 
     /// Its UUID, if the device is there and stays.
     pub(super) device: Option<&'a str>,
@@ -36,9 +40,18 @@ impl Slot<'_> {
         NameTemplate(&self.name)
     }
 
+    /// Returns the settings that can change while its daemon runs, and must.
+    pub(super) fn changes(&self, served: &Served) -> Vec<SettingChange> {
+        let changes = |settings| setting_change::changes(served, settings);
+        self.settings.map(changes).unwrap_or_default()
+    }
+
     /// Returns a difference that needs a restart, in words.
     pub(super) fn difference(&self, served: &Served) -> Option<String> {
         let record = &served.record;
+        let Some(settings) = self.settings else {
+            return Some(NO_DAEMON.to_owned());
+        };
         if !self.template().makes(self.gpu, &record.name) {
             let wanted = self.template().fill(self.gpu, 0);
             return Some(format!("it is called {}, not {wanted}", record.name));
@@ -47,11 +60,11 @@ impl Slot<'_> {
             Some(serve) => serve.to_string(),
             None => "?".to_owned(),
         };
-        if record.settings.serve != self.settings.serve {
-            let (is, wanted) = (in_words(&record.settings), in_words(self.settings));
+        if record.settings.serve != settings.serve {
+            let (is, wanted) = (in_words(&record.settings), in_words(settings));
             return Some(format!("serve is \"{is}\", not \"{wanted}\""));
         }
-        setting_change::needs_restart(served, self.settings).or_else(|| {
+        setting_change::needs_restart(served, settings).or_else(|| {
             let because = "the GPU's compute mode is no longer exclusive-process";
             served.mode_is_lost().then(|| because.to_owned())
         })

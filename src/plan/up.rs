@@ -1,5 +1,7 @@
 //! Plans `up`.
 
+use std::ptr;
+
 use super::driver::{no_program_starts, too_old, visible};
 use super::gpu_request::GpuRequest;
 use super::instance_use::{self, InstanceUse};
@@ -12,7 +14,7 @@ use super::{Obstacle, Place, Plan, Refusal, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::node::{Gpu, Node};
-use crate::profile::{Block, DeviceEntry, Profile, Want, WholeGpu};
+use crate::profile::{Block, DeviceEntry, Profile, ProfileError, Want, WholeGpu};
 use crate::settings::Serve;
 use crate::state::{DeviceKey, RunDir};
 
@@ -24,15 +26,10 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
     };
     too_old(node)?;
-    planner.check_serves(caller)?;
-    planner.check_selectors()?;
+    let mut mistakes = planner.serve_mistakes(caller);
+    mistakes.extend(planner.selector_mistakes());
+    let mut layouts = planner.layouts(mistakes)?;
     let mut names = planner.names_of_others()?;
-    let mut layouts = Vec::new();
-    for gpu in &node.gpus {
-        if let Some(block) = planner.block_of(gpu) {
-            layouts.push(planner.layout(gpu, block)?);
-        }
-    }
     let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
     name_all(profile, &mut names, slots.collect())?;
     let gpus = layouts.into_iter().map(|layout| layout.finish(planner));
@@ -60,7 +57,7 @@ fn with_serve(profile: &Profile, caller: Uid) -> Profile {
             Want::Whole(whole) => vec![&mut whole.settings],
             Want::Parts(parts) => parts.iter_mut().map(|part| &mut part.settings).collect(),
         };
-        for settings in settings {
+        for settings in settings.into_iter().flatten() {
             settings.serve.get_or_insert(if caller == Uid::ROOT {
                 Serve::OneAtATime
             } else {
@@ -72,6 +69,32 @@ fn with_serve(profile: &Profile, caller: Uid) -> Profile {
 }
 
 impl<'a> Planner<'a> {
+    /// Plans each GPU, without the names of its devices. Shows the mistakes of all blocks beside those found before.
+    fn layouts(self, mut mistakes: Vec<ProfileError>) -> Result<Vec<Layout<'a>>, Refusal> {
+        let mut layouts = Vec::new();
+        let mut wrong: Vec<&Block> = Vec::new();
+        for gpu in &self.node.gpus {
+            let is_wrong = |block: &&Block| wrong.iter().any(|other| ptr::eq(*other, *block));
+            // A block's mistakes are shown for the first of its GPUs.
+            let Some(block) = self.block_of(gpu).filter(|block| !is_wrong(block)) else {
+                continue;
+            };
+            match self.layout(gpu, block) {
+                Ok(layout) => layouts.push(layout),
+                Err(Refusal::Profile(error)) => {
+                    mistakes.push(error);
+                    wrong.push(block);
+                }
+                Err(refusal) if mistakes.is_empty() => return Err(refusal),
+                Err(_) => {}
+            }
+        }
+        match ProfileError::all(mistakes) {
+            Some(error) => Err(error.into()),
+            None => Ok(layouts),
+        }
+    }
+
     /// Plans one GPU, without the names of its devices.
     fn layout(self, gpu: &'a Gpu, block: &'a Block) -> Result<Layout<'a>, Refusal> {
         let mut layout = Layout::of(gpu);
@@ -99,7 +122,8 @@ impl<'a> Planner<'a> {
             }
             layout.after = SliceMap::new(gpu.units(), Vec::new());
         }
-        if let Some(limit) = whole.settings.pinned_memory_limit
+        let settings = whole.settings.as_ref();
+        if let Some(limit) = settings.and_then(|settings| settings.pinned_memory_limit)
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
             let error = self.profile.error(block.span, why);
@@ -115,7 +139,7 @@ impl<'a> Planner<'a> {
             place: Place::Whole,
             name,
             span,
-            settings: &whole.settings,
+            settings,
             device: (!gpu.in_mig_mode()).then_some(gpu.uuid.as_str()),
             served: instance_use::served_here(self.node, self.run_dir, &key),
         });

@@ -1,6 +1,6 @@
 use std::str::FromStr;
 
-use super::nearest;
+use crate::host::nearest;
 use crate::settings::{KEYS, SettingKey, Settings};
 
 /// `KEY=VALUE`: a setting of a running daemon, on the command line.

@@ -13,6 +13,8 @@ pub struct Profile {
     pub source: Arc<Source>,
     /// The profile's own name.
     pub name: Option<String>,
+    /// The GPU models it is for, with their places; empty if it does not say.
+    pub models: Vec<(String, Span)>,
     /// Every `serve` of the file with its place: the caller decides which are allowed.
     pub serves: Vec<(Serve, Span)>,
     /// The blocks in the file's order: the first that selects a GPU applies.
@@ -35,7 +37,7 @@ pub struct Block {
 pub enum Want {
     /// Not partitioned: one device, the whole GPU.
     Whole(WholeGpu),
-    /// Partitioned with MIG into these devices and nothing else.
+    /// Partitioned with MIG into these devices and nothing else; MIG mode without instances if there are none.
     Parts(Vec<DeviceEntry>),
 }
 
@@ -44,8 +46,8 @@ pub enum Want {
 pub struct WholeGpu {
     /// The device's name, if the profile gives one, and its place in the file.
     pub name: Option<(String, Span)>,
-    /// The settings of its daemon.
-    pub settings: Settings,
+    /// The settings of its daemon; `None` for no daemon.
+    pub settings: Option<Settings>,
 }
 
 /// One entry of `devices`.
@@ -63,8 +65,8 @@ pub struct DeviceEntry {
     pub count: u32,
     /// The compute instances that share each GPU instance; empty for a single one with all SMs.
     pub compute: Vec<ComputeName>,
-    /// The settings of the daemons.
-    pub settings: Settings,
+    /// The settings of the daemons; `None` for no daemons.
+    pub settings: Option<Settings>,
 }
 
 impl Profile {
@@ -74,14 +76,26 @@ impl Profile {
         wants.any(|want| matches!(want, Want::Parts(_)))
     }
 
-    /// Returns the memory limits of all devices, each once.
-    pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
+    /// The settings of all daemons.
+    pub fn settings(&self) -> impl Iterator<Item = &Settings> {
         let settings = self.blocks.iter().flat_map(|block| match &block.want {
             Want::Whole(whole) => vec![&whole.settings],
             Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
         });
-        let limits = settings.filter_map(|settings| settings.pinned_memory_limit);
+        settings.flatten()
+    }
+
+    /// Returns the memory limits of all devices, each once.
+    pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
+        let limits = self
+            .settings()
+            .filter_map(|settings| settings.pinned_memory_limit);
         limits.collect()
+    }
+
+    /// Returns the number of the line on which a block begins.
+    pub fn line(&self, block: usize) -> usize {
+        self.source.line(self.blocks[block].span)
     }
 
     /// Returns an error at a place in this profile.

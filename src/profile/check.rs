@@ -13,6 +13,10 @@ pub(super) struct Check<'a> {
     mistakes: RefCell<Vec<ProfileError>>,
 }
 
+/// The value is missing because of a mistake that has been noted.
+#[derive(Debug)]
+pub(super) struct Noted;
+
 impl<'a> Check<'a> {
     pub(super) fn new(source: &'a Arc<Source>) -> Self {
         Self {
@@ -22,20 +26,22 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Takes note of a mistake, so that the check can go on.
-    pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Option<T> {
-        checked.map_err(|error| self.note(error)).ok()
+    /// Notes the mistake, if there is one, so that the check can go on.
+    pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Result<T, Noted> {
+        checked.map_err(|error| self.note(error))
     }
 
-    pub(super) fn note(&self, mistake: ProfileError) {
+    pub(super) fn note(&self, mistake: ProfileError) -> Noted {
         self.mistakes.borrow_mut().push(mistake);
+        Noted
     }
 
-    /// Returns every `serve` with its place, or all mistakes.
-    pub(super) fn finish(self) -> Result<Vec<(Serve, Span)>, ProfileError> {
-        match ProfileError::all(self.mistakes.into_inner()) {
-            Some(error) => Err(error),
-            None => Ok(self.serves.into_inner()),
+    /// Returns what was read, or all mistakes.
+    pub(super) fn finish<T>(self, read: Result<T, Noted>) -> Result<T, ProfileError> {
+        match (ProfileError::all(self.mistakes.into_inner()), read) {
+            (None, Ok(read)) => Ok(read),
+            (Some(error), _) => Err(error),
+            (None, Err(Noted)) => unreachable!("a mistake was noted"),
         }
     }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use thiserror::Error;
 
+use crate::host::nearest;
+
 /// A stretch of a profile's text, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
@@ -160,7 +162,7 @@ impl ProfileError {
     }
 
     /// Joins errors, in file order and each once.
-    pub(super) fn all(errors: Vec<Self>) -> Option<Self> {
+    pub fn all(errors: Vec<Self>) -> Option<Self> {
         let mut mistakes = Vec::new();
         for error in errors {
             match error {
@@ -241,14 +243,4 @@ fn floor_char(text: &str, index: usize) -> usize {
         .rev()
         .find(|&i| text.is_char_boundary(i))
         .unwrap_or(0)
-}
-
-/// The word of `known` that `word` was probably meant to be.
-pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    known
-        .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 2).max(1))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
 }

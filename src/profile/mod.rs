@@ -11,9 +11,11 @@ mod name;
 mod read;
 mod schema;
 mod selector;
+mod table;
 
 pub use assignment::SettingAssignment;
 pub use block::{Block, DeviceEntry, Profile, Want, WholeGpu};
-pub use diagnostic::{ProfileError, Source, Span, nearest};
+pub use diagnostic::{ProfileError, Source, Span};
 pub use name::{NameTemplate, Names, is_device_name};
+pub use schema::profile_schema;
 pub use selector::Selector;

@@ -3,62 +3,86 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use toml::Spanned;
+use toml::de::DeTable;
 
 use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
-use super::check::Check;
+use super::check::{Check, Noted};
 use super::diagnostic::{ProfileError, Source, Span};
 use super::mps::Inherited;
 use super::name::is_device_name;
-use super::schema::{DeviceTable, GpuTable, ProfileFile};
+use super::schema::PROFILE;
+use super::table::Table;
 use crate::geometry::{ComputeName, ProfileName};
-use crate::host::read_text;
+use crate::settings::Settings;
 
 /// Far more than any fleet needs, and planned in an instant.
 const MOST_BLOCKS: usize = 1000;
 const MOST_DEVICES: usize = 10_000;
 
 impl Profile {
-    /// Reads and checks a profile file.
-    pub fn load(path: &Path) -> Result<Self, ProfileError> {
-        let text = std::fs::File::open(path).and_then(read_text);
-        let text = text.map_err(|error| ProfileError::Unreadable {
-            path: path.to_owned(),
-            error,
-        })?;
-        Self::parse(path, text)
-    }
-
     /// Checks a profile's text; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         let source = Arc::new(Source::new(path, text));
-        let file: ProfileFile = toml::from_str(source.text()).map_err(|error| {
+        let (document, wrong) = DeTable::parse_recoverable(source.text());
+        let wrong = wrong.iter().map(|error| {
             let span = error.span().map(Span::from).unwrap_or_default();
-            source.serde_error(span, error.message())
-        })?;
-        let entries = file.gpu.iter().flat_map(|gpu| &gpu.get_ref().devices);
-        for (count, most, what) in [
-            (file.gpu.len(), MOST_BLOCKS, "[[gpu]] blocks"),
-            (
-                entries.map(Vec::len).sum(),
-                MOST_DEVICES,
-                "entries of devices",
-            ),
-        ] {
-            if count > most {
-                let message = format!("the profile has {count} {what}: at most {most} are read");
-                return Err(source.error(Span::default(), message));
-            }
+            source.error(span, error.message().replace('`', "\""))
+        });
+        // The parser goes on after a mistake, but what it then reads may be wrong.
+        if let Some(error) = ProfileError::all(wrong.collect()) {
+            return Err(error);
         }
         let check = Check::new(&source);
-        let defaults = check.settings(&Inherited::default(), file.mps.as_ref());
-        if file.gpu.is_empty() {
-            let message = "the profile selects no GPU: it has no [[gpu]] block";
-            return Err(source.error(Span::default(), message));
+        let file = check.table(Span::from(document.span()), document.get_ref(), PROFILE);
+        let read = check.profile(&file);
+        let serves = check.serves.take();
+        let (name, models, blocks) = check.finish(read)?;
+        Ok(Self {
+            source: Arc::clone(&source),
+            name,
+            models,
+            serves,
+            blocks,
+        })
+    }
+}
+
+/// A profile's name, models and blocks.
+type Parts = (Option<String>, Vec<(String, Span)>, Vec<Block>);
+
+impl<'a> Check<'a> {
+    fn profile(&self, file: &Table<'a>) -> Result<Parts, Noted> {
+        let name = self.text(file, "name");
+        let models = self.models(file);
+        let defaults = self.settings(&Inherited::default(), file);
+        let blocks = self.blocks(&defaults, file);
+        let name = name?.map(|(name, _)| name.to_owned());
+        Ok((name, models?, blocks?))
+    }
+
+    fn models(&self, file: &Table<'a>) -> Result<Vec<(String, Span)>, Noted> {
+        let Some(models) = self.texts(file, "models")? else {
+            return Ok(Vec::new());
+        };
+        if models.is_empty() {
+            let hint = "leave it out for a profile that is for every model";
+            let error = self.error(file.span_of("models"), "models = [] names no model");
+            return Err(self.note(error.with_hint(hint)));
         }
+        let models = models.into_iter();
+        Ok(models.map(|(key, span)| (key.to_owned(), span)).collect())
+    }
+
+    fn blocks(&self, defaults: &Inherited, file: &Table<'a>) -> Result<Vec<Block>, Noted> {
+        let gpus = self.tables(file, "gpu")?.unwrap_or_default();
+        if gpus.is_empty() {
+            let message = "the profile selects no GPU: it has no [[gpu]] block";
+            return Err(self.note(self.error(Span::default(), message)));
+        }
+        self.check_count(gpus.len(), MOST_BLOCKS, "[[gpu]] blocks")?;
         let mut blocks: Vec<Block> = Vec::new();
-        for gpu in file.gpu {
-            let Some(block) = check.block(&defaults, gpu.into_inner()) else {
+        for gpu in gpus {
+            let Ok(block) = self.block(defaults, &gpu) else {
                 continue;
             };
             if block
@@ -66,80 +90,79 @@ impl Profile {
                 .is_shadowed_by(blocks.iter().map(|earlier| &earlier.select))
             {
                 let message = "this block can never be reached: the blocks before it select every GPU it could";
-                let error = source.error(block.span, message);
-                check.note(error.with_hint("the first block that selects a GPU wins"));
+                let error = self.error(block.span, message);
+                self.note(error.with_hint("the first block that selects a GPU wins"));
             }
             blocks.push(block);
         }
-        let serves = check.finish()?;
-        Ok(Self {
-            source,
-            name: file.name,
-            serves,
-            blocks,
-        })
+        let entries = blocks.iter().map(|block| match &block.want {
+            Want::Parts(parts) => parts.len(),
+            Want::Whole(_) => 0,
+        });
+        self.check_count(entries.sum(), MOST_DEVICES, "entries of devices")?;
+        Ok(blocks)
     }
-}
 
-impl Check<'_> {
-    fn block(&self, defaults: &Inherited, gpu: GpuTable) -> Option<Block> {
-        let span = gpu.select.span().into();
-        let settings = self.settings(defaults, gpu.mps.as_ref());
-        let is_whole = gpu.mig == Some(false);
-        let want = self.keep(self.want(&settings, span, is_whole, gpu.name, gpu.devices));
-        let select = self.keep(self.selector(gpu.select));
-        Some(Block {
-            select: select?,
+    fn check_count(&self, count: usize, most: usize, what: &str) -> Result<(), Noted> {
+        if count > most {
+            let message = format!("the profile has {count} {what}: at most {most} are read");
+            return Err(self.note(self.error(Span::default(), message)));
+        }
+        Ok(())
+    }
+
+    fn block(&self, defaults: &Inherited, gpu: &Table<'a>) -> Result<Block, Noted> {
+        let settings = self.settings(defaults, gpu);
+        let select = self.table_in(gpu, "select");
+        let selector = match &select {
+            Ok(Some(select)) => self.selector(select),
+            // Noted already.
+            Ok(None) | Err(Noted) => Err(Noted),
+        };
+        let span = select.ok().flatten().map_or(gpu.span, |select| select.span);
+        let want = self.want(&settings, span, gpu);
+        Ok(Block {
+            select: selector?,
             span,
             want: want?,
         })
     }
 
-    fn want(
-        &self,
-        settings: &Inherited,
-        span: Span,
-        is_whole: bool,
-        name: Option<Spanned<String>>,
-        devices: Option<Vec<DeviceTable>>,
-    ) -> Result<Want, ProfileError> {
-        let error = |message| self.error(span, message);
-        match (is_whole, devices, name) {
-            (true, Some(_), _) => Err(error("mig = false and devices exclude each other")),
-            (true, None, name) => Ok(Want::Whole(WholeGpu {
-                name: self.name(name)?,
-                settings: settings.settings.clone(),
-            })),
-            (false, Some(_), Some(name)) => Err(self.error(
-                name.span(),
+    fn want(&self, settings: &Inherited, span: Span, gpu: &Table<'a>) -> Result<Want, Noted> {
+        let (mig, name) = (self.flag(gpu, "mig"), self.name(gpu));
+        let devices = self.tables(gpu, "devices")?;
+        let is_whole = mig?.is_some_and(|(mig, _)| !mig);
+        let refuse = |span, message| self.error(span, message);
+        let error = match (is_whole, devices, name?) {
+            (true, Some(_), _) => refuse(span, "mig = false and devices exclude each other"),
+            (true, None, name) => {
+                return Ok(Want::Whole(WholeGpu {
+                    settings: self.unnamed(name.as_ref(), settings.of_whole_gpu())?,
+                    name,
+                }));
+            }
+            (false, Some(_), Some((_, span))) => refuse(
+                span,
                 "a block with devices has no name of its own: name its devices",
-            )),
-            (false, Some(devices), None) if devices.is_empty() => {
-                Err(error("devices = [] asks for nothing")
-                    .with_hint("leave the block out, or write mig = false for the whole GPU"))
-            }
+            ),
             (false, Some(devices), None) => {
-                let entries = devices.into_iter();
-                let entries = entries.filter_map(|device| self.entry(settings, device));
-                Ok(Want::Parts(entries.collect()))
+                let entries = devices.iter().map(|device| self.entry(settings, device));
+                // Each is checked, also after a wrong one.
+                let entries: Vec<Result<DeviceEntry, Noted>> = entries.collect();
+                return Ok(Want::Parts(entries.into_iter().collect::<Result<_, _>>()?));
             }
-            (false, None, _) => Err(error("this block does not say what its GPUs become")
-                .with_hint("add devices = [ … ], or mig = false for the whole GPU")),
-        }
+            (false, None, _) => refuse(span, "this block does not say what its GPUs become")
+                .with_hint("add devices = [ … ], or mig = false for the whole GPU"),
+        };
+        Err(self.note(error))
     }
 
-    fn entry(&self, defaults: &Inherited, device: DeviceTable) -> Option<DeviceEntry> {
-        let span = device.profile.span().into();
-        let count = self.keep(self.count(&device));
-        let profile: Result<ProfileName, _> = device.profile.get_ref().parse();
-        let profile = self.keep(profile.map_err(|error| self.error(span, error.to_string())));
-        let compute = device.compute.unwrap_or_default();
-        let compute = profile
-            .as_ref()
-            .and_then(|profile| self.keep(self.compute(profile.slices(), span, &compute)));
-        let name = self.keep(self.name(device.name));
-        let settings = self.settings(defaults, device.mps.as_ref());
-        let settings = self.keep(settings.in_mig(self));
+    fn entry(&self, defaults: &Inherited, device: &Table<'a>) -> Result<DeviceEntry, Noted> {
+        let (at, count) = (self.whole_number(device, "at"), self.count(device));
+        let profile = self.profile_name(device);
+        let compute = self.compute(profile.as_ref().ok(), device);
+        let name = self.name(device);
+        let settings = self.settings(defaults, device).in_mig(self);
         let (count, compute, name) = (count?, compute?, name?);
         let devices = count as usize * compute.len().max(1);
         if let Some((name, span)) = &name
@@ -147,73 +170,102 @@ impl Check<'_> {
             && !name.contains("{n}")
         {
             let message = format!("{devices} devices would be named \"{name}\"");
-            self.note(
-                self.error(*span, message)
-                    .with_hint("put {n} into the name"),
-            );
+            let error = self.error(*span, message);
+            self.note(error.with_hint("put {n} into the name"));
         }
-        Some(DeviceEntry {
+        let ((profile, span), at) = (profile?, at?.map(|(at, _)| at));
+        let settings = settings?;
+        Ok(DeviceEntry {
+            settings: self.unnamed(name.as_ref(), settings)?,
             name,
-            profile: profile?,
+            profile,
             span,
-            at: device.at,
+            at,
             count,
             compute,
-            settings: settings?,
         })
     }
 
-    fn count(&self, device: &DeviceTable) -> Result<u32, ProfileError> {
-        let Some(count) = &device.count else {
-            return Ok(1);
-        };
-        let message = match count.get_ref() {
-            0 => "count = 0 asks for nothing: leave the entry out",
-            2.. if device.at.is_some() => {
-                "at pins one device: it cannot be there for a count above 1"
+    /// Refuses a name for a device without a daemon.
+    fn unnamed(
+        &self,
+        name: Option<&(String, Span)>,
+        settings: Option<Settings>,
+    ) -> Result<Option<Settings>, Noted> {
+        match (name, settings) {
+            (Some((_, span)), None) => {
+                let message = "mps is false here: only a device with a daemon can have a name";
+                Err(self.note(self.error(*span, message)))
             }
-            count => return Ok(*count),
+            (_, settings) => Ok(settings),
+        }
+    }
+
+    fn profile_name(&self, device: &Table<'a>) -> Result<(ProfileName, Span), Noted> {
+        // A missing one is noted already.
+        let (text, span) = self.text(device, "profile")?.ok_or(Noted)?;
+        let profile: Result<ProfileName, _> = text.parse();
+        let profile = profile.map_err(|error| self.error(span, error.to_string()));
+        Ok((self.keep(profile)?, span))
+    }
+
+    fn count(&self, device: &Table<'a>) -> Result<u32, Noted> {
+        let is_pinned = device.get("at").is_some();
+        let (message, span) = match self.whole_number(device, "count")? {
+            None => return Ok(1),
+            Some((0, span)) => ("count = 0 asks for nothing: leave the entry out", span),
+            Some((2.., span)) if is_pinned => (
+                "at pins one device: it cannot be there for a count above 1",
+                span,
+            ),
+            Some((count, _)) => return Ok(count),
         };
-        Err(self.error(count.span(), message))
+        Err(self.note(self.error(span, message)))
     }
 
     fn compute(
         &self,
-        slices: u32,
-        span: Span,
-        names: &[Spanned<String>],
-    ) -> Result<Vec<ComputeName>, ProfileError> {
-        let parse = |name: &Spanned<String>| {
-            let parsed: Result<ComputeName, String> = name.get_ref().parse();
-            match parsed {
-                Ok(compute) if !compute.fits(slices) => {
-                    let message = format!("a {slices}g GPU instance has no {compute}");
-                    Err(self.error(name.span(), message))
-                }
-                parsed => parsed.map_err(|error| self.error(name.span(), error)),
-            }
+        profile: Option<&(ProfileName, Span)>,
+        device: &Table<'a>,
+    ) -> Result<Vec<ComputeName>, Noted> {
+        let names = self.texts(device, "compute")?.unwrap_or_default();
+        let Some((profile, span)) = profile else {
+            return Err(Noted);
         };
-        let compute: Vec<ComputeName> = names.iter().map(parse).collect::<Result<_, _>>()?;
+        let slices = profile.slices();
+        let parse = |(name, span): (&str, Span)| {
+            let parsed: Result<ComputeName, String> = name.parse();
+            let parsed = match parsed {
+                Ok(compute) if !compute.fits(slices) => {
+                    Err(format!("a {slices}g GPU instance has no {compute}"))
+                }
+                parsed => parsed,
+            };
+            self.keep(parsed.map_err(|error| self.error(span, error)))
+        };
+        let compute: Vec<Result<ComputeName, Noted>> = names.into_iter().map(parse).collect();
+        let compute: Vec<ComputeName> = compute.into_iter().collect::<Result<_, _>>()?;
         let asked: u32 = compute.iter().map(|compute| compute.slices).sum();
         if asked > slices {
             let message =
                 format!("compute asks for {asked} slices of a GPU instance that has {slices}");
-            return Err(self.error(span, message));
+            return Err(self.note(self.error(*span, message)));
         }
         Ok(compute)
     }
 
-    fn name(&self, name: Option<Spanned<String>>) -> Result<Option<(String, Span)>, ProfileError> {
-        let Some(name) = name else { return Ok(None) };
-        let span = name.span().into();
-        let name = name.into_inner();
+    /// Returns the name of a device, if the table has one.
+    fn name(&self, table: &Table<'a>) -> Result<Option<(String, Span)>, Noted> {
+        let Some((name, span)) = self.text(table, "name")? else {
+            return Ok(None);
+        };
         // "0" stands for whatever number comes in.
         if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
             let message = "not a device name: up to 64 letters, digits, \".\", \"_\" and \"-\", and {gpu} \
                  or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
-            return Err(self.error(span, message));
+            return Err(self.note(self.error(span, message)));
         }
-        Ok(Some((name, span)))
+        Ok(Some((name.to_owned(), span)))
     }
 }
 

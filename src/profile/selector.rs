@@ -1,25 +1,22 @@
 use std::collections::BTreeSet;
 
 use regex::{Regex, RegexBuilder};
-use toml::Spanned;
 
-use super::check::Check;
-use super::diagnostic::ProfileError;
-use super::schema::SelectTable;
+use super::check::{Check, Noted};
+use super::diagnostic::{ProfileError, Span};
+use super::table::Table;
 
-/// Which GPUs a block selects.
-#[derive(Clone, Debug)]
-pub enum Selector {
-    /// `all = true`
-    All,
+/// Which GPUs a block selects: those for which all of its keys hold. Without a key (`all = true`) every GPU.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
     /// `index = [0, 2]`: NVML's indices, in PCI order.
-    Index(Vec<u32>),
+    pub index: Option<Vec<u32>>,
     /// `product = "A100.*80GB"`: a regular expression that finds a match in NVML's product name.
-    Product(Regex),
+    pub product: Option<Regex>,
     /// `uuid = "GPU-5f1c"`: the unique beginning of a GPU's UUID.
-    Uuid(String),
+    uuid: Option<String>,
     /// `pci = "0000:17:00.0"`: a PCI address, the domain with 4 or 8 digits or left out.
-    Pci(PciAddress),
+    pci: Option<PciAddress>,
 }
 
 /// A GPU's PCI address.
@@ -48,43 +45,51 @@ impl PciAddress {
 }
 
 impl Selector {
+    /// The selector of these indices.
+    pub fn of_indices(index: Vec<u32>) -> Self {
+        Self {
+            index: Some(index),
+            ..Self::default()
+        }
+    }
+
     /// True if it selects the GPU with these properties.
     pub fn selects(&self, index: u32, uuid: &str, product: &str, pci: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Index(indices) => indices.contains(&index),
-            Self::Product(regex) => regex.is_match(product),
-            Self::Uuid(prefix) => uuid.starts_with(prefix.as_str()),
-            Self::Pci(address) => PciAddress::parse(pci) == Some(*address),
-        }
+        holds(self.index.as_ref(), |indices| indices.contains(&index))
+            && self.may_select(product)
+            && holds(self.uuid.as_ref(), |prefix| uuid.starts_with(prefix))
+            && holds(self.pci, |address| PciAddress::parse(pci) == Some(address))
     }
 
     /// True if it can select a GPU of that product, whatever its index, UUID and PCI address are.
     pub fn may_select(&self, product: &str) -> bool {
-        match self {
-            Self::Product(regex) => regex.is_match(product),
-            Self::All | Self::Index(_) | Self::Uuid(_) | Self::Pci(_) => true,
-        }
+        holds(self.product.as_ref(), |regex| regex.is_match(product))
+    }
+
+    /// True if it selects every GPU of that product.
+    pub fn selects_all(&self, product: &str) -> bool {
+        self.index.is_none() && !self.names_a_real_gpu() && self.may_select(product)
     }
 
     /// The indices it names.
     pub fn indices(&self) -> impl Iterator<Item = u32> {
-        let indices = match self {
-            Self::Index(indices) => indices.as_slice(),
-            _ => &[],
-        };
-        indices.iter().copied()
+        self.index.iter().flatten().copied()
     }
 
-    /// True if it means certain GPUs, so that finding none is a mistake; a product's name or `all`
-    /// may well select nothing on one node of a fleet.
+    /// True if it means certain GPUs, so that finding none is a mistake; one with a product may well select nothing on
+    /// one node of a fleet.
     pub fn names_a_gpu(&self) -> bool {
-        matches!(self, Self::Index(_) | Self::Uuid(_) | Self::Pci(_))
+        self.product.is_none() && (self.index.is_some() || self.names_a_real_gpu())
+    }
+
+    /// True if it goes by a UUID or PCI address, which only a real GPU has.
+    pub fn names_a_real_gpu(&self) -> bool {
+        self.uuid.is_some() || self.pci.is_some()
     }
 
     /// True if it means one GPU, so that finding several is a mistake.
     pub fn names_one_gpu(&self) -> bool {
-        matches!(self, Self::Uuid(_))
+        self.uuid.is_some()
     }
 
     /// True if no GPU can be left for `self` after the blocks before it have taken theirs.
@@ -92,19 +97,39 @@ impl Selector {
         &self,
         mut earlier: impl Iterator<Item = &'a Self> + Clone,
     ) -> bool {
-        if let Self::Index(indices) = self {
-            let taken: BTreeSet<u32> = earlier.clone().flat_map(Self::indices).collect();
-            if indices.iter().all(|index| taken.contains(index)) {
-                return true;
-            }
-        }
-        earlier.any(|other| match (other, self) {
-            (Self::All, _) => true,
-            (Self::Uuid(taken), Self::Uuid(prefix)) => prefix.starts_with(taken),
-            (Self::Pci(taken), Self::Pci(address)) => taken == address,
-            (Self::Product(taken), Self::Product(regex)) => taken.as_str() == regex.as_str(),
-            _ => false,
-        })
+        let by_index_alone = |other: &&Self| other.product.is_none() && !other.names_a_real_gpu();
+        let taken = earlier.clone().filter(by_index_alone);
+        let taken: BTreeSet<u32> = taken.flat_map(Self::indices).collect();
+        let has_no_index_left = |indices: &Vec<u32>| indices.iter().all(|i| taken.contains(i));
+        self.index.as_ref().is_some_and(has_no_index_left)
+            || earlier.any(|other| other.holds_wherever(self))
+    }
+
+    /// True if each key of `self` holds for every GPU that `other` selects.
+    fn holds_wherever(&self, other: &Self) -> bool {
+        let has = |indices: &Vec<u32>| other.indices().all(|index| indices.contains(&index));
+        let is_same = |regex: &Regex, other: &Regex| regex.as_str() == other.as_str();
+        implied(self.index.as_ref(), other.index.as_ref(), |taken, _| {
+            has(taken)
+        }) && implied(self.product.as_ref(), other.product.as_ref(), is_same)
+            && implied(self.uuid.as_ref(), other.uuid.as_ref(), |taken, prefix| {
+                prefix.starts_with(taken)
+            })
+            && implied(self.pci, other.pci, |taken, address| taken == address)
+    }
+}
+
+/// True without a key.
+fn holds<T>(key: Option<T>, test: impl Fn(T) -> bool) -> bool {
+    key.is_none_or(test)
+}
+
+/// True if the key is missing, or follows from the other selector's.
+fn implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) -> bool {
+    match (key, other) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(key), Some(other)) => follows(key, other),
     }
 }
 
@@ -113,49 +138,64 @@ impl Selector {
 const LONGEST_PRODUCT: usize = 256;
 const LARGEST_REGEX: usize = 1 << 20;
 
-impl Check<'_> {
+impl<'a> Check<'a> {
     /// Checks the selector of a block.
-    pub(super) fn selector(&self, select: Spanned<SelectTable>) -> Result<Selector, ProfileError> {
-        let span = select.span();
-        let mut found = Vec::new();
-        let select = select.into_inner();
-        if let Some(index) = select.index {
-            if index.is_empty() {
-                return Err(self.error(span, "index = [] selects nothing"));
+    pub(super) fn selector(&self, select: &Table<'a>) -> Result<Selector, Noted> {
+        let index = self.whole_numbers(select, "index");
+        let product = self.text(select, "product");
+        let (uuid, pci) = (self.text(select, "uuid"), self.text(select, "pci"));
+        let all = self.flag(select, "all");
+        let product = product.and_then(|product| {
+            let product = product.map(|(product, span)| self.keep(self.product(product, span)));
+            product.transpose()
+        });
+        let (index, uuid, pci) = (index?, uuid?, pci?);
+        let (product, all) = (product?, all?);
+        let refuse = |span: Span, message: &str| Err(self.note(self.error(span, message)));
+        let keys = [
+            index.is_some(),
+            product.is_some(),
+            uuid.is_some(),
+            pci.is_some(),
+        ];
+        match (all, keys.contains(&true)) {
+            (Some((false, span)), _) => {
+                return refuse(span, "all = false selects nothing: leave it out");
             }
-            found.push(Selector::Index(index));
-        }
-        if let Some(product) = select.product {
-            found.push(Selector::Product(self.product(&product)?));
-        }
-        if let Some(uuid) = select.uuid {
-            if !uuid.get_ref().starts_with("GPU-") {
-                return Err(self.error(uuid.span(), "a GPU's UUID begins with \"GPU-\""));
+            (Some((true, span)), true) => {
+                return refuse(
+                    span,
+                    "all = true selects every GPU: leave it out, or the other keys",
+                );
             }
-            found.push(Selector::Uuid(uuid.into_inner()));
+            (None, false) => {
+                let form = "select needs one of index, product, uuid, pci and all, or several";
+                return refuse(select.span, form);
+            }
+            (Some((true, _)), false) | (None, true) => {}
         }
-        if let Some(pci) = select.pci {
+        if index.as_ref().is_some_and(Vec::is_empty) {
+            return refuse(select.span, "index = [] selects nothing");
+        }
+        if let Some((uuid, span)) = uuid
+            && !uuid.starts_with("GPU-")
+        {
+            return refuse(span, "a GPU's UUID begins with \"GPU-\"");
+        }
+        let address = |(pci, span)| {
             let message = "not a PCI address: expected one like \"0000:17:00.0\"";
-            let address = PciAddress::parse(pci.get_ref());
-            found.push(Selector::Pci(
-                address.ok_or_else(|| self.error(pci.span(), message))?,
-            ));
-        }
-        if let Some(all) = select.all {
-            if !all.get_ref() {
-                return Err(self.error(all.span(), "all = false selects nothing: leave it out"));
-            }
-            found.push(Selector::All);
-        }
-        let count = found.len();
-        found.pop().filter(|_| count == 1).ok_or_else(|| {
-            let form = "select takes exactly one of index, product, uuid, pci and all";
-            self.error(span, format!("{form}; here are {count}"))
+            let address = PciAddress::parse(pci);
+            address.ok_or_else(|| self.note(self.error(span, message)))
+        };
+        Ok(Selector {
+            index: index.map(|index| index.into_iter().map(|(index, _)| index).collect()),
+            product,
+            uuid: uuid.map(|(uuid, _)| uuid.to_owned()),
+            pci: pci.map(address).transpose()?,
         })
     }
 
-    fn product(&self, product: &Spanned<String>) -> Result<Regex, ProfileError> {
-        let (span, product) = (product.span(), product.get_ref());
+    fn product(&self, product: &str, span: Span) -> Result<Regex, ProfileError> {
         if product.is_empty() {
             return Err(self
                 .error(span, "an empty product name matches every GPU")
@@ -169,6 +209,7 @@ impl Check<'_> {
         regex.map_err(|error| {
             let error = error.to_string();
             let why = error.lines().last().unwrap_or_default();
+            let why = why.trim_start_matches("error: ");
             self.error(span, format!("not a regular expression: {why}"))
         })
     }

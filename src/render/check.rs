@@ -1,15 +1,13 @@
 use std::fmt::Write as _;
 
 use console::style;
-use serde_json::{Value, json};
 
 use super::format::{grouped, indented, or, ranges, shortened};
-use super::json::VERSION;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
 use crate::plan::Refusal;
-use crate::plan::check::{BlockOnModel, OnNode, Shape, ShapeDevice};
-use crate::profile::{Profile, Selector};
+use crate::plan::check::{BlockOnModel, OnNode, Shape};
+use crate::profile::Profile;
 
 /// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.
 pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
@@ -29,8 +27,13 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
             let _ = writeln!(out, "  {whether}");
             continue;
         };
-        if is_partitioned(shape) {
+        if shape.is_mig {
             let _ = writeln!(out, "  {}", shape.map);
+        } else if shape.devices.is_empty() {
+            let _ = writeln!(out, "  the whole GPU, without a daemon");
+        }
+        if shape.devices.is_empty() {
+            continue;
         }
         let shapes: Vec<&Shape> = group.iter().filter_map(|(.., shape)| *shape).collect();
         out.push_str(&indented(&devices(&shapes, width.saturating_sub(2))));
@@ -50,18 +53,13 @@ fn keys(models: &[&'static Model]) -> Vec<&'static str> {
     models.iter().map(|model| model.key.as_str()).collect()
 }
 
-/// True if one of its devices is a MIG device.
-fn is_partitioned(shape: &Shape) -> bool {
-    let mut devices = shape.devices.iter();
-    devices.any(|device| device.placement.is_some())
-}
-
 /// True if both have the same result, apart from the names of devices.
 fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -> bool {
     let nameless = |shape: Option<&Shape>| {
         let mut shape = shape.cloned();
-        for device in shape.iter_mut().flat_map(|shape| &mut shape.devices) {
-            device.name.clear();
+        let devices = shape.iter_mut().flat_map(|shape| &mut shape.devices);
+        for daemon in devices.filter_map(|device| device.daemon.as_mut()) {
+            daemon.name.clear();
         }
         shape
     };
@@ -82,14 +80,21 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
     };
     for (nth, device) in first.devices.iter().enumerate() {
         let same = shapes.iter().filter_map(|shape| shape.devices.get(nth));
-        let names: Vec<&str> = same.map(|device| device.name.as_str()).collect();
+        let daemons = same.filter_map(|device| device.daemon.as_ref());
+        let names: Vec<&str> = daemons.map(|daemon| daemon.name.as_str()).collect();
+        let settings = device.daemon.as_ref().map(|daemon| &daemon.settings);
+        let threads = settings.map(|settings| settings.active_thread_percentage);
         table.row(vec![
             or(device.profile.as_ref(), "whole GPU"),
             or(device.placement, "-"),
-            or(device.settings.serve.as_ref(), ""),
-            device.settings.server.to_string(),
-            format!("{}%", device.settings.active_thread_percentage),
-            shortened(&names),
+            or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
+            or(settings.map(|settings| settings.server), "-"),
+            or(threads.map(|threads| format!("{threads}%")), "-"),
+            if names.is_empty() {
+                "no daemon".to_owned()
+            } else {
+                shortened(&names)
+            },
         ]);
     }
     table.within(width, "--json")
@@ -101,13 +106,9 @@ fn heading(profile: &Profile, block: usize) -> String {
     let select = profile.source.written(span).lines().next();
     format!(
         "line {}: {}",
-        line(profile, block),
+        profile.line(block),
         select.unwrap_or_default()
     )
-}
-
-fn line(profile: &Profile, block: usize) -> usize {
-    profile.source.line(profile.blocks[block].span)
 }
 
 /// Formats the result of each block on each model that it can select.
@@ -116,7 +117,8 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
     for group in judged.chunk_by(|a, b| a.block == b.block) {
         let _ = writeln!(out, "{}", style(heading(profile, group[0].block)).bold());
         let mut shapes = group.iter().map(|one| &one.shape);
-        if shapes.all(|shape| shape.as_ref().is_ok_and(|shape| !is_partitioned(shape))) {
+        let is_whole = |shape: &Shape| !shape.is_mig;
+        if shapes.all(|shape| shape.as_ref().is_ok_and(is_whole)) {
             let _ = writeln!(out, "  the whole GPU, on any model");
             continue;
         }
@@ -145,7 +147,7 @@ fn unjudged(profile: &Profile, block: usize) -> impl Iterator<Item = &'static In
     let select = &profile.blocks[block].select;
     catalog::incomplete().iter().filter(move |model| {
         let mut names = model.product_names.iter();
-        matches!(select, Selector::Product(_)) && names.any(|name| select.may_select(name))
+        select.product.is_some() && names.any(|name| select.may_select(name))
     })
 }
 
@@ -158,62 +160,4 @@ fn in_short(refusal: &Refusal) -> String {
             text.lines().next().unwrap_or_default().to_owned()
         }
     }
-}
-
-/// Returns the content of [`node`] as JSON.
-pub fn node_json(profile: &Profile, judged: &Result<OnNode, Refusal>) -> Value {
-    let on_node = match judged {
-        Ok(on_node) => on_node,
-        Err(refusal) => {
-            return json!({ "version": VERSION, "fits": false, "error": refusal.to_string() });
-        }
-    };
-    let gpu = |(index, (model, shape)): (usize, &(&Model, Option<Shape>))| {
-        json!({
-            "index": index,
-            "model": model.key,
-            "product": model.product(),
-            "devices": shape.as_ref().map(devices_json),
-        })
-    };
-    let gpus: Value = on_node.gpus.iter().enumerate().map(gpu).collect();
-    let elsewhere = on_node.elsewhere.iter();
-    let elsewhere = elsewhere
-        .map(|(block, models)| json!({ "line": line(profile, *block), "models": keys(models) }));
-    let elsewhere: Value = elsewhere.collect();
-    json!({ "version": VERSION, "fits": true, "gpus": gpus, "blocks_by_uuid_or_pci": elsewhere })
-}
-
-fn devices_json(shape: &Shape) -> Value {
-    let device = |device: &ShapeDevice| {
-        json!({
-            "name": device.name,
-            "profile": device.profile,
-            "placement": device.placement,
-            "serve": device.settings.serve,
-            "server": device.settings.server,
-            "active_thread_percentage": device.settings.active_thread_percentage,
-        })
-    };
-    shape.devices.iter().map(device).collect()
-}
-
-/// Returns the content of [`fleet`] as JSON.
-pub fn fleet_json(profile: &Profile, judged: &[BlockOnModel]) -> Value {
-    let on_model = |one: &BlockOnModel| {
-        json!({
-            "model": one.model.key,
-            "fits": one.shape.is_ok(),
-            "devices": one.shape.as_ref().ok().map(devices_json),
-            "error": one.shape.as_ref().err().map(ToString::to_string),
-        })
-    };
-    let block = |group: &[BlockOnModel]| {
-        let models: Value = group.iter().map(on_model).collect();
-        json!({ "line": line(profile, group[0].block), "models": models })
-    };
-    let groups = judged.chunk_by(|a, b| a.block == b.block);
-    let blocks: Value = groups.map(block).collect();
-    let fits = judged.iter().all(|one| one.shape.is_ok());
-    json!({ "version": VERSION, "fits": fits, "blocks": blocks })
 }

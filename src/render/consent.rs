@@ -44,7 +44,7 @@ pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<(), No
 #[derive(Debug, thiserror::Error)]
 pub enum NoConsent {
     /// The user said no.
-    #[error("nothing was changed")]
+    #[error("Nothing was changed.")]
     Declined,
     /// There is no terminal, and no `--yes`.
     #[error("this would {0}, and there is no terminal to ask on")]

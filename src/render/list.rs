@@ -1,22 +1,19 @@
 use std::fmt::Write as _;
 
 use console::style;
-use serde_json::{Value, json};
 
 use super::format::{gib, indented, or};
-use super::json::VERSION;
 use super::table::{Column, Table};
-use crate::geometry::GpuInstanceProfile;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
 /// Formats the GPUs, and under each its slice map and MIG devices.
-pub fn text(node: &Node, profiles: bool, width: usize) -> String {
+pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: usize) -> String {
     let mut out = String::new();
     if node.gpus.is_empty() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
     }
-    for (position, gpu) in node.gpus.iter().enumerate() {
+    for (position, (gpu, shown)) in shown.iter().enumerate() {
         if position > 0 {
             out.push('\n');
         }
@@ -26,7 +23,7 @@ pub fn text(node: &Node, profiles: bool, width: usize) -> String {
             if let Some(why) = &gpu.hidden {
                 let _ = writeln!(out, "  instances are hidden: {why}");
             }
-            out.push_str(&indented(&devices(node, gpu, width.saturating_sub(2))));
+            out.push_str(&indented(&devices(node, shown, width.saturating_sub(2))));
             out.push_str(&without_compute(gpu));
         }
         if profiles {
@@ -54,7 +51,7 @@ fn heading(gpu: &Gpu) -> String {
     format!("{}\n  {}  {}", style(first).bold(), gpu.uuid, gpu.pci)
 }
 
-fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
+fn devices(node: &Node, shown: &[Device], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("NAME", 0),
         Column::left("PROFILE", 0),
@@ -64,10 +61,10 @@ fn devices(node: &Node, gpu: &Gpu, width: usize) -> String {
         Column::right("GIB", 4),
         Column::left("UUID", 0),
     ]);
-    for device in gpu.devices() {
+    for device in shown {
         if let Some(part) = &device.part {
             table.row(vec![
-                node.name_of(&device),
+                node.name_of(device),
                 part.title.clone(),
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
                 part.placement.to_string(),
@@ -131,63 +128,4 @@ fn offers(gpu: &Gpu, width: usize) -> String {
         return String::new();
     }
     table.within(width, "--json")
-}
-
-/// Returns the same as JSON.
-pub fn json(node: &Node) -> Value {
-    let gpu = |gpu: &Gpu| {
-        json!({
-            "index": gpu.index,
-            "uuid": gpu.uuid,
-            "product": gpu.product,
-            "pci": gpu.pci,
-            "memory_total_bytes": gpu.memory.map(|memory| memory.total),
-            "memory_used_bytes": gpu.memory.map(|memory| memory.used),
-            "mig": gpu.mig.map(|mode| json!({ "current": mode.current, "pending": mode.pending })),
-            "placement_units": gpu.units(),
-            "gpu_instances": gpu.instances.iter().map(|one| instance_json(gpu, one)).collect::<Value>(),
-            "devices": gpu.devices().iter().map(|device| device_json(node, device)).collect::<Value>(),
-            "profiles": gpu.profiles.iter().map(offer_json).collect::<Value>(),
-            "hidden": gpu.hidden,
-        })
-    };
-    let gpus: Value = node.gpus.iter().map(gpu).collect();
-    json!({ "version": VERSION, "driver": node.driver, "gpus": gpus, "hidden": node.hidden })
-}
-
-fn instance_json(gpu: &Gpu, instance: &GpuInstanceReading) -> Value {
-    json!({
-        "id": instance.id,
-        "profile": gpu.profile(instance.profile).map(|profile| &profile.name),
-        "profile_id": instance.profile,
-        "placement": instance.placement,
-        "compute_instances": instance.compute.len(),
-    })
-}
-
-fn device_json(node: &Node, device: &Device) -> Value {
-    let part = device.part.as_ref();
-    json!({
-        "name": node.name_of(device),
-        "uuid": device.uuid,
-        "profile": part.map(|part| &part.title),
-        "gpu_instance_id": part.map(|part| part.gpu_instance),
-        "compute_instance_id": part.map(|part| part.compute_instance),
-        "placement": part.map(|part| part.placement),
-        "multiprocessors": part.map(|part| part.multiprocessors),
-        "memory_mib": part.map(|part| part.memory_mib),
-    })
-}
-
-fn offer_json(profile: &GpuInstanceProfile) -> Value {
-    json!({
-        "name": profile.name,
-        "id": profile.id,
-        "slices": profile.slices,
-        "multiprocessors": profile.multiprocessors,
-        "memory_mib": profile.memory_mib,
-        "most": profile.most,
-        "free": profile.free,
-        "placements": profile.placements,
-    })
 }

@@ -53,6 +53,11 @@ impl LogView {
         }
     }
 
+    /// Begins the logs of another device.
+    pub fn begin(&mut self) {
+        self.day = None;
+    }
+
     /// Formats these lines and sessions.
     pub fn text(&mut self, entries: &[LogEntry]) -> String {
         let mut text = String::new();

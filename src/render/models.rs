@@ -1,34 +1,30 @@
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use console::style;
 
-use super::format::or;
-use super::json::VERSION;
-use super::table::{Column, Table};
+use super::format::{or, wrapped};
 use crate::catalog::{Evidence, Incomplete, Model};
-use crate::geometry::GpuInstanceProfile;
 
 /// Formats every model, and those with incomplete data.
 pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
-    let mut table = Table::new(vec![
-        Column::left("MODEL", 0),
-        Column::left("PRODUCT", 2),
-        Column::right("GIB", 1),
-        Column::left("PROFILES", 0),
-        Column::left("PROFILES ARE", 1),
-        Column::left("PLACEMENTS ARE", 1),
-    ]);
+    let mut out = String::new();
     for model in models {
-        table.row(vec![
-            model.key.clone(),
-            products(&model.product_names),
+        let names: Vec<&str> = [&model.key]
+            .into_iter()
+            .chain(&model.aliases)
+            .map(String::as_str)
+            .collect();
+        let heading = format!(
+            "{}  {} GiB  profiles {}, placements {}",
+            style(names.join(", ")).bold(),
             or(model.memory_gib(), "?"),
-            short_profiles(model).join(" "),
-            model.profiles_known().to_string(),
-            model.placements_known().to_string(),
-        ]);
+            model.profiles_known(),
+            model.placements_known()
+        );
+        let _ = writeln!(out, "{heading}");
+        out.push_str(&below(&short_profiles(model).join(" "), width));
+        out.push_str(&below(&products(&model.product_names), width));
     }
-    let mut out = table.within(width, "--json");
     let _ = writeln!(out, "\nThe least sure of each model's facts:");
     for (evidence, meaning) in Evidence::MEANINGS {
         let _ = writeln!(out, "  {evidence:11}  {meaning}");
@@ -37,28 +33,29 @@ pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String
         out,
         "\nNot to be checked against, for nobody has published what is missing:"
     );
-    let mut table = Table::new(vec![
-        Column::left("MODEL", 0),
-        Column::left("PRODUCT", 1),
-        Column::left("MISSING", 0),
-    ]);
     for model in incomplete {
-        table.row(vec![
-            model.key.clone(),
-            products(&model.product_names),
-            model.missing.join(", "),
-        ]);
+        let _ = writeln!(out, "{}", style(&model.key).bold());
+        out.push_str(&below(&products(&model.product_names), width));
+        let missing = format!("missing: {}", model.missing.join(", "));
+        out.push_str(&below(&missing, width));
     }
-    out.push_str(&table.within(width, "--json"));
     out
 }
 
+/// Returns the text as indented lines.
+fn below(text: &str, width: usize) -> String {
+    let lines = wrapped(text, width.saturating_sub(2));
+    lines.iter().fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "  {line}");
+        text
+    })
+}
+
 fn products(names: &[String]) -> String {
-    match names {
-        [] => "(no name known)".to_owned(),
-        [one] => one.clone(),
-        [first, others @ ..] => format!("{first} and {} more", others.len()),
+    if names.is_empty() {
+        return "(no product name known)".to_owned();
     }
+    names.join(", ")
 }
 
 /// Returns a model's profiles by their shortest names.
@@ -71,43 +68,4 @@ fn short_profiles(model: &Model) -> Vec<String> {
         if is_clear { &short } else { &offer.name }.to_string()
     });
     names.collect()
-}
-
-/// Returns the same as JSON.
-pub fn json(models: &[Model], incomplete: &[Incomplete]) -> Value {
-    let offer = |offer: &GpuInstanceProfile| {
-        json!({
-            "name": offer.name,
-            "id": offer.id,
-            "slices": offer.slices,
-            "most": offer.most,
-            "placements": offer.placements,
-        })
-    };
-    let complete = |model: &Model| {
-        json!({
-            "model": model.key,
-            "aliases": model.aliases,
-            "products": model.product_names,
-            "architecture": model.architecture,
-            "memory_gib": model.memory_gib(),
-            "profiles": model.offers().iter().map(offer).collect::<Value>(),
-            "profiles_are": model.profiles_known().to_string(),
-            "placements_are": model.placements_known().to_string(),
-            "notes": model.notes,
-        })
-    };
-    let lacking = |model: &Incomplete| {
-        json!({
-            "model": model.key,
-            "products": model.product_names,
-            "profiles": model.profiles,
-            "missing": model.missing,
-        })
-    };
-    json!({
-        "version": VERSION,
-        "models": models.iter().map(complete).collect::<Value>(),
-        "incomplete": incomplete.iter().map(lacking).collect::<Value>(),
-    })
 }

@@ -4,10 +4,8 @@ use std::io::{self, Write};
 
 use anyhow::{Result, bail};
 use console::{Term, style};
-use serde::Serialize;
 
 use super::format::escaped_lines;
-use super::json;
 
 /// Prints a message to standard error.
 pub fn note(text: &str) {
@@ -39,11 +37,6 @@ pub fn terminal_width() -> Option<usize> {
 /// The width for output. A program or a log gets every column.
 pub fn width() -> usize {
     terminal_width().unwrap_or(usize::MAX)
-}
-
-/// Prints a value as JSON to standard output.
-pub fn print_json(value: &impl Serialize) -> Result<()> {
-    print(&json::pretty(value)?)
 }
 
 /// Prints text to standard output.

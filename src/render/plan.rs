@@ -94,7 +94,7 @@ fn heading(group: &[&GpuPlan]) -> String {
     if let [one] = group {
         return match one.index {
             Some(index) => format!("GPU {index}  {}  {}", one.product, one.uuid),
-            None => format!("A GPU that is gone  {}", one.uuid),
+            None => format!("{}  (cannot be seen)", one.uuid),
         };
     }
     let indices: Vec<u32> = group.iter().filter_map(|gpu| gpu.index).collect();

@@ -78,6 +78,15 @@ impl SettingKey {
         }
     }
 
+    /// The words that it takes, if it takes nothing else; `NAME` in one stands for any name.
+    pub fn words(&self) -> &'static [&'static str] {
+        // An empty text is no value of any setting: the refusal lists those that are.
+        match (self.parse)(&mut Settings::default(), "") {
+            Err(WrongValue::Word(words)) => words,
+            _ => &[],
+        }
+    }
+
     /// True if it can change while the daemon runs.
     pub fn is_live(&self) -> bool {
         matches!(self.update, Update::Control(_) | Update::Record)

@@ -48,6 +48,12 @@ pub struct DeviceRecord {
     pub key: DeviceKey,
     /// Its UUID when the daemon was started, and the name of the directory.
     pub uuid: String,
+    /// Its GPU's index at that time; `None` in records of earlier versions, like `profile`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// Its profile name, such as `3g.40gb`; `None` for a whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
     /// The settings of its daemon; `serve` is always set.
     pub settings: Settings,
     /// The keys of the settings that `mig-mps set` changed.

@@ -22,7 +22,7 @@ fn a_client_on_a_kept_device_notices_nothing() {
     assert_eq!(server(&before), server(&after));
     assert_eq!(before["uuid"], after["uuid"]);
     assert_eq!(before["daemon_pid"], after["daemon_pid"]);
-    assert_eq!(after["clients"], 1);
+    assert_eq!(after["client_count"], 1);
     let finished = app.finish();
     assert!(finished.status.success(), "{}", finished.output);
 }
@@ -121,6 +121,6 @@ fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
     };
     // Each GPU starts a daemon under the name of one that the other GPU ends.
     assert!(nth("daemon end", 1) < nth("daemon start", 2));
-    assert_eq!(in_state(&sim.status(), "ready"), ["x", "y"]);
+    assert_eq!(in_state(&sim.status(), "ready"), ["y", "x"]);
     assert_eq!(sim.device("x")["gpu"], 1);
 }

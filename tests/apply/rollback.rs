@@ -38,7 +38,7 @@ fn a_device_that_has_another_uuid_afterwards_is_served_by_its_daemon() {
     for name in ["part-0", "part-1"] {
         // Which device a program gets is the daemon's affair: it must be the one of that name.
         let app = sim.client(name);
-        assert_eq!(sim.device(name)["clients"], 1);
+        assert_eq!(sim.device(name)["client_count"], 1);
         assert!(app.finish().status.success());
     }
     let again = sim.up(&parts, &[]).ended(0);

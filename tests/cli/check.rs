@@ -261,7 +261,10 @@ fn programs_get_the_same() {
     let judged: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(judged["fits"], false);
     assert!(
-        judged["error"].as_str().unwrap().contains("does not fit"),
+        judged["error"]["what"]
+            .as_str()
+            .unwrap()
+            .contains("does not fit"),
         "{judged}"
     );
 }
@@ -299,7 +302,7 @@ fn the_catalog_is_listed() {
         .lines()
         .find(|line| line.starts_with("h200-141gb-sxm"))
         .unwrap();
-    insta::assert_snapshot!(h200.split_whitespace().collect::<Vec<_>>().join(" "), @"h200-141gb-sxm NVIDIA H200 141 1g 1g+me 1g.35gb 2g 3g 4g 7g measured measured");
+    insta::assert_snapshot!(h200.split_whitespace().collect::<Vec<_>>().join(" "), @"h200-141gb-sxm, h200 141 GiB profiles measured, placements measured");
     let all = without_gpu(&["check", "--models", "--json"], "").json();
     assert_eq!(
         all["models"].as_array().unwrap().len(),
@@ -309,7 +312,7 @@ fn the_catalog_is_listed() {
         all["incomplete"].as_array().unwrap().len(),
         catalog::incomplete().len()
     );
-    assert_eq!(all["models"][0]["profiles"][0]["name"], "1g.5gb");
+    assert_eq!(all["models"][0]["profiles"][0]["profile"], "1g.5gb");
 }
 
 /// As many as can exist fit, and one more does not: of every profile of every model, by its full name.

@@ -20,7 +20,7 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
     assert_eq!(
         (
             &device["state"],
-            &device["clients"],
+            &device["client_count"],
             &device["client_limit"]
         ),
         (&json!("ready"), &json!(48), &json!(48))
@@ -37,7 +37,7 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
     );
     // It is nowhere: no client, and not outside MPS either.
     let status = sim.status();
-    assert_eq!(status["devices"][0]["clients"], 48);
+    assert_eq!(status["devices"][0]["client_count"], 48);
     assert_eq!(status["outside_mps"], json!([]));
     let text = sim
         .run(&["status", "--columns", "name,clients"])
@@ -62,7 +62,7 @@ fn more_clients_than_the_device_is_meant_for_are_told() {
     let status = sim.status();
     let device = &status["devices"][0];
     assert_eq!(
-        (&device["clients"], &device["client_limit"]),
+        (&device["client_count"], &device["client_limit"]),
         (&json!(2), &json!(1))
     );
     let more = "it has 2 clients and is meant for 1 (max-clients)";

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::common::{Ran, Sim, is_root, shell, tidy};
+use crate::common::{Ran, SMALL, Sim, is_root, shell, tidy};
 use crate::hung::starve;
 use crate::readme::{documents, root};
 use crate::settings::whole;
@@ -61,7 +61,7 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ),
     (
         "checking.md",
-        "mig-mps check profiles/balanced.toml --gpu a100-80gb:7 --gpu h200",
+        "mig-mps check balanced --gpu a100-80gb:7 --gpu h200",
         Node("h200", 1),
     ),
     (
@@ -83,6 +83,11 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         "hardware.md",
         "cargo test --test on_mig --no-run",
         NotRun("it needs a real GPU"),
+    ),
+    (
+        "json.md",
+        "mig-mps status nosuch --json",
+        With("a100-80gb", 1, SMALL),
     ),
     (
         "mig-parted.md",

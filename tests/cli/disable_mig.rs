@@ -25,6 +25,63 @@ fn disable_mig_leaves_the_gpus_of_other_devices_alone() {
     assert_eq!(list["gpus"][1]["mig"]["current"], true, "{list:#}");
 }
 
+/// What drivers do with instances that live is not known: they are destroyed first.
+#[test]
+fn disable_mig_needs_no_driver_that_clears_the_gpu() {
+    for model in ["h200", "a100-80gb"] {
+        for clears in [true, false] {
+            let sim = Sim::with(model, 2);
+            let policy = sim
+                .node
+                .node()
+                .update(|state| state.policy.disables_with_instances = clears);
+            policy.unwrap();
+            sim.up(SMALL, &[]).ended(0);
+            sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+            for gpu in sim.list()["gpus"].as_array().unwrap() {
+                assert_eq!(gpu["mig"]["current"], false, "{model} {clears}: {gpu:#}");
+            }
+            assert_eq!(sim.run_dir(), ["lock"]);
+            assert_eq!(refusals(&sim), 0, "{model} {clears}");
+
+            // Nor does a profile that wants the GPUs whole.
+            sim.up(SMALL, &[]).ended(0);
+            let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+            sim.up(whole, &["--yes"]).ended(0);
+            sim.up_does_nothing(whole);
+            assert_eq!(refusals(&sim), 0, "{model} {clears}");
+        }
+    }
+}
+
+/// The mode stays where somebody else's instance lives, and nothing is asked of the driver.
+#[test]
+fn disable_mig_leaves_a_gpu_with_instances_of_others_in_mig_mode() {
+    for clears in [true, false] {
+        let sim = Sim::with("h200", 1);
+        let policy = sim
+            .node
+            .node()
+            .update(|state| state.policy.disables_with_instances = clears);
+        policy.unwrap();
+        sim.up(ONE_EACH, &[]).ended(0);
+        sim.foreign_instance(0, 6);
+        sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+        let gpu = &sim.list()["gpus"][0];
+        assert_eq!(gpu["mig"]["current"], true, "{gpu:#}");
+        assert_eq!(refusals(&sim), 0);
+    }
+}
+
+/// The changes of MIG mode that the driver refused.
+fn refusals(sim: &Sim) -> usize {
+    let events = sim.node.events();
+    let of_mode = events
+        .iter()
+        .filter(|event| event.what == "nvmlDeviceSetMigMode");
+    of_mode.filter(|event| event.detail["code"] != 0).count()
+}
+
 #[test]
 fn a_mode_that_was_only_noted_is_no_longer_ours_once_it_is_taken_back() {
     let sim = in_a_virtual_machine();

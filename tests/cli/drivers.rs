@@ -64,7 +64,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     let ready = in_state(&sim.status(), "ready").len();
     assert_eq!(ready, 3, "{version:?}");
     for device in ["0.2", "1"] {
-        assert_eq!(sim.device(device)["clients"], 1, "{version:?}");
+        assert_eq!(sim.device(device)["client_count"], 1, "{version:?}");
         let percentage = "active-thread-percentage=25";
         let set = ["set", device, percentage, "pinned-memory-limit=2.5G"];
         sim.run(&set).ended(0);

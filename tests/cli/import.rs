@@ -134,11 +134,10 @@ fn devices_by_index_share_gpu_instances_and_leave_the_others_alone() {
     # Imported from the mig-parted configuration "custom".
     name = "custom"
 
-    # mig-parted switches MIG off here. mig-mps leaves these GPUs as they are: mig = false would
-    # also start a daemon for the whole GPU. If that is wanted:
-    # [[gpu]]
-    # select = { index = [0, 1] }
-    # mig = false
+    [[gpu]]
+    select = { index = [0, 1] }
+    mig = false
+    mps = false
 
     [[gpu]]
     select = { index = [2] }
@@ -153,7 +152,6 @@ fn devices_by_index_share_gpu_instances_and_leave_the_others_alone() {
     devices = [
       { profile = "7g.80gb" },
     ]
-    GPUs with mig-enabled: false are left alone: mig-parted switches MIG off there, and mig = false would also start a daemon. --serve-whole takes it as mig = false.
     "#);
 }
 
@@ -168,30 +166,28 @@ fn a_whole_gpu_is_served_only_where_that_is_asked_for() {
         profile.contains("[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n"),
         "{profile}"
     );
-    let nothing = imported(SEVERAL, &["-c", "all-disabled"]).ended(2).stderr;
-    insta::assert_snapshot!(nothing, @r#"
-    error: standard input:5:7: "all-disabled" partitions no GPU: there is nothing for a profile to say
-      |
-    5 |     - devices: all
-      |       ^^^^^^^^^^^^ --serve-whole takes mig-enabled: false as mig = false: the whole GPU with a daemon
+    let profile = imported(SEVERAL, &["-c", "all-disabled"]).ended(0).stdout;
+    insta::assert_snapshot!(profile, @r#"
+    # Imported from the mig-parted configuration "all-disabled".
+    name = "all-disabled"
+
+    [[gpu]]
+    select = { all = true }
+    mig = false
+    mps = false
     "#);
     let profile = imported(SEVERAL, &["-c", "all-disabled", "--serve-whole"])
         .ended(0)
         .stdout;
-    assert!(
-        profile.ends_with("select = { all = true }\nmig = false\n"),
-        "{profile}"
-    );
-    // Without a block of their own, the block behind it would have them.
-    let hidden = refused(
-        "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n- devices: [0]\n  mig-enabled: false",
-    );
-    insta::assert_snapshot!(hidden, @"
-    error: standard input:7:7: without a block for these GPUs another one of this profile would select them
-      |
-    7 |     - devices: [0]
-      |       ^^^^^^^^^^^^ --serve-whole makes a block with mig = false of it: the whole GPU with a daemon
-    ");
+    insta::assert_snapshot!(profile, @r#"
+    # Imported from the mig-parted configuration "all-disabled".
+    name = "all-disabled"
+
+    # mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU.
+    [[gpu]]
+    select = { all = true }
+    mig = false
+    "#);
 }
 
 #[test]
@@ -268,19 +264,36 @@ fn of_entries_that_overlap_the_last_one_stays() {
 }
 
 #[test]
+fn mode_alone_and_indices_of_one_model_are_imported() {
+    let profile = imported(SEVERAL, &["-c", "all-enabled"]).ended(0).stdout;
+    insta::assert_snapshot!(profile, @r#"
+    # Imported from the mig-parted configuration "all-enabled".
+    name = "all-enabled"
+
+    # mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:
+    # select by product or index there.
+    [[gpu]]
+    select = { all = true }
+    devices = []
+    "#);
+    let both = config(
+        "- devices: [2, 0]\n  device-filter: '0x20B510DE'\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }",
+    );
+    insta::assert_snapshot!(imported(&both, &[]).ended(0).stdout, @r#"
+    # Imported from the mig-parted configuration "c".
+    name = "c"
+
+    # device-filter 0x20B510DE: NVIDIA A100 80GB PCIe
+    [[gpu]]
+    select = { index = [0, 2], product = "^NVIDIA A100 80GB PCIe$" }
+    devices = [
+      { profile = "7g.80gb" },
+    ]
+    "#);
+}
+
+#[test]
 fn what_a_profile_cannot_say_is_refused_by_name() {
-    insta::assert_snapshot!(imported(SEVERAL, &["-c", "all-enabled"]).ended(2).stderr, @"
-    error: standard input:8:7: MIG mode on without MIG devices cannot be said in a profile of mig-mps
-      |
-    8 |     - devices: all
-      |       ^^^^^^^^^^^^ switch it on with nvidia-smi -mig 1, or let up do so when devices are wanted
-    ");
-    insta::assert_snapshot!(refused("- devices: [0]\n  device-filter: '0x20B210DE'\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }"), @"
-    error: standard input:4:7: a list of devices together with device-filter cannot be said in a profile: a block selects by index or by product
-      |
-    4 |     - devices: [0]
-      |       ^^^^^^^^^^^^ leave device-filter out where the indices say enough, or write devices: all
-    ");
     insta::assert_snapshot!(refused("- devices: all\n  device-filter: '0x1EB810DE'\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }"), @r#"
     error: standard input:4:7: the catalog has no product name for the device id 0x1EB810DE
       |
@@ -289,6 +302,156 @@ fn what_a_profile_cannot_say_is_refused_by_name() {
     mig-mps list shows the product names of a node: take this id out of the file,
     import the rest, and add a block with select = { product = "^NAME$" }
     "#);
+}
+
+/// `ParseConfigFile` reads with `yaml.Unmarshal` of sigs.k8s.io/yaml, which is not strict: of equal keys go-yaml keeps the
+/// last, `resolve` takes `07` for octal and `7.0` for a number, which is 7 in JSON, and the second document is not read.
+#[test]
+fn numbers_keys_and_documents_are_read_as_mig_parted_reads_them() {
+    let plain = imported(
+        &config("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7 }"),
+        &[],
+    );
+    let plain = plain.ended(0).stdout;
+    for entry in [
+        "- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7.0 }",
+        "- devices: [2.0]\n  mig-enabled: yes\n  mig-devices: { 1g.5gb: 07 }",
+        "- devices: [02]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 1, 1g.5gb: 7 }",
+        "- devices: [1]\n  devices: [2]\n  mig-enabled: ~\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7, 2g.10gb: ~ }",
+    ] {
+        assert_eq!(
+            imported(&config(entry), &[]).ended(0).stdout,
+            plain,
+            "{entry}"
+        );
+    }
+    let first = config("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7 }");
+    let followed = format!("---\n{first}---\n[ this is not read\n");
+    assert_eq!(imported(&followed, &[]).ended(0).stdout, plain);
+
+    let quoted = refused("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: \"7\" }");
+    insta::assert_snapshot!(quoted, @r#"
+    error: standard input:6:30: expected a whole number, without quotes
+      |
+    6 |       mig-devices: { 1g.5gb: "7" }
+      |                              ^^^
+    "#);
+    let quoted = refused("- devices: [2]\n  mig-enabled: \"true\"\n  mig-devices: { 1g.5gb: 7 }");
+    insta::assert_snapshot!(quoted, @r#"
+    error: standard input:5:20: expected true or false, without quotes
+      |
+    5 |       mig-enabled: "true"
+      |                    ^^^^^^
+    "#);
+    for wrong in ["[\"2\"]", "[2.5]", "2", "true"] {
+        let devices = refused(&format!("- devices: {wrong}\n  mig-enabled: false"));
+        assert!(
+            devices.contains("expected \"all\" or a list of indices"),
+            "{devices}"
+        );
+    }
+    let half = refused("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 1.5 }");
+    assert!(half.contains("expected a whole number"), "{half}");
+    for wrong in ["1g.10gb+me,me", "1g.10gb+me+me", "1g.10gb+me-gfx"] {
+        let twice = refused(&format!(
+            "- devices: [2]\n  mig-enabled: true\n  mig-devices: {{ '{wrong}': 1 }}"
+        ));
+        assert!(twice.contains("once each, in one list"), "{twice}");
+    }
+}
+
+/// `NewDeviceIDFromString` takes any number, and `MatchesDeviceFilter` ignores its error.
+#[test]
+fn a_filter_may_be_decimal_and_a_name_selects_nothing() {
+    let entry = |filter: &str| {
+        config(&format!(
+            "- device-filter: {filter}\n  devices: all\n  mig-enabled: true\n  mig-devices: {{ 7g.80gb: 1 }}"
+        ))
+    };
+    let profile = |filter: &str| imported(&entry(filter), &[]).ended(0).stdout;
+    assert_eq!(profile("'548540638'"), profile("'0x20B210DE'"));
+    let ran = imported(&entry("['A100', '0x20B510DE']"), &[]).ended(0);
+    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
+    # Imported from the mig-parted configuration "c".
+    # device-filter "A100" is no PCI id: mig-parted selects no GPU by it.
+    name = "c"
+
+    # device-filter 0x20B510DE: NVIDIA A100 80GB PCIe
+    [[gpu]]
+    select = { product = "^NVIDIA A100 80GB PCIe$" }
+    devices = [
+      { profile = "7g.80gb" },
+    ]
+    device-filter "A100" is no PCI id: mig-parted selects no GPU by it.
+    "#);
+    let nothing = imported(&entry("A100"), &[]).ended(2).stderr;
+    assert!(nothing.contains("selects no GPU"), "{nothing}");
+}
+
+/// A DGX Station has a display board, on which mig-parted's file switches MIG off.
+#[test]
+fn an_entry_that_only_switches_mig_off_on_unknown_gpus_is_left_out() {
+    let dgx = include_str!("../../fixtures/mig-parted/dgx-station-80gb-config.yaml");
+    let ran = imported(dgx, &["-c", "all-3g.40gb-dgx-station-80"]).ended(0);
+    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
+    # Imported from the mig-parted configuration "all-3g.40gb-dgx-station-80".
+    # device-filter 0x1FB010DE is left out: it only switches MIG off, on GPUs that the catalog does not know.
+    name = "all-3g.40gb-dgx-station-80"
+
+    # device-filter 0x20B210DE: any of NVIDIA A100-SXM4-80GB, NVIDIA PG509-210
+    [[gpu]]
+    select = { product = "^(NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
+    devices = [
+      { profile = "3g.40gb", count = 2 },
+    ]
+    device-filter 0x1FB010DE is left out: it only switches MIG off, on GPUs that the catalog does not know.
+    "#);
+    let hidden = refused(
+        "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n\
+         - devices: all\n  device-filter: '0x1FB010DE'\n  mig-enabled: false",
+    );
+    assert!(
+        hidden.contains("without a block for these GPUs"),
+        "{hidden}"
+    );
+}
+
+#[test]
+fn the_full_compute_instance_is_made_unless_that_of_mig_parted_is_asked_for() {
+    let yaml = config(
+        "- devices: all\n  device-filter: '0x233010DE'\n  mig-enabled: true\n  mig-devices: { 1g.20gb: 2, 3g.40gb: 1 }",
+    );
+    let ran = imported(&yaml, &[]).ended(0);
+    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
+    # Imported from the mig-parted configuration "c".
+    # 1g.20gb gets the compute instance with all its SMs; mig-parted makes one with fewer (--exact does too).
+    name = "c"
+
+    # device-filter 0x233010DE: NVIDIA H100 80GB HBM3
+    [[gpu]]
+    select = { product = "^NVIDIA H100 80GB HBM3$" }
+    devices = [
+      { profile = "3g.40gb" },
+      { profile = "1g.20gb", count = 2 },
+    ]
+    1g.20gb gets the compute instance with all its SMs; mig-parted makes one with fewer (--exact does too).
+    "#);
+    let ran = imported(&yaml, &["--exact"]).ended(0);
+    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
+    # Imported from the mig-parted configuration "c".
+    name = "c"
+
+    # device-filter 0x233010DE: NVIDIA H100 80GB HBM3
+    [[gpu]]
+    select = { product = "^NVIDIA H100 80GB HBM3$" }
+    devices = [
+      { profile = "3g.40gb" },
+      { profile = "1g.20gb", count = 2, compute = ["1c"] },
+    ]
+    "#);
+    // The A100's double-memory 1g has one kind of compute instance.
+    let a100 = imported(&yaml.replace("0x2330", "0x20B2"), &[]).ended(0);
+    assert_eq!(a100.stderr, "");
 }
 
 #[test]
@@ -312,7 +475,7 @@ fn mistakes_in_an_entry_are_shown_with_their_line() {
       |                ^^^^^^^^^^
     "#);
     insta::assert_snapshot!(refused("- devices: [0, -1]\n  mig-enabled: false"), @r#"
-    error: standard input:4:16: expected "all" or a list of indices
+    error: standard input:4:16: devices: an index of a GPU cannot be negative or so large
       |
     4 |     - devices: [0, -1]
       |                ^
@@ -359,12 +522,6 @@ fn mistakes_in_an_entry_are_shown_with_their_line() {
     6 |       mig-devices: { 1g.5gb: 0 }
       |                    ^
     ");
-    insta::assert_snapshot!(refused("- devices: all\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 1, 1g.5gb: 2 }"), @"
-    error: standard input:6:33: duplicate mapping key: 1g.5gb
-      |
-    6 |       mig-devices: { 1g.5gb: 1, 1g.5gb: 2 }
-      |                                 ^^^^^^
-    ");
     insta::assert_snapshot!(refused("- devices: all\n  mig-enabled: true\n  mig-devices: [ 1g.5gb ]"), @"
     error: standard input:6:20: expected mapping start
       |
@@ -380,12 +537,6 @@ fn mistakes_in_filters_and_around_entries_are_shown_with_their_line() {
       |
     5 |       device-filter: 0x20B210DE
       |                      ^^^^^^^^^^
-    "#);
-    insta::assert_snapshot!(refused("- devices: all\n  device-filter: 'A100'\n  mig-enabled: false"), @r#"
-    error: standard input:5:22: "A100" is not a PCI id: expected one like "0x20B210DE", the device's id before the vendor's
-      |
-    5 |       device-filter: 'A100'
-      |                      ^^^^^^
     "#);
     insta::assert_snapshot!(imported("version: v2\nmig-configs: { c: [] }\n", &[]).ended(2).stderr, @"
     error: standard input:1:10: version v2 is not known: expected v1

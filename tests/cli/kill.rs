@@ -105,7 +105,7 @@ fn a_clients_work_is_ended_and_the_others_go_on() {
     }
     let device = sim.device("0.2");
     assert_eq!(
-        (&device["servers"], &device["clients"]),
+        (&device["servers"], &device["client_count"]),
         (&servers, &1.into())
     );
     assert!(third.finish().status.success());
@@ -138,7 +138,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     0.2: pid CLIENT: its work is ended, and so is its process, which was sent SIGKILL
     ");
     assert!(!is_alive(&client.pid().into()));
-    assert_eq!(sim.device("0.2")["clients"], 0);
+    assert_eq!(sim.device("0.2")["client_count"], 0);
     assert_eq!(sim.device("0.2")["state"], "ready");
     // SIGTERM is what is sent where nothing else is said.
     let client = sim.client("0.2");
@@ -178,7 +178,7 @@ fn it_asks_first() {
     let question =
         "This will end the work of 1 client on 0.2 and send its process SIGTERM.\nGo on? [y/N]";
     assert!(no.stdout.contains(question), "{}", no.stdout);
-    assert_eq!(sim.device("0.2")["clients"], 1);
+    assert_eq!(sim.device("0.2")["client_count"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
     assert!(yes.stdout.contains("its work is ended"), "{}", yes.stdout);
     assert!(client.finish().output.contains("err 810"));
@@ -198,7 +198,7 @@ fn it_asks_first() {
         shown.read_line(&mut head).unwrap();
     }
     assert!(client.finish().status.success());
-    while sim.device("0.2")["clients"] != 0 {
+    while sim.device("0.2")["client_count"] != 0 {
         std::thread::yield_now();
     }
     script.stdin.take().unwrap().write_all(b"y\r").unwrap();
@@ -226,9 +226,9 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     1 other client goes on.
     ");
     let plan = sim.run(&["kill", "0.2", &pid, "--dry-run", "--json"]);
-    let kill = &plan.ended(0).json()["kill"];
+    let kill = &plan.ended(0).json()["plan"]["kill"];
     assert_eq!(kill["device"], "0.2");
-    assert_eq!(kill["clients"][0]["pid"], client.pid());
+    assert_eq!(kill["victims"][0]["pid"], client.pid());
     assert_eq!((&kill["signal"], &kill["others"]), (&().into(), &1.into()));
     // Without --force nobody is ended, however long it waits.
     let waited = sim
@@ -245,7 +245,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     hint: wait for them with --drain SECONDS, or end them with --force
     ");
-    assert_eq!(sim.device("0.2")["clients"], 2);
+    assert_eq!(sim.device("0.2")["client_count"], 2);
     let ended = [
         "kill", "0.2", &pid, "--drain", "1", "--force", "--json", "--yes",
     ];
@@ -256,10 +256,10 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     assert_snapshot!(notes, @"0.2: pid CLIENT: its work is ended, and its process has ended of itself");
     let outcome = ended.json();
     assert_eq!(outcome["changed"], true);
-    assert_eq!(outcome["plan"]["kill"]["clients"][0]["pid"], client.pid());
+    assert_eq!(outcome["plan"]["kill"]["victims"][0]["pid"], client.pid());
     let devices = outcome["status"]["devices"].as_array().unwrap();
     let device = devices.iter().find(|device| device["name"] == "0.2");
-    assert_eq!(device.unwrap()["clients"], 1);
+    assert_eq!(device.unwrap()["client_count"], 1);
     assert!(client.finish().output.contains("err 810"));
     // One that exits in the time that it has is left alone.
     let pid = other.pid().to_string();
@@ -568,7 +568,7 @@ fn ctrl_d_is_a_no() {
     let ran = sim.answered(&format!("kill 0.2 {}", client.pid()), "\u{4}y\r");
     let ran = ran.ended(4);
     assert!(
-        ran.stdout.contains("\nerror: nothing was changed"),
+        ran.stdout.contains("\nNothing was changed."),
         "{}",
         ran.stdout
     );

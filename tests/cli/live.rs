@@ -43,7 +43,7 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     // Nobody need agree to it: nobody is disturbed.
     sim.up(&changed, &[]).ended(0);
     assert_eq!(servers(&sim), before, "the server goes on");
-    assert_eq!(sim.device("0")["clients"], 1);
+    assert_eq!(sim.device("0")["client_count"], 1);
     assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
     sim.up_does_nothing(&changed);
     assert!(client.finish().status.success());
@@ -234,9 +234,9 @@ fn what_cannot_be_set_by_hand_is_refused() {
         all.push('\n');
     }
     assert_snapshot!(all, @r#"
-    error: invalid value 'serve=all' for '<KEY=VALUE>...': serve cannot be changed while the daemon runs: write it into the profile and run up, which starts the daemon again
-    error: invalid value 'percentage=5' for '<KEY=VALUE>...': there is no setting percentage: there are active-thread-percentage, pinned-memory-limit, client-priority, max-clients
-    error: invalid value 'client-priority=2' for '<KEY=VALUE>...': client-priority = "2" is not one of "normal", "below-normal"
+    error: invalid value 'serve=all' for '[KEY=VALUE]...': serve cannot be changed while the daemon runs: write it into the profile and run up, which starts the daemon again
+    error: invalid value 'percentage=5' for '[KEY=VALUE]...': there is no setting percentage: there are active-thread-percentage, pinned-memory-limit, client-priority, max-clients
+    error: invalid value 'client-priority=2' for '[KEY=VALUE]...': client-priority = "2" is not one of "normal", "below-normal"
     "#);
     sim.run(&["set", "nine", "max-clients=8"]).ended(2);
 }

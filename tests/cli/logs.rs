@@ -220,8 +220,13 @@ fn a_program_gets_an_object_a_line() {
         .unwrap();
     writeln!(server, "a \u{1b}[2J \u{9b}1m \u{202e} \\ \"quoted\"").unwrap();
     let shown = sim.run(&["logs", "0.0", "--json"]).ended(0).stdout;
-    assert_snapshot!(shown.lines().nth(14).unwrap(), @r#"{"time":"2026-11-20T17:45:51.000","file":"control.log","tag":"Control","pid":689,"text":"User did not send valid credentials","kind":"benign","meaning":"harmless: every start of a CUDA program leaves this line"}"#);
-    assert_snapshot!(shown.lines().last().unwrap(), @r#"{"time":"2026-11-20T17:46:04.000","file":"server.log","tag":null,"pid":null,"text":"a \u001b[2J \u009b1m \u202e \\ \"quoted\"","kind":"unknown","meaning":null}"#);
+    assert_snapshot!(shown.lines().nth(14).unwrap(), @r#"{"device":"0.0","time":"2026-11-20T17:45:51.000+00:00","file":"control.log","tag":"Control","pid":689,"text":"User did not send valid credentials","kind":"benign","meaning":"harmless: every start of a CUDA program leaves this line"}"#);
+    assert_snapshot!(shown.lines().last().unwrap(), @r#"{"device":"0.0","time":"2026-11-20T17:46:04.000+00:00","file":"server.log","tag":null,"pid":null,"text":"a \u001b[2J \u009b1m \u202e \\ \"quoted\"","kind":"unknown","meaning":null}"#);
+    // The logs have local time.
+    let mut east = sim.command(&["logs", "0.0", "--json"]);
+    let east = Ran::of(east.env("TZ", "EAST-3")).ended(0).stdout;
+    let last: Value = serde_json::from_str(east.lines().last().unwrap()).unwrap();
+    assert_eq!(last["time"], "2026-11-20T17:46:04.000+03:00");
     let last: Value = serde_json::from_str(shown.lines().last().unwrap()).unwrap();
     assert_eq!(last["text"], "a \u{1b}[2J \u{9b}1m \u{202e} \\ \"quoted\"");
     for line in shown.lines() {
@@ -262,7 +267,7 @@ fn a_device_is_found_by_what_is_there() {
     assert_snapshot!(plain(&unknown.stderr), @r#"error: no device is called "nobody"; there are 0.2, MIG-…"#);
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
     assert!(
-        ambiguous.stderr.contains("no device is called"),
+        ambiguous.stderr.contains("\"MIG-\" can mean 0.2 or MIG-"),
         "{}",
         ambiguous.stderr
     );

@@ -20,28 +20,24 @@ fn ready_made() -> Vec<PathBuf> {
     paths
 }
 
-/// What stands behind `# models:`: keys of the catalog, or `all`.
-fn claimed(text: &str) -> BTreeSet<&str> {
-    let lines = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("# models: "));
-    let words: BTreeSet<&str> = lines.flat_map(|line| line.split(", ")).collect();
-    if words == BTreeSet::from(["all"]) {
-        return catalog::models()
-            .iter()
-            .map(|model| model.key.as_str())
-            .collect();
+/// The models that a profile is for.
+fn claimed(profile: &Profile) -> BTreeSet<&str> {
+    let models = profile.models.iter().map(|(key, _)| key.as_str());
+    let models: BTreeSet<&str> = models.collect();
+    if models.is_empty() {
+        let all = catalog::models().iter();
+        return all.map(|model| model.key.as_str()).collect();
     }
-    words
+    models
 }
 
 #[test]
 fn every_profile_fits_the_models_it_claims_and_no_others() {
     for path in ready_made() {
         let text = fs::read_to_string(&path).unwrap();
-        let claimed = claimed(&text);
+        let profile = Profile::parse(&path, text).unwrap();
+        let claimed = claimed(&profile);
         let file = path.to_str().unwrap();
-        assert!(!claimed.is_empty(), "{file} claims no model");
         for key in &claimed {
             assert!(
                 catalog::models().iter().any(|model| model.key == *key),
@@ -59,14 +55,12 @@ fn every_profile_fits_the_models_it_claims_and_no_others() {
                 ran.stderr
             );
         }
-        // Every block is for some model, and one that claims them all suits them all.
-        let all = without_gpu(&["check", file], "");
-        assert_eq!(
-            all.status == 0,
-            claimed.len() == catalog::models().len(),
-            "{file}: {}",
-            all.stderr
-        );
+        // By its path and by its name.
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        for profile in [file, name] {
+            let all = without_gpu(&["check", profile], "");
+            assert_eq!(all.status, 0, "{profile}: {}", all.stderr);
+        }
     }
 }
 
@@ -76,14 +70,19 @@ fn every_profile_says_whose_clients_it_serves_and_is_in_the_manual() {
     let manual = fs::read_to_string(manual).unwrap();
     for path in ready_made() {
         let file = path.file_name().unwrap().to_str().unwrap();
-        assert!(manual.contains(&format!("| `profiles/{file}` |")), "{file}");
+        let name = file.trim_end_matches(".toml");
+        assert!(manual.contains(&format!("| `{name}` |")), "{file}");
         let text = fs::read_to_string(&path).unwrap();
         let profile = Profile::parse(&path, text.clone()).unwrap();
         assert_eq!(format!("{}.toml", profile.name.clone().unwrap()), file);
         let left_open = text.contains("is left to the default");
-        let every_device = profile.blocks.iter().all(|block| match &block.want {
-            Want::Whole(whole) => whole.settings.serve.is_some(),
-            Want::Parts(parts) => parts.iter().all(|part| part.settings.serve.is_some()),
+        let every_device = profile.blocks.iter().flat_map(|block| match &block.want {
+            Want::Whole(whole) => vec![&whole.settings],
+            Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
+        });
+        let every_device = { every_device }.all(|settings| {
+            let settings = settings.as_ref();
+            settings.is_some_and(|settings| settings.serve.is_some())
         });
         assert!(left_open != every_device, "{file}");
     }

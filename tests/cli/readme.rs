@@ -66,7 +66,7 @@ fn the_profiles_shown_and_the_ready_made_ones_are_right() {
         .collect();
     assert!(!ready_made.is_empty());
     for file in ready_made {
-        Profile::load(&file.path()).unwrap();
+        Profile::parse(&file.path(), fs::read_to_string(file.path()).unwrap()).unwrap();
     }
 }
 

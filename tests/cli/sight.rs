@@ -86,7 +86,7 @@ fn programs_beside_mps_are_shown_with_the_likely_cause() {
     let nowhere = beside(&sim, "nowhere");
     let cause = format!("its pipe directory is {}", nowhere.display());
     assert_eq!(shown["cause"], cause);
-    assert_eq!(sim.device("0.2")["clients"], 1);
+    assert_eq!(sim.device("0.2")["client_count"], 1);
     assert!(problems(&status, Some("0.2"))[0].contains("computes outside MPS"));
     sim.run(&["status", "--exit-code"]).ended(3);
     sim.run(&["status", "--exit-code", "0.0"]).ended(0);
@@ -195,8 +195,8 @@ fn daemons_of_a_script_are_shown_and_left_alone() {
     assert_eq!(served, ["0.0", "0.1", "0.2"]);
     for daemon in unmanaged {
         assert_eq!(
-            (&daemon["program"], &daemon["state"]),
-            (&"control".into(), &"unmanaged".into())
+            (&daemon["program"], &daemon["is_orphan"]),
+            (&"control".into(), &false.into())
         );
         let uuid = daemon["visible_devices"].as_str().unwrap();
         assert_eq!(
@@ -251,7 +251,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
         .as_array()
         .unwrap()
         .iter()
-        .find(|f| f["state"] == "orphan");
+        .find(|f| f["is_orphan"] == true);
     assert_eq!(orphan.unwrap()["devices"], json!(["1"]));
     let text = sim.run(&["status"]).ended(0).stdout;
     assert!(
@@ -303,7 +303,7 @@ fn clients_are_counted_against_a_limit_only_where_it_is_known() {
     let client = sim.client("0");
     let whole = sim.device("0");
     assert_eq!(
-        (&whole["clients"], &whole["client_limit"]),
+        (&whole["client_count"], &whole["client_limit"]),
         (&1.into(), &48.into())
     );
     assert_eq!(whole["utilization_percent"], 0);
@@ -344,7 +344,7 @@ fn clients_whose_pid_is_not_visible_are_counted() {
     let status = run(&["status", "--json", "0.2"]).json();
     let device = &status["devices"][0];
     assert_eq!(
-        (&device["clients"], &device["clients_unseen"]),
+        (&device["client_count"], &device["clients_unseen"]),
         (&2.into(), &2.into())
     );
     assert_eq!(status["clients"][0]["pid"], Value::Null);

@@ -33,19 +33,19 @@ fn servers_and_clients_are_shown() {
         .map(|c| c["pid"].clone())
         .collect();
     assert!(pids.contains(&first.pid().into()) && pids.contains(&second.pid().into()));
-    assert_eq!(sim.device("0.2")["clients"], 2);
-    assert_eq!(sim.device("0.0")["clients"], 0);
+    assert_eq!(sim.device("0.2")["client_count"], 2);
+    assert_eq!(sim.device("0.0")["client_count"], 0);
     for client in status["clients"].as_array().unwrap() {
         assert_eq!(
             (&client["device"], &client["user"]),
             (&"0.2".into(), &user().into())
         );
-        assert!(client["memory_bytes"].as_u64().unwrap() > 0);
+        assert!(client["memory_used_bytes"].as_u64().unwrap() > 0);
     }
     let used = sim.device("0.2")["memory_used_bytes"].as_u64().unwrap();
     assert!(used > 2 << 30, "{used}");
     assert!(first.finish().status.success() && second.finish().status.success());
-    assert_eq!(sim.device("0.2")["clients"], 0);
+    assert_eq!(sim.device("0.2")["client_count"], 0);
 }
 
 #[test]
@@ -87,7 +87,7 @@ devices = [ { profile = "1g", count = 3 } ]
     assert_eq!(in_state(&status, "no daemon"), ["1"]);
     let dead = sim.device("0.0");
     assert_eq!(
-        (&dead["daemon_pid"], &dead["clients"]),
+        (&dead["daemon_pid"], &dead["client_count"]),
         (&().into(), &().into())
     );
 }
@@ -117,7 +117,7 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     let device = sim.device("0.2");
     assert_eq!(device["state"], "busy");
     assert_eq!(
-        (&device["clients"], &device["active_thread_percentage"]),
+        (&device["client_count"], &device["active_thread_percentage"]),
         (&().into(), &100.0.into())
     );
     assert!(
@@ -186,7 +186,7 @@ fn status_of_idle_devices_leaves_no_trace_in_the_logs() {
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert_eq!(std::fs::read_to_string(&log).unwrap(), before);
     let app = sim.client("0.2");
-    assert_eq!(sim.device("0.2")["clients"], 1);
+    assert_eq!(sim.device("0.2")["client_count"], 1);
     assert_ne!(std::fs::read_to_string(&log).unwrap(), before);
     assert!(app.finish().status.success());
 }
@@ -201,7 +201,7 @@ fn a_fault_is_shown_until_its_clients_have_gone() {
     // Both are told of the fault; the state lasts while one of them lives.
     while sim.device("0.2")["state"] != "fault" {
         assert_ne!(
-            sim.device("0.2")["clients"],
+            sim.device("0.2")["client_count"],
             0,
             "the fault was over before it was seen"
         );

@@ -114,13 +114,13 @@ devices = [
     assert_eq!(
         in_state(&status, "ready"),
         [
-            "0.2",
-            "1.2",
             "small-0-0",
             "small-0-1",
+            "0.2",
+            "trainer-0",
             "small-1-0",
             "small-1-1",
-            "trainer-0",
+            "1.2",
             "trainer-1"
         ]
     );

@@ -55,6 +55,12 @@ impl Watch {
         }
     }
 
+    /// The pid of the program in the terminal.
+    fn pid(&self) -> &str {
+        let rest = self.seen.split("WATCHER ").nth(1).unwrap();
+        rest.lines().next().unwrap().trim()
+    }
+
     fn press(&mut self, keys: &str) {
         self.keys
             .as_mut()
@@ -148,18 +154,31 @@ fn ctrl_c_and_sigterm_give_the_terminal_back() {
     assert_eq!(watch.ended(), "130");
     let mut watch = Watch::start(&sim);
     watch.await_looks(0, 1);
-    let pid = watch
-        .seen
-        .split("WATCHER ")
-        .nth(1)
-        .unwrap()
-        .lines()
-        .next()
-        .unwrap()
-        .trim()
-        .to_owned();
-    shell(format!("kill -TERM {pid}")).ended(0);
+    shell(format!("kill -TERM {}", watch.pid())).ended(0);
     assert_eq!(watch.ended(), "130");
+}
+
+/// A line that is shown in another width has not changed.
+#[test]
+fn a_resize_marks_nothing() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let mut watch = Watch::start(&sim);
+    watch.await_looks(0, 2);
+    let terminal = fs::read_link(format!("/proc/{}/fd/0", watch.pid())).unwrap();
+    for columns in [70, 120, 40] {
+        let from = watch.seen.len();
+        shell(format!("stty -F {} cols {columns}", terminal.display())).ended(0);
+        watch.await_looks(from, 4);
+        let seen = &watch.seen[from..];
+        assert!(!seen.contains("* "), "{columns}: {seen}");
+    }
+    // A change is still seen.
+    let from = watch.seen.len();
+    sim.run(&["down", "0.0"]).ended(0);
+    watch.await_that(|seen| seen[from..].contains("* "));
+    watch.press("q");
+    assert_eq!(watch.ended(), "0");
 }
 
 #[test]

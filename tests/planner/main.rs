@@ -1,6 +1,8 @@
 //! The planner against every model and every layout, enumerated: no GPU, no simulated node, no I/O.
 
 mod brute;
+mod mig_parted_config;
+mod mig_parted_files;
 mod model;
 mod models;
 mod pairs;

@@ -277,6 +277,8 @@ impl Scene {
                 name: name.to_owned(),
                 key,
                 uuid: device.uuid.clone(),
+                gpu: Some(device.gpu),
+                profile: None,
                 settings,
                 by_hand: Vec::new(),
                 compute_mode_before: None,

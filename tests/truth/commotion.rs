@@ -38,9 +38,7 @@ select = { index = [1] }
 mig = false
 "#;
 
-/// How many runs are judged, at least. `TRUTH_RUNS=4000` is a soak of half an hour. Where that goes once around all
-/// pids (`kernel.pid_max`), a daemon of another node that has got a pid of this one is reported as unmanaged: a node's
-/// `/proc` keeps the entries of processes that have ended.
+/// How many runs are judged, at least. `TRUTH_RUNS=4000` is a soak of half an hour.
 const RUNS: usize = 100;
 
 /// How many look at the same time; the last of them is a plain user where that can be.
@@ -84,12 +82,15 @@ fn what_status_reports_was_true() {
         for row in report.said["devices"].as_array().unwrap() {
             seen.insert(row["state"].as_str().unwrap().to_owned());
         }
-        for fault in history.judge(&report) {
+        let faults = history.judge(&report);
+        if !faults.is_empty() {
             wrong.push(format!(
-                "run {number}{} of {} ns from {}: {fault}",
+                "run {number}{} of {} ns from {}: {}; it said {}",
                 if run.is_plain { " by nobody" } else { "" },
                 run.end - run.begin,
-                run.begin
+                run.begin,
+                faults.join("; "),
+                report.said
             ));
         }
     }

@@ -25,6 +25,8 @@ pub(crate) mod did {
 pub(crate) struct History {
     pub(crate) devices: BTreeMap<String, Device>,
     pub(crate) commands: Vec<Command>,
+    /// When GPU 0, the only one that the test puts into MIG mode, was in it without a MIG device.
+    pub(crate) unpartitioned: Vec<Span>,
 }
 
 /// A device that mig-mps has served.
@@ -113,6 +115,7 @@ impl History {
             let device = history.devices.entry(uuid).or_default();
             device.daemons.push(daemon);
         }
+        history.unpartitioned = history.unpartitioned(&log);
         let commands = &history.commands;
         for (uuid, device) in &mut history.devices {
             device.recorded = device.recorded(uuid, commands);
@@ -124,6 +127,39 @@ impl History {
     pub(crate) fn command_at(&self, time: Time) -> Option<&Command> {
         let mut commands = self.commands.iter();
         commands.find(|command| (command.begin..=command.end).contains(&time))
+    }
+
+    fn unpartitioned(&self, log: &Log<'_>) -> Vec<Span> {
+        let changes = log.0.iter().filter(|event| {
+            let of_mig = ["SetMigMode", "ComputeInstance", "GpuInstance"];
+            let is_done = event.detail["gpu"] == 0 && event.detail["code"] == 0;
+            is_done && of_mig.iter().any(|call| event.what.contains(call))
+        });
+        let mut spans: Vec<Span> = Vec::new();
+        let mut is_empty = false;
+        for event in changes {
+            let instances = event.detail["now"].as_array().into_iter().flatten();
+            let mut compute = instances.filter_map(|instance| instance["ci"].as_array());
+            let was_empty = is_empty;
+            is_empty = compute.all(Vec::is_empty);
+            match (was_empty, is_empty) {
+                (false, true) => {
+                    let command = self.command_at(event.time);
+                    let begin = command.map_or(event.time, |command| command.begin);
+                    spans.push(Span {
+                        from: (begin, event.time),
+                        to: Span::NEVER_ENDS,
+                    });
+                }
+                (true, false) => {
+                    if let Some(span) = spans.last_mut() {
+                        span.to = (event.time, event.time);
+                    }
+                }
+                _ => {}
+            }
+        }
+        spans
     }
 
     fn daemon(&self, log: &Log<'_>, start: &Event) -> Daemon {

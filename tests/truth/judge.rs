@@ -177,7 +177,7 @@ impl History {
                 faults.extend(clients(row, said, daemon, time));
             }
             _ => {
-                let known = ["servers", "clients"].map(|what| (what, &row[what]));
+                let known = ["servers", "client_count"].map(|what| (what, &row[what]));
                 let known = known.iter().filter(|(_, value)| !value.is_null());
                 faults.extend(
                     known.map(|(what, value)| format!("without a daemon its {what} are {value}")),
@@ -256,6 +256,9 @@ impl History {
             let is_named = |command: &Command| what.contains(&format!("/mig-mps {}", command.name));
             return self.command_at(time).is_some_and(is_named);
         }
+        if what.starts_with("GPU 0: MIG is on and there is no MIG device") {
+            return self.unpartitioned.iter().any(|span| span.at(time).may());
+        }
         let is_true = |device: &Device| {
             if what.starts_with("its server has ended") {
                 return device.says("no server yet", time);
@@ -323,8 +326,8 @@ fn servers(row: &Value, daemon: &Daemon, time: Time) -> Faults {
 }
 
 fn clients(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
-    let Some(count) = row["clients"].as_u64() else {
-        return must_be_known(row, "clients");
+    let Some(count) = row["client_count"].as_u64() else {
+        return must_be_known(row, "client_count");
     };
     let pids = pids_of(row, &said["clients"]);
     let spans = daemon

@@ -73,7 +73,7 @@ fn report(begin: Time, end: Time, state: &str, clients: &[u32]) -> Report {
     let percentage = if begin < 800 { 100.0 } else { 50.0 };
     let row = json!({
         "name": "a", "uuid": DEVICE, "state": state, "daemon_pid": 10, "servers": [{ "pid": 20 }],
-        "clients": clients.len(), "active_thread_percentage": percentage,
+        "client_count": clients.len(), "active_thread_percentage": percentage,
         "answered_active_thread_percentage": percentage,
     });
     let said = json!({
@@ -94,7 +94,7 @@ fn nobody(begin: Time, end: Time, state: &str) -> Report {
     for key in [
         "daemon_pid",
         "servers",
-        "clients",
+        "client_count",
         "answered_active_thread_percentage",
     ] {
         report.said["devices"][0][key] = Value::Null;
@@ -172,8 +172,8 @@ fn what_was_not_true_is_refused() {
         with(right(), &of_device("servers"), json!([{ "pid": 21 }])),
         with(right(), &of_device("servers"), json!([])),
         with(right(), &of_device("servers"), Value::Null),
-        with(right(), &of_device("clients"), Value::Null),
-        with(right(), &of_device("clients"), json!(1)),
+        with(right(), &of_device("client_count"), Value::Null),
+        with(right(), &of_device("client_count"), json!(1)),
         with(right(), "/clients/0/device", json!("b")),
         with(right(), "/devices", json!([])),
         report(420, 430, "ready", &[30]),

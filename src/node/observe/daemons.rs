@@ -92,9 +92,8 @@ fn fill_in_devices(node: &mut Node, program: ControlProgram) {
         .collect();
     for served in &mut node.served {
         let record = &served.record;
-        served.device_is_there = devices
-            .iter()
-            .any(|(key, uuid)| *key == record.key && *uuid == record.uuid);
+        let is_its = |(key, uuid): &(_, String)| *key == record.key && *uuid == record.uuid;
+        served.device_is_there = node.has_no_driver || devices.iter().any(is_its);
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == record.uuid);
         served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
         let of_gpu = program

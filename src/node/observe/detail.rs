@@ -1,7 +1,8 @@
 /// The amount of detail of a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
     /// GPUs, instances, and which daemons run; no profiles of GPUs whose MIG mode is off.
+    #[default]
     Geometry,
     /// Geometry, the profiles that every GPU offers, and how many instances of each would fit now.
     Offers,
@@ -24,7 +25,7 @@ impl Detail {
     }
 
     /// True if the processes on each device are read, and with them servers and clients.
-    pub(super) fn reads_processes(self) -> bool {
+    pub fn reads_processes(self) -> bool {
         !matches!(self, Self::Geometry | Self::Offers)
     }
 }

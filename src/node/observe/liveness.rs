@@ -4,12 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::probe::{Context, Probe};
-use crate::host::{Pid, Process, Uid, caller};
+use crate::host::{Pid, Process, StartTime, Uid, caller};
 use crate::mps::{LockHolder, is_daemon};
 use crate::node::{DaemonState, Served};
 
 /// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
 pub(super) const EXIT_GRACE: Duration = Duration::from_millis(50);
+
+/// Time that the kernel gets to end a process: it took 290 ms on a machine under load, and a hung GPU can keep a process
+/// for ever.
+const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// Samples of the threads of a daemon that may hang, and the time between them.
 const SAMPLES: u32 = 4;
@@ -35,9 +39,8 @@ impl Context<'_> {
         }
         id.running(self.host)?;
         if self.is_unreachable(served) {
-            let held = self.host.open_process(id.pid, id.start_time);
             // A process closes its files before it exits.
-            if held.is_some_and(|held| !held.ends_within(EXIT_GRACE)) {
+            if !self.ends_within(id.pid, id.start_time, EXIT_GRACE) {
                 served.state = DaemonState::Orphan;
             }
             return None;
@@ -48,6 +51,15 @@ impl Context<'_> {
             DaemonState::Starting
         };
         Some(id.pid)
+    }
+
+    /// True if the process has exited or does within this time, or a while later if the kernel is ending it already.
+    fn ends_within(self, pid: Pid, started: StartTime, limit: Duration) -> bool {
+        let Some(held) = self.host.open_process(pid, started) else {
+            return true;
+        };
+        let is_ending = || self.host.process(pid).is_none_or(|now| now.is_ending);
+        held.ends_within(limit) || is_ending() && held.ends_within(END_LIMIT)
     }
 
     /// Handles a daemon that its start has not recorded yet.
@@ -85,10 +97,11 @@ pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
 impl Probe<'_> {
     /// True if the daemon has exited, or does within this time.
     pub(super) fn is_gone(&self, limit: Duration) -> bool {
-        let host = self.context.host;
-        let process = host.process(self.daemon);
-        let held = process.and_then(|process| host.open_process(self.daemon, process.started));
-        held.is_none_or(|held| held.ends_within(limit))
+        let process = self.context.host.process(self.daemon);
+        process.is_none_or(|process| {
+            self.context
+                .ends_within(self.daemon, process.started, limit)
+        })
     }
 
     /// True if the daemon or a server does not wait for the next request, in several samples: it may hang. `None` if

@@ -1,11 +1,13 @@
 //! Finds the log directories of daemons.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::liveness::configured_logs;
 use super::records::read_records;
 use crate::host::{Environment, steers};
+use crate::node::device_word::{Candidate, select};
 use crate::node::{NoSuchDevice, Node};
 
 /// The log directories of all daemons that run or ran.
@@ -23,6 +25,8 @@ pub struct DeviceLogs {
     pub name: Option<String>,
     /// Its UUID, or `<UUID>.of-1000.1` for a directory of another user's logs that was set aside.
     pub uuid: String,
+    /// The index of its GPU; `None` if that is not recorded.
+    pub gpu: Option<u32>,
     /// The directory; `None` if unknown: a dead daemon of another user had one of its own.
     pub path: Option<PathBuf>,
 }
@@ -49,6 +53,7 @@ impl Logs {
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
+                gpu: record.gpu,
                 path: configured.or(default),
             }
         });
@@ -82,6 +87,7 @@ impl Logs {
             .map(|(uuid, path)| DeviceLogs {
                 name: None,
                 uuid,
+                gpu: None,
                 path: Some(path),
             })
             .collect();
@@ -89,25 +95,29 @@ impl Logs {
         self.all.append(&mut found);
     }
 
-    /// Returns the logs that a word of the command line selects: a name, a UUID, or a unique prefix of a UUID.
-    pub fn of(&self, word: &str) -> Result<&DeviceLogs, NoSuchDevice> {
-        let is_exact = |logs: &&DeviceLogs| logs.name.as_deref() == Some(word) || logs.uuid == word;
-        // Every UUID starts with `MIG-` or `GPU-`: a prefix must be longer. A device's prefix does not select logs
-        // that were set aside.
-        let is_prefix = word.len() > "MIG-".len();
-        let has_prefix = |logs: &&DeviceLogs| {
-            let is_set_aside = logs.uuid.contains(".of-") && !word.contains(".of-");
-            is_prefix && logs.uuid.starts_with(word) && !is_set_aside
-        };
-        let mut matches: Vec<&DeviceLogs> = self.all.iter().filter(is_exact).collect();
-        if matches.is_empty() {
-            matches.extend(self.all.iter().filter(has_prefix));
+    /// Returns the logs that a word of the command line means. A device's prefix means no logs that were set aside.
+    pub fn of(&self, word: &str) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
+        let is_meant = |logs: &&DeviceLogs| word.contains(".of-") || !logs.uuid.contains(".of-");
+        let candidates = self.all.iter().filter(is_meant).map(|logs| Candidate {
+            value: logs,
+            name: logs.name.as_deref(),
+            uuid: &logs.uuid,
+        });
+        select(word, candidates.collect())
+    }
+
+    /// Returns the logs of the GPU's devices, as far as they are recorded; never none.
+    pub fn on(&self, gpu: u32) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
+        let on_it = self.all.iter().filter(|logs| logs.gpu == Some(gpu));
+        let on_it: Vec<&DeviceLogs> = on_it.collect();
+        if on_it.is_empty() {
+            let gpus: BTreeSet<u32> = self.all.iter().filter_map(|logs| logs.gpu).collect();
+            return Err(NoSuchDevice::OfGpu {
+                index: gpu,
+                gpus: gpus.into_iter().collect(),
+            });
         }
-        let matches = matches.into_iter().map(|logs| (logs, logs.uuid.as_str()));
-        NoSuchDevice::pick(word, matches.collect(), || {
-            let titles = self.all.iter().map(DeviceLogs::title);
-            titles.map(str::to_owned).collect()
-        })
+        Ok(on_it)
     }
 }
 
@@ -126,6 +136,7 @@ mod tests {
         let one = |(name, uuid): &(Option<&str>, &str)| DeviceLogs {
             name: name.map(str::to_owned),
             uuid: (*uuid).to_owned(),
+            gpu: None,
             path: None,
         };
         Logs {
@@ -142,17 +153,14 @@ mod tests {
             (None, "MIG-22"),
             (None, "MIG-23"),
         ]);
-        let uuid = |word| logs.of(word).map(|logs| logs.uuid.as_str());
+        let uuid = |word| logs.of(word).map(|found| found[0].uuid.as_str());
         assert_eq!(uuid("0.0"), Ok("MIG-11"));
         assert_eq!(uuid("MIG-11"), Ok("MIG-11"));
         assert_eq!(uuid("MIG-1"), Ok("MIG-11"));
         assert_eq!(uuid("MIG-11.of-"), Ok("MIG-11.of-1000.1"));
-        let unknown = uuid("MIG-").unwrap_err().to_string();
-        assert_eq!(
-            unknown,
-            "no device is called \"MIG-\"; there are 0.0, MIG-11.of-1000.1, MIG-22, MIG-23"
-        );
+        let ambiguous = uuid("MIG-").unwrap_err().to_string();
+        assert_eq!(ambiguous, "\"MIG-\" can mean 0.0, MIG-22 or MIG-23");
         let ambiguous = uuid("MIG-2").unwrap_err().to_string();
-        assert_eq!(ambiguous, "\"MIG-2\" can mean MIG-22 and MIG-23");
+        assert_eq!(ambiguous, "\"MIG-2\" can mean MIG-22 or MIG-23");
     }
 }

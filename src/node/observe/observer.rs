@@ -40,6 +40,10 @@ pub struct Observer<'a> {
     environment: &'a Environment,
     nvml: Option<Nvml>,
     answers: Answers,
+    /// True if a node without an answer of the driver is better than none.
+    does_without_driver: bool,
+    /// The driver's failure, which is not waited for again.
+    failure: Option<String>,
 }
 
 impl<'a> Observer<'a> {
@@ -49,6 +53,16 @@ impl<'a> Observer<'a> {
             environment,
             nvml: None,
             answers: Answers::default(),
+            does_without_driver: false,
+            failure: None,
+        }
+    }
+
+    /// Makes snapshots from records and `/proc` alone once the driver does not answer.
+    pub fn without_driver(self) -> Self {
+        Self {
+            does_without_driver: true,
+            ..self
         }
     }
 
@@ -80,18 +94,17 @@ impl<'a> Observer<'a> {
             detail != Detail::Status || run_dirs.any(|run_dir| run_dir.has_journal());
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
         // before its record.
-        let nvml = match self.nvml {
-            Some(nvml) => Ok(nvml),
-            None => Err(Nvml::start_opening(environment.nvml_library.as_deref())?),
+        let opening = match (self.nvml, &self.failure) {
+            (None, None) => Some(Nvml::start_opening(environment.nvml_library.as_deref())?),
+            _ => None,
         };
         let mut node = Node {
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
+            detail,
             ..Node::default()
         };
         read_records(environment, &mut node);
-        let nvml = nvml.or_else(Watched::wait)?;
-        self.nvml = Some(nvml);
-        read_hardware(nvml, detail, all_instances, &mut node)?;
+        self.read_driver(opening, all_instances, &mut node)?;
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         daemons::observe(environment, &table, detail, &mut node, &mut self.answers);
@@ -102,10 +115,46 @@ impl<'a> Observer<'a> {
             }
             unmanaged::find(environment, &table, &mut node);
         }
-        if detail == Detail::Status {
+        if let Some(nvml) = self.nvml.filter(|_| detail == Detail::Status) {
             outside_mps::find(&environment.host, &table, nvml, &mut node);
         }
         Ok(node)
+    }
+
+    /// Reads the hardware. Where a node without it is of use, a driver that does not answer is no error.
+    fn read_driver(
+        &mut self,
+        opening: Option<Watched<Nvml>>,
+        all_instances: bool,
+        node: &mut Node,
+    ) -> Result<(), NvmlError> {
+        let failure = match (&self.failure, opening) {
+            (Some(failure), _) => failure.clone(),
+            (None, opening) => {
+                let opened = opening.map(Watched::wait).transpose();
+                let read = opened.and_then(|opened| {
+                    self.nvml = self.nvml.or(opened);
+                    match self.nvml {
+                        Some(nvml) => read_hardware(nvml, node.detail, all_instances, node),
+                        None => Ok(()),
+                    }
+                });
+                let is_of_use = self.does_without_driver || node.detail == Detail::Status;
+                match read {
+                    Err(error) if is_of_use && !node.served.is_empty() => error.to_string(),
+                    read => return read,
+                }
+            }
+        };
+        if self.does_without_driver {
+            self.failure = Some(failure.clone());
+        }
+        self.nvml = None;
+        node.has_no_driver = true;
+        let failure = format!("the GPUs, since the driver does not answer: {failure}");
+        node.lost.push(failure.clone());
+        node.hidden.push(failure);
+        Ok(())
     }
 
     /// Does `work` with NVML closed: a process that has NVML open keeps every GPU from being reset.

@@ -2,7 +2,7 @@ use super::Shape;
 use super::virtual_node::alone;
 use crate::catalog::{self, Model};
 use crate::plan::Refusal;
-use crate::profile::{Block, Profile, ProfileError, Selector, Want};
+use crate::profile::{Block, Profile, ProfileError, Want};
 
 /// One block of a profile judged on one model.
 #[derive(Debug)]
@@ -15,16 +15,18 @@ pub struct BlockOnModel {
     pub shape: Result<Shape, Refusal>,
 }
 
-/// Judges each block on every model that it can meet.
+/// Judges each block on every model that the profile is for and the block can meet.
 ///
 /// # Errors
-/// A [`ProfileError`] for a block that partitions and can meet no model.
+/// A [`ProfileError`] for a block that partitions and can meet no model, and for a model that no block can meet.
 pub fn against_all(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError> {
+    let models = models_of(profile)?;
     let mut judged = Vec::new();
     for (position, block) in profile.blocks.iter().enumerate() {
         let earlier = &profile.blocks[..position];
-        let met = catalog::models()
+        let met = models
             .iter()
+            .copied()
             .filter(|model| meets(block, earlier, model));
         let before = judged.len();
         judged.extend(met.map(|model| BlockOnModel {
@@ -37,7 +39,30 @@ pub fn against_all(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError>
             return Err(meets_none(profile, block, earlier));
         }
     }
+    for ((_, span), model) in profile.models.iter().zip(models) {
+        if !judged.iter().any(|one| one.model.key == model.key) {
+            let message = format!("no block selects {} ({})", model.key, model.product());
+            return Err(profile.error(*span, message));
+        }
+    }
     Ok(judged)
+}
+
+/// The models that the profile is for.
+fn models_of(profile: &Profile) -> Result<Vec<&'static Model>, ProfileError> {
+    if profile.models.is_empty() {
+        return Ok(catalog::models().iter().collect());
+    }
+    let named = profile.models.iter().map(|(word, span)| {
+        catalog::find(word).map_err(|unknown| profile.error(*span, unknown.to_string()))
+    });
+    // All mistakes at once.
+    let (found, wrong): (Vec<_>, Vec<_>) = named.partition(Result::is_ok);
+    let wrong = wrong.into_iter().filter_map(Result::err);
+    match ProfileError::all(wrong.collect()) {
+        Some(error) => Err(error),
+        None => Ok(found.into_iter().flatten().collect()),
+    }
 }
 
 /// True if a GPU of that model can reach this block: it selects one, and none before it has taken
@@ -47,14 +72,12 @@ fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
         [] => vec![model.product()],
         names => names.iter().map(String::as_str).collect(),
     };
-    let every = |block: &Block, product: &str| match &block.select {
-        Selector::All => true,
-        Selector::Product(regex) => regex.is_match(product),
-        _ => false,
-    };
     products.iter().any(|product| {
         let selected = block.select.may_select(product);
-        selected && !earlier.iter().any(|block| every(block, product))
+        selected
+            && !earlier
+                .iter()
+                .any(|block| block.select.selects_all(product))
     })
 }
 
@@ -74,6 +97,10 @@ fn meets_none(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileErr
         .any(|model| meets(block, &[], model));
     if known && !earlier.is_empty() {
         let message = "the blocks before this one take every model it could select";
+        return profile.error(block.span, message);
+    }
+    if known && !profile.models.is_empty() {
+        let message = "this selects none of the models that the profile is for";
         return profile.error(block.span, message);
     }
     if unknown.is_empty() {

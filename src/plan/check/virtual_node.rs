@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::{Shape, judge};
 use crate::catalog::{self, Model};
-use crate::geometry::SliceMap;
 use crate::node::Node;
 use crate::plan::Refusal;
-use crate::profile::{Block, Profile, Selector, nearest};
+use crate::profile::{Block, Profile, Selector};
 
 /// `--gpu MODEL[:COUNT]`
 #[derive(Clone, Debug)]
@@ -30,22 +29,8 @@ impl FromStr for GpuArgument {
             .ok()
             .filter(|count| (1..=MOST).contains(count));
         let count = number.ok_or_else(|| format!("\"{count}\" is no count: from 1 to {MOST}"))?;
-        if let Some(model) = catalog::named(word) {
-            return Ok(Self { model, count });
-        }
-        if let Some(model) = catalog::incomplete().iter().find(|m| m.key == word) {
-            return Err(format!(
-                "too little is known of {}: nobody has published {}; on a machine with that GPU, NVML tells",
-                model.key,
-                model.missing.join(", ")
-            ));
-        }
-        let keys = catalog::models().iter().map(|model| model.key.as_str());
-        let near = nearest(word, keys).map(|near| format!(" (did you mean \"{near}\"?)"));
-        let near = near.unwrap_or_default();
-        Err(format!(
-            "no model is called \"{word}\"{near}; mig-mps check --models lists all"
-        ))
+        let model = catalog::find(word).map_err(|unknown| unknown.to_string())?;
+        Ok(Self { model, count })
     }
 }
 
@@ -76,7 +61,7 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
         .blocks
         .iter()
         .enumerate()
-        .partition(|(_, block)| selects_a_real_gpu(block));
+        .partition(|(_, block)| block.select.names_a_real_gpu());
     if !seen.is_empty() {
         let rest = Profile {
             blocks: seen.into_iter().map(|(_, block)| block.clone()).collect(),
@@ -90,7 +75,13 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
             .filter_map(|gpu| Some((gpu.index?, Shape::of(gpu))))
             .collect();
         for (index, gpu) in (0..).zip(&mut on_node.gpus) {
-            gpu.1 = shapes.remove(&index);
+            // A plan leaves out a GPU that is as its block asks.
+            let is_selected = || {
+                let mut blocks = rest.blocks.iter();
+                blocks.any(|block| block.select.selects(index, "", gpu.0.product(), ""))
+            };
+            let shape = shapes.remove(&index);
+            gpu.1 = shape.or_else(|| is_selected().then(Shape::bare));
         }
     }
     for (position, block) in real {
@@ -111,11 +102,6 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
     Ok(on_node)
 }
 
-/// True if a block selects by a property that only a real GPU has.
-fn selects_a_real_gpu(block: &Block) -> bool {
-    matches!(block.select, Selector::Uuid(_) | Selector::Pci(_))
-}
-
 /// Judges one block on one model, on as many GPUs as it names by index.
 pub(super) fn alone(
     profile: &Profile,
@@ -128,9 +114,9 @@ pub(super) fn alone(
     indices.truncate(MOST as usize);
     let select = if indices.is_empty() {
         indices.push(0);
-        Selector::All
+        Selector::default()
     } else {
-        Selector::Index(indices.clone())
+        Selector::of_indices(indices.clone())
     };
     let one = Profile {
         blocks: vec![Block {
@@ -140,13 +126,10 @@ pub(super) fn alone(
         // Not the other blocks: this is done for each.
         source: Arc::clone(&profile.source),
         name: profile.name.clone(),
+        models: Vec::new(),
         serves: profile.serves.clone(),
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
     let plan = judge(&node, &one)?;
-    let empty = || Shape {
-        map: SliceMap::new(0, Vec::new()),
-        devices: Vec::new(),
-    };
-    Ok(plan.gpus.first().map_or_else(empty, Shape::of))
+    Ok(plan.gpus.first().map_or_else(Shape::bare, Shape::of))
 }

@@ -26,8 +26,11 @@ pub struct StatusColumn {
     cell: fn(&Row<'_>) -> Option<String>,
 }
 
-/// All columns, in the order in which they are shown.
-const ALL: [StatusColumn; 14] = [
+/// The number of columns that are shown if none is named.
+const USUAL: usize = 14;
+
+/// All columns: the usual ones in the order in which they are shown, and those that are only shown if named.
+const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "name",
         help: "Name of the device",
@@ -120,6 +123,33 @@ const ALL: [StatusColumn; 14] = [
         column: Column::left("DEVICE", 10),
         cell: |row| Some(row.uuid.clone()),
     },
+    StatusColumn {
+        name: "limit",
+        help: "Most device memory of a client",
+        column: Column::right("LIMIT", 0),
+        cell: |row| {
+            let limit = row.served?.record.settings.pinned_memory_limit;
+            Some(or(limit, "none"))
+        },
+    },
+    StatusColumn {
+        name: "priority",
+        help: "Priority of the clients",
+        column: Column::left("PRIORITY", 0),
+        cell: |row| Some(row.served?.record.settings.client_priority.to_string()),
+    },
+    StatusColumn {
+        name: "cpus",
+        help: "CPUs of its daemon and servers",
+        column: Column::left("CPUS", 0),
+        cell: |row| Some(or(row.served?.record.settings.cpus.as_ref(), "all")),
+    },
+    StatusColumn {
+        name: "by-hand",
+        help: "Settings that mig-mps set has changed",
+        column: Column::left("SET BY HAND", 0),
+        cell: |row| Some(row.served?.record.by_hand.join(",")).filter(|keys| !keys.is_empty()),
+    },
 ];
 
 impl ValueEnum for StatusColumn {
@@ -151,7 +181,7 @@ pub(super) fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
         }
     }
     if columns.is_empty() {
-        columns = ALL.to_vec();
+        columns = ALL[..USUAL].to_vec();
     }
     let mut table = Table::new(columns.iter().map(|column| column.column).collect());
     for row in rows {

@@ -5,7 +5,6 @@ use std::fmt;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::program::Server;
 use super::row::Row;
@@ -26,8 +25,7 @@ pub(super) struct Device {
     /// The state of its daemon.
     state: State,
     /// The setting `serve`: the users that its daemon serves.
-    #[schemars(with = "Option<String>")]
-    serve: Value,
+    serve: Option<String>,
     /// The pipe directory: `CUDA_MPS_PIPE_DIRECTORY` of its clients.
     pipe_directory: Option<String>,
     /// The control daemon's process id.
@@ -35,7 +33,7 @@ pub(super) struct Device {
     /// The servers; null if unknown.
     servers: Option<Vec<Server>>,
     /// The number of clients; null if unknown.
-    clients: Option<usize>,
+    client_count: Option<usize>,
     /// The largest number of clients; null if unknown.
     client_limit: Option<u32>,
     /// The number of clients whose process ids the daemon cannot see, as in other containers.
@@ -44,6 +42,14 @@ pub(super) struct Device {
     active_thread_percentage: Option<f64>,
     /// The active thread percentage that the daemon reports now; null if it was not asked.
     answered_active_thread_percentage: Option<f64>,
+    /// The setting `pinned-memory-limit`: the most device memory of a client; null for no limit.
+    pinned_memory_limit_bytes: Option<u64>,
+    /// The setting `client-priority`.
+    client_priority: Option<String>,
+    /// The setting `cpus`: the CPUs of the daemon and its servers; null for all.
+    cpus: Option<String>,
+    /// The settings that `mig-mps set` has changed; null without a daemon.
+    set_by_hand: Option<Vec<String>>,
     /// An answer of the daemon that makes no sense, or the reason why there is none.
     problem: Option<String>,
     /// Device memory in use.
@@ -52,8 +58,8 @@ pub(super) struct Device {
     memory_total_bytes: Option<u64>,
     /// Utilization of the GPU in the driver's last sampling period; null for MIG devices: no driver reports it.
     utilization_percent: Option<u32>,
-    /// The time at which the daemon was started.
-    #[schemars(with = "Option<String>")]
+    /// The time at which the daemon was started, in UTC, as in RFC 3339.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     since: Option<Timestamp>,
 }
 
@@ -65,6 +71,7 @@ impl Device {
         let servers = alive.filter(|served| row.is_known() || served.state == DaemonState::Busy);
         let memory = row.memory();
         let record = served.map(|served| &served.record);
+        let settings = record.map(|record| &record.settings);
         let pipe = served.map(|served| served.run_dir.pipe_dir(&served.record.uuid));
         let part = row.device.as_ref().and_then(|device| device.part.as_ref());
         Self {
@@ -73,11 +80,11 @@ impl Device {
             gpu: row.device.as_ref().map(|device| device.gpu),
             profile: part.map(|part| part.title.clone()),
             state: State::of(row),
-            serve: serde_json::json!(record.and_then(|record| record.settings.serve.as_ref())),
+            serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
             servers: servers.map(|served| served.servers.iter().map(Server::of).collect()),
-            clients: known.map(|served| served.clients.listed().len()),
+            client_count: known.map(|served| served.clients.listed().len()),
             client_limit: served.and_then(|served| served.client_limit),
             clients_unseen: known.map(|served| {
                 let clients = served.clients.listed().iter();
@@ -87,6 +94,11 @@ impl Device {
                 .map(|record| record.settings.active_thread_percentage.value()),
             answered_active_thread_percentage: served
                 .and_then(|served| served.answered.as_ref()?.percentage()),
+            pinned_memory_limit_bytes: settings
+                .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
+            client_priority: settings.map(|settings| settings.client_priority.to_string()),
+            cpus: settings.and_then(|settings| Some(settings.cpus.as_ref()?.to_string())),
+            set_by_hand: record.map(|record| record.by_hand.clone()),
             problem: served.and_then(|served| served.problem.clone()),
             memory_used_bytes: memory.map(|memory| memory.used),
             memory_total_bytes: memory.map(|memory| memory.total),

@@ -1,15 +1,13 @@
 //! `status --json` and its schema.
 
-use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, SchemaGenerator};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::device::Device;
 use super::program::{Client, Outside, UnmanagedDaemon};
 use super::row::rows;
-use crate::node::{self, Node, Problem, Served};
-use crate::render::json::VERSION;
+use crate::node::{self, Detail, Node, Problem, Served};
+use crate::render::json::{VERSION, Version};
 
 /// The output of `mig-mps status --json`.
 ///
@@ -17,22 +15,22 @@ use crate::render::json::VERSION;
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "status")]
 pub struct Status {
-    /// The version of this format. The format only grows; a change that breaks readers raises the version.
-    version: u32,
+    version: Version,
     /// The driver's version.
     driver: String,
-    /// True if there is a problem. With `--exit-code` the exit status is then 3.
-    degraded: bool,
+    /// True if there is a problem; null if none was found, and not everything was read. `status` reads everything, and
+    /// with `--exit-code` its exit status is then 3.
+    degraded: Option<bool>,
     /// The devices with a daemon, and those without.
     devices: Vec<Device>,
     /// The clients of these devices.
     clients: Vec<Client>,
     /// Programs that wait in cuInit until another user's programs have exited.
     waiting: Vec<Client>,
-    /// Programs that compute on a device without being clients of a daemon.
-    outside_mps: Vec<Outside>,
-    /// MPS daemons and servers that mig-mps did not start.
-    unmanaged: Vec<UnmanagedDaemon>,
+    /// Programs that compute on a device without being clients of a daemon; null if they were not searched for.
+    outside_mps: Option<Vec<Outside>>,
+    /// MPS daemons and servers that mig-mps did not start; null if they were not searched for.
+    unmanaged: Option<Vec<UnmanagedDaemon>>,
     /// The problems of the devices and of the node.
     problems: Vec<Remark>,
     /// Facts worth knowing that are no problems.
@@ -73,22 +71,30 @@ impl Status {
                 .collect()
         };
         let problems = node.problems(devices);
+        let is_all = node.detail == Detail::Status;
         let outside = node.outside_mps.iter();
         let unmanaged = node.unmanaged.iter();
         Self {
             version: VERSION,
             driver: node.driver.clone(),
-            degraded: !problems.is_empty(),
+            degraded: match problems.is_empty() {
+                true if !is_all => None,
+                is_well => Some(!is_well),
+            },
             clients: of_all(|served| served.clients.listed()),
             waiting: of_all(|served| &served.waiting),
             devices: rows.iter().map(Device::of).collect(),
-            outside_mps: outside
-                .map(|outside| Outside::of(node, outside))
-                .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
-                .collect(),
-            unmanaged: unmanaged
-                .map(|unmanaged| UnmanagedDaemon::of(node, unmanaged))
-                .collect(),
+            outside_mps: (is_all && !node.has_no_driver).then(|| {
+                outside
+                    .map(|outside| Outside::of(node, outside))
+                    .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
+                    .collect()
+            }),
+            unmanaged: node.detail.reads_processes().then(|| {
+                unmanaged
+                    .map(|unmanaged| UnmanagedDaemon::of(node, unmanaged))
+                    .collect()
+            }),
             problems: problems.into_iter().map(Remark::from).collect(),
             remarks: node
                 .remarks(devices)
@@ -98,12 +104,4 @@ impl Status {
             hidden: node.hidden.clone(),
         }
     }
-}
-
-/// Returns the schema of `status --json`, as JSON Schema 2020-12.
-pub fn schema() -> Value {
-    let settings = SchemaSettings::draft2020_12().for_serialize();
-    SchemaGenerator::new(settings)
-        .into_root_schema_for::<Status>()
-        .to_value()
 }

@@ -16,11 +16,11 @@ use console::Style;
 use super::format::wrapped;
 use super::output;
 use super::table::Table;
-use crate::node::Node;
+use crate::node::{Gpu, Node};
 use row::{Row, rows};
 
 pub use columns::StatusColumn;
-pub use document::{Status, schema};
+pub use document::Status;
 pub(super) use marks::Marks;
 
 /// Stands before the second and later parts of a wrapped line.
@@ -48,11 +48,11 @@ pub(super) fn text(
     };
     let rows = rows(node, devices);
     if rows.is_empty() {
-        parts.line(if node.hidden.is_empty() {
-            "There is no device on this node."
-        } else {
-            "No device can be seen on this node."
-        });
+        if !node.hidden.is_empty() {
+            parts.line("No device can be seen on this node.");
+        } else if !node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) {
+            parts.line("There is no device on this node.");
+        }
     } else {
         parts.table(columns::table(&rows, columns), "--columns");
         parts.gap();

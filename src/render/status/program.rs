@@ -57,7 +57,7 @@ pub(super) struct Client {
     /// The command line; null if hidden.
     command: Option<String>,
     /// Device memory in use; null if the driver does not report it.
-    memory_bytes: Option<u64>,
+    memory_used_bytes: Option<u64>,
     /// Time since its start.
     running_seconds: Option<u64>,
 }
@@ -69,7 +69,7 @@ impl Client {
             pid: client.pid.map(|pid| pid.0),
             owner: Owner::of(client.user),
             command: client.command.clone(),
-            memory_bytes: client.memory,
+            memory_used_bytes: client.memory,
             running_seconds: client.age.map(|age| age.as_secs()),
         }
     }
@@ -88,7 +88,7 @@ pub(super) struct Outside {
     /// The command line.
     command: String,
     /// Device memory in use; null if the driver does not report it.
-    memory_bytes: Option<u64>,
+    memory_used_bytes: Option<u64>,
     /// Time since its start.
     running_seconds: Option<u64>,
     /// True if a daemon serves the device; the program is then one of the problems.
@@ -104,7 +104,7 @@ impl Outside {
             pid: outside.pid.0,
             owner: Owner::of(outside.user),
             command: outside.command.clone(),
-            memory_bytes: outside.memory,
+            memory_used_bytes: outside.memory,
             running_seconds: outside.age.map(|age| age.as_secs()),
             is_served: outside.is_served,
             cause: outside.cause.clone(),
@@ -120,8 +120,8 @@ pub(super) struct UnmanagedDaemon {
     program: &'static str,
     /// The process id.
     pid: u32,
-    /// `orphan` if its pipe directory was removed, else `unmanaged`.
-    state: &'static str,
+    /// True if its pipe directory was removed.
+    is_orphan: bool,
     #[serde(flatten)]
     owner: Owner,
     /// The command line.
@@ -149,7 +149,7 @@ impl UnmanagedDaemon {
                 MpsProgram::Server => "server",
             },
             pid: unmanaged.pid.0,
-            state: unmanaged_state(unmanaged),
+            is_orphan: unmanaged.is_orphan,
             owner: Owner::of(unmanaged.user),
             command: unmanaged.command.clone(),
             environment_is_readable: unmanaged.pipe_directory != Variable::Hidden,

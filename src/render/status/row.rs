@@ -14,7 +14,7 @@ pub(super) struct Row<'a> {
     pub(super) served: Option<&'a Served>,
 }
 
-/// Returns the devices with a record first, then the others.
+/// Returns the devices in the order of `list`; those that are gone come last.
 pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     let served = node.served.iter().map(|served| {
         let (key, uuid) = (&served.record.key, &served.record.uuid);
@@ -43,6 +43,13 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
         }
     }
     rows.retain(|row| devices.is_empty() || devices.contains(&row.name));
+    let order: Vec<Device> = node.devices().collect();
+    rows.sort_by_key(|row| {
+        let position = order
+            .iter()
+            .position(|device| Some(device) == row.device.as_ref());
+        position.unwrap_or(order.len())
+    });
     rows
 }
 

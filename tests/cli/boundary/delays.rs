@@ -27,7 +27,7 @@ fn force_with_drain_waits_for_a_users_clients() {
         .gid(NOBODY)
         .stdout(std::process::Stdio::piped());
     let app = app.spawn().unwrap();
-    while sim.device("0")["clients"] != 1 {
+    while sim.device("0")["client_count"] != 1 {
         std::thread::yield_now();
     }
     sim.run(&["down", "--drain", "30", "--force"]).ended(0);

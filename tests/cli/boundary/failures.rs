@@ -42,7 +42,7 @@ fn a_users_daemon_that_does_not_start_undoes_nobody_elses() {
         "{}",
         ran.stdout
     );
-    assert_eq!(in_state(&sim.status(), "ready"), ["1", "ours"]);
+    assert_eq!(in_state(&sim.status(), "ready"), ["ours", "1"]);
     assert_eq!(sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement"), 2);
     assert_eq!(sim.happened("nvmlGpuInstanceDestroy"), 0);
     assert!(!sim.run_dir().contains(&"journal.json".to_owned()));
@@ -60,7 +60,7 @@ fn a_users_daemon_that_does_not_start_undoes_nobody_elses() {
     );
     let daemon = sim.device("ours")["daemon_pid"].clone();
     sim.run(&["up", profile]).ended(0);
-    assert_eq!(in_state(&sim.status(), "ready"), ["1", "hers", "ours"]);
+    assert_eq!(in_state(&sim.status(), "ready"), ["ours", "hers", "1"]);
     assert_eq!(sim.device("ours")["daemon_pid"], daemon);
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
 

@@ -1,0 +1,263 @@
+//! The values that completion offers, by the name that a value has in help.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Arg;
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
+
+use crate::catalog::{self, BuiltIn};
+use crate::convert::mig_parted;
+use crate::host::{Environment, read_text_from, user_name};
+use crate::manual::setting_meaning;
+use crate::mps::{MpsProgram, serves_in};
+use crate::node::name_order;
+use crate::settings::{KEYS, Settings};
+use crate::state::{DeviceRecord, RunDir};
+
+/// Returns values with their meanings.
+type Candidates = fn(&Words) -> Vec<(String, String)>;
+
+/// The values that are completed, by their names in help.
+const VALUES: [(&str, Candidates); 6] = [
+    ("DEVICE", devices),
+    (PID, clients),
+    (SETTING, settings),
+    ("MODEL[:COUNT]", models),
+    ("CONFIGURATION", configurations),
+    (PROFILE, built_in_profiles),
+];
+
+const PID: &str = "PID";
+const SETTING: &str = "KEY=VALUE";
+/// A profile is also a file.
+const PROFILE: &str = "PROFILE";
+
+/// The words of a command line up to the cursor.
+struct Words {
+    before: Vec<String>,
+    /// The beginning of the value.
+    current: String,
+}
+
+impl Words {
+    fn new(words: &[OsString], current: &OsStr) -> Self {
+        let text = |word: &OsString| word.to_string_lossy().into_owned();
+        let before = words.split_last().map_or(&[][..], |(_, before)| before);
+        Self {
+            before: before.iter().map(text).collect(),
+            current: current.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The values of `--gpu` before the cursor.
+    fn gpus(&self) -> impl Iterator<Item = u32> {
+        let mut words = self.before.iter().peekable();
+        let values = std::iter::from_fn(move || {
+            let word = words.next()?;
+            Some(match word.strip_prefix("--gpu=") {
+                None if word == "--gpu" => words.peek().map(|next| next.as_str()),
+                value => value,
+            })
+        });
+        values.flatten().filter_map(|value| value.parse().ok())
+    }
+}
+
+/// Completes an argument's values; `None` for one whose values clap knows.
+pub(super) fn of(command: &str, arg: &Arg, words: &Arc<[OsString]>) -> Option<ArgValueCompleter> {
+    let name = arg.get_value_names()?.first()?.to_string();
+    // After `--gpu N` no device follows.
+    let has_gpu = || Words::new(words, OsStr::new("")).gpus().next().is_some();
+    let name = match (name.as_str(), command) {
+        ("DEVICE", "set") if has_gpu() => SETTING.to_owned(),
+        ("DEVICE", "kill") if has_gpu() => PID.to_owned(),
+        _ => name,
+    };
+    let (_, candidates) = VALUES.iter().find(|(value, _)| *value == name)?;
+    let words = Arc::clone(words);
+    Some(ArgValueCompleter::new(move |current: &OsStr| {
+        let words = Words::new(&words, current);
+        let mut found = candidates(&words);
+        found.retain(|(value, _)| value.starts_with(&words.current));
+        let found = found
+            .into_iter()
+            .map(|(value, meaning)| CompletionCandidate::new(value).help(Some(meaning.into())));
+        let files =
+            (name == PROFILE).then(|| PathCompleter::file().filter(is_toml).complete(current));
+        found.chain(files.into_iter().flatten()).collect()
+    }))
+}
+
+fn is_toml(path: &Path) -> bool {
+    path.is_file()
+        && path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+}
+
+fn built_in_profiles(_: &Words) -> Vec<(String, String)> {
+    let profiles = BuiltIn::all().into_iter();
+    let described = profiles.map(|profile| (profile.name.to_owned(), profile.summary().to_owned()));
+    described.collect()
+}
+
+/// The devices that have a record and are not named yet: names first, and UUIDs once one is begun.
+fn devices(words: &Words) -> Vec<(String, String)> {
+    let environment = Environment::read();
+    let mut records = records(&environment);
+    records.retain(|(_, record)| {
+        let is_given = |word: &String| *word == record.name || *word == record.uuid;
+        !words.before.iter().any(is_given)
+    });
+    let described = records.iter().map(|(_, record)| {
+        let meaning = description(record, &environment);
+        (record, meaning)
+    });
+    let described: Vec<_> = described.collect();
+    let names = described.iter();
+    let names = names.map(|(record, meaning)| (record.name.clone(), meaning.clone()));
+    let uuids = described.iter().filter(|_| !words.current.is_empty());
+    let uuids =
+        uuids.map(|(record, meaning)| (record.uuid.clone(), format!("{}, {meaning}", record.name)));
+    names.chain(uuids).collect()
+}
+
+/// The records of every run directory, in the order of their names; the system's directory comes first.
+fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
+    let mut names = BTreeSet::new();
+    let run_dirs = RunDir::all(environment).into_iter();
+    let mut all: Vec<(RunDir, DeviceRecord)> = run_dirs
+        .flat_map(|run_dir| {
+            let records = run_dir.records().0.into_iter();
+            records.map(move |record| (run_dir.clone(), record))
+        })
+        .filter(|(_, record)| names.insert(record.name.clone()))
+        .collect();
+    all.sort_by_cached_key(|(_, record)| name_order(&record.name));
+    all
+}
+
+/// `GPU 0, 3g.40gb, running`
+fn description(record: &DeviceRecord, environment: &Environment) -> String {
+    let gpu = record.gpu.map(|index| format!("GPU {index}"));
+    let profile = match &record.key.instance {
+        Some(_) => record.profile.clone(),
+        None => Some("whole GPU".to_owned()),
+    };
+    let state = state(record, environment).to_owned();
+    let parts: Vec<String> = [gpu, profile, Some(state)].into_iter().flatten().collect();
+    parts.join(", ")
+}
+
+/// The state of a daemon as far as its process tells: one that runs may still hang.
+fn state(record: &DeviceRecord, environment: &Environment) -> &'static str {
+    let host = &environment.host;
+    let is_of_this_boot = host.boot_id().is_ok_and(|id| id == record.boot_id);
+    match record.daemon.filter(|_| is_of_this_boot) {
+        _ if is_of_this_boot && !record.finished => "starting",
+        Some(daemon) if daemon.running(host).is_some() => "running",
+        Some(daemon) if daemon.is_hidden(host) => "hidden",
+        _ => "dead",
+    }
+}
+
+/// The processes that were started with the pipe directory of a device before them: its clients, and also a shell that
+/// exported it. Only a control session or NVML would tell them apart.
+fn clients(words: &Words) -> Vec<(String, String)> {
+    let environment = Environment::read();
+    let devices = devices_before(words, &environment).into_iter();
+    let pipes = devices.flat_map(|(run_dir, record)| {
+        [
+            run_dir.pipe_dir(&record.uuid),
+            run_dir.by_name(&record.name).join("pipe"),
+        ]
+    });
+    let pipes: Vec<PathBuf> = pipes.collect();
+    if pipes.is_empty() {
+        return Vec::new();
+    }
+    let processes = environment.host.processes().unwrap_or_default();
+    let processes = processes.iter().filter(|process| {
+        !MpsProgram::is_one(process)
+            && pipes.iter().any(|pipe| serves_in(process, pipe))
+            && !words.before.contains(&process.pid.to_string())
+    });
+    let described = processes.map(|process| {
+        let user = process
+            .owner()
+            .map_or_else(String::new, |user| format!("{}, ", user_name(user)));
+        (
+            process.pid.to_string(),
+            format!("{user}{}", process.command()),
+        )
+    });
+    described.collect()
+}
+
+/// The devices that the words before the cursor name, or whose GPU they name.
+fn devices_before(words: &Words, environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
+    let mut records = records(environment);
+    records.retain(|(_, record)| {
+        let is_it = |word: &String| *word == record.name || *word == record.uuid;
+        words.before.iter().any(is_it) || words.gpus().any(|gpu| record.gpu == Some(gpu))
+    });
+    records
+}
+
+/// The settings of a running daemon, and the values of the one that is begun: words, the default, and the present one.
+fn settings(words: &Words) -> Vec<(String, String)> {
+    let mut live = KEYS.iter().filter(|key| key.is_live());
+    let Some((name, _)) = words.current.split_once('=') else {
+        let keys = live.map(|key| (format!("{}=", key.name), setting_meaning(key.name)));
+        return keys.collect();
+    };
+    let Some(key) = live.find(|key| key.name == name) else {
+        return Vec::new();
+    };
+    let devices = devices_before(words, &Environment::read());
+    let devices = devices.iter();
+    let present: BTreeSet<String> = devices
+        .map(|(_, record)| (key.show)(&record.settings))
+        .collect();
+    let default = (key.show)(&Settings::default());
+    let mut values: Vec<String> = key.words().iter().map(ToString::to_string).collect();
+    for value in [&default].into_iter().chain(&present) {
+        if !values.contains(value) {
+            values.push(value.clone());
+        }
+    }
+    let described = values.into_iter().map(|value| {
+        let notes = [
+            (value == default).then_some("default"),
+            present.contains(&value).then_some("now"),
+        ];
+        let notes: Vec<&str> = notes.into_iter().flatten().collect();
+        (format!("{name}={value}"), notes.join(", "))
+    });
+    described.collect()
+}
+
+/// The GPU models of the catalog.
+fn models(_: &Words) -> Vec<(String, String)> {
+    let models = catalog::models().iter();
+    let described = models.map(|model| (model.key.clone(), model.product_names.join(", ")));
+    described.collect()
+}
+
+/// The configurations of mig-parted's file that a word before the cursor names.
+fn configurations(words: &Words) -> Vec<(String, String)> {
+    let files = words.before.iter().map(Path::new);
+    let mut files = files.filter(|path| path.is_file());
+    let spec = files.find_map(|path| {
+        let (path, text) = read_text_from(path);
+        mig_parted::Spec::parse(path, text.ok()?).ok()
+    });
+    let names = spec.map_or_else(Vec::new, |spec| spec.configs.into_keys().collect());
+    let described = names.into_iter().map(|name| (name, String::new()));
+    described.collect()
+}

@@ -1,0 +1,45 @@
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{Message, PlanDocument, VERSION, Version};
+use crate::node::Node;
+use crate::plan::Plan;
+use crate::render::status::Status;
+
+/// The output of a command that changes the node, with `--json`: `up`, `set`, `restart`, `kill`, `down`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "change")]
+pub struct ChangeDocument {
+    version: Version,
+    /// The actions that were taken, or with `--dry-run` those that would be.
+    plan: PlanDocument,
+    /// The status of all devices afterwards; null with `--dry-run`.
+    status: Option<Status>,
+    /// The error of a change of which a part failed; null if none did.
+    error: Option<Message>,
+    /// True if something was changed.
+    changed: bool,
+}
+
+impl ChangeDocument {
+    /// Describes a plan that is not applied.
+    pub fn planned(plan: &Plan) -> Self {
+        Self {
+            version: VERSION,
+            plan: PlanDocument::of(plan),
+            status: None,
+            error: None,
+            changed: false,
+        }
+    }
+
+    /// Describes the actions of a plan, and the node afterwards.
+    pub fn made(plan: &Plan, node: &Node, error: Option<Message>) -> Self {
+        Self {
+            status: Some(Status::of(node, &[])),
+            error,
+            changed: !plan.is_empty(),
+            ..Self::planned(plan)
+        }
+    }
+}

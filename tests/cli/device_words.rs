@@ -1,0 +1,216 @@
+//! The words of a command line that mean devices.
+
+use crate::common::{SMALL, Sim};
+
+const NAMED: &str = r#"
+[[gpu]]
+select = { all = true }
+devices = [
+  { name = "trainer-{gpu}", profile = "2g" },
+  { name = "small-{gpu}-{n}", profile = "1g", count = 2 },
+]
+"#;
+
+fn shown(sim: &Sim, words: &[&str]) -> Vec<String> {
+    let mut args = vec!["status", "--json"];
+    args.extend(words);
+    let status = sim.run(&args).json();
+    let devices = status["devices"].as_array().unwrap().iter();
+    devices
+        .map(|device| device["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn listed(sim: &Sim, words: &[&str]) -> Vec<String> {
+    let list = sim.run(&[&["list", "--json"], words].concat()).json();
+    let gpus = list["gpus"].as_array().unwrap().iter();
+    gpus.flat_map(|gpu| gpu["devices"].as_array().unwrap())
+        .map(|device| device["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn prefixes_and_globs_mean_devices() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(NAMED, &["--yes"]).ended(0);
+    assert_eq!(shown(&sim, &["trainer-1"]), ["trainer-1"]);
+    assert_eq!(
+        shown(&sim, &["small-1-*", "trainer-0"]),
+        ["trainer-0", "small-1-0", "small-1-1"]
+    );
+    assert_eq!(
+        shown(&sim, &["*-1*"]),
+        ["small-0-1", "small-1-0", "small-1-1", "trainer-1"]
+    );
+    for (word, said) in [
+        (
+            "trainer",
+            "error: \"trainer\" can mean trainer-0 or trainer-1\n",
+        ),
+        (
+            "MIG-",
+            "error: \"MIG-\" can mean small-0-0, small-0-1, small-1-0, small-1-1, trainer-0 or trainer-1\n",
+        ),
+        (
+            "big*",
+            "error: no device is called \"big*\"; there are small-0-0, small-0-1, small-1-0, small-1-1, trainer-0, \
+             trainer-1\n",
+        ),
+    ] {
+        assert_eq!(sim.run(&["status", word]).ended(2).stderr, said, "{word}");
+    }
+    sim.run(&["set", "small-0-*", "active-thread-percentage=40"])
+        .ended(0);
+    let set = |name: &str| sim.device(name)["active_thread_percentage"].clone();
+    assert_eq!(
+        (set("small-0-0"), set("small-0-1")),
+        (40.0.into(), 40.0.into())
+    );
+    assert_eq!(set("small-1-0"), 100.0);
+    assert_eq!(
+        shown(&sim, &["--gpu", "1"]),
+        ["small-1-0", "small-1-1", "trainer-1"]
+    );
+    let ran = sim.run(&["down", "--gpu", "5"]).ended(2);
+    assert_eq!(ran.stderr, "error: there is no GPU 5; there are 0, 1\n");
+    sim.run(&["restart"]).ended(2);
+    let ran = sim.run(&["restart", "--gpu", "0", "--yes"]).ended(0);
+    assert!(
+        ran.stdout.contains("small-0-0, small-0-1, trainer-0"),
+        "{}",
+        ran.stdout
+    );
+    sim.run(&["set", "--gpu", "1", "active-thread-percentage=30"])
+        .ended(0);
+    assert_eq!(
+        (set("small-1-0"), set("trainer-1"), set("trainer-0")),
+        (30.0.into(), 30.0.into(), 100.0.into())
+    );
+    sim.run(&["set", "--gpu", "1", "trainer-1"]).ended(2);
+    assert_eq!(
+        listed(&sim, &["--gpu", "1"]),
+        ["small-1-0", "small-1-1", "trainer-1"]
+    );
+    assert_eq!(listed(&sim, &["trainer-*"]), ["trainer-0", "trainer-1"]);
+    sim.run(&["list", "--gpu", "5"]).ended(2);
+    sim.run(&["down", "small-*"]).ended(0);
+    assert_eq!(
+        crate::common::in_state(&sim.status(), "ready"),
+        ["trainer-0", "trainer-1"]
+    );
+}
+
+/// Of several devices, the one is meant that has these clients.
+#[test]
+fn a_client_is_ended_wherever_it_is() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(NAMED, &["--yes"]).ended(0);
+    let clients = ["small-0-1", "small-1-0", "trainer-1"].map(|name| sim.client(name));
+    let pids = clients.each_ref().map(|client| client.pid().to_string());
+    let victims = |args: &[&str]| {
+        let plan = sim.run(&[args, &["--json", "--yes"]].concat()).json();
+        plan["plan"]["kill"]["device"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(victims(&["kill", "small-*", &pids[0]]), "small-0-1");
+    assert_eq!(victims(&["kill", "--gpu", "1", &pids[1]]), "small-1-0");
+    let ran = sim.run(&["kill", "--gpu", "0", &pids[2]]).ended(2);
+    let said = format!(
+        "error: none of small-0-0, small-0-1, trainer-0 has client {}\n",
+        pids[2]
+    );
+    assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+    sim.run(&["kill", "--gpu", "1", "abc"]).ended(2);
+    let ran = sim.run(&["kill", "--gpu", "1"]).ended(2);
+    assert_eq!(ran.stderr, "error: PID is missing\n");
+    drop(clients);
+}
+
+#[test]
+fn logs_of_several_devices_come_one_after_the_other() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(NAMED, &["--yes"]).ended(0);
+    let heads = |args: &[&str]| -> Vec<String> {
+        let ran = sim.run(&[&["logs"], args].concat()).ended(0);
+        let heads = ran.stdout.lines().filter(|line| line.starts_with("==> "));
+        heads.map(str::to_owned).collect()
+    };
+    assert_eq!(
+        heads(&["trainer-*"]),
+        ["==> trainer-0 <==", "==> trainer-1 <=="]
+    );
+    assert_eq!(heads(&["--gpu", "1"]).len(), 3);
+    let ran = sim.run(&["logs", "--gpu", "1"]).ended(0);
+    assert_eq!(ran.stderr.matches("Control sessions are put").count(), 1);
+    assert_eq!(heads(&["trainer-0"]), [""; 0]);
+    let ran = sim.run(&["logs", "trainer-*", "--follow"]).ended(2);
+    assert_eq!(
+        ran.stderr,
+        "error: --follow follows one device, not trainer-0, trainer-1\n"
+    );
+    let ran = sim.run(&["logs", "--gpu", "5"]).ended(2);
+    assert_eq!(ran.stderr, "error: there is no GPU 5; there are 0, 1\n");
+    sim.run(&["logs"]).ended(2);
+}
+
+#[test]
+fn a_process_id_is_asked_for_in_words() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim.run(&["kill", "0.0", "abc"]).ended(2);
+    assert!(
+        ran.stderr
+            .contains("a process id is a whole number from 1; mig-mps status shows them"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn devices_are_shown_in_the_order_of_list() {
+    let sim = Sim::with("a100-80gb", 2);
+    let some = "[[gpu]]\nselect = { index = [1] }\ndevices = [ { profile = \"1g\" } ]\n\n\
+                [[gpu]]\nselect = { index = [0] }\ndevices = [ { profile = \"2g\" }, { profile = \"1g\", mps = false } ]\n";
+    sim.up(some, &["--yes"]).ended(0);
+    let listed = listed(&sim, &[]);
+    assert_eq!(listed, ["0.0", "0.2", "1.0"]);
+    assert_eq!(shown(&sim, &[]), listed);
+}
+
+#[test]
+fn no_is_an_answer_and_no_error() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let ran = sim.answered("down --destroy-mig", "n\r").ended(4);
+    assert!(
+        ran.stdout.contains("\nNothing was changed."),
+        "{}",
+        ran.stdout
+    );
+    assert!(!ran.stdout.contains("error"), "{}", ran.stdout);
+}
+
+#[test]
+fn down_of_one_device_names_no_other_instances() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    sim.foreign_instance(0, 6);
+    let ran = sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
+    assert!(!ran.stderr.contains("stay"), "{}", ran.stderr);
+    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert!(
+        ran.stderr.contains("GPU 0 1g.10gb at 6:1"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn models_fit_80_columns_with_all_their_names() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim.in_terminal("NO_COLOR=1", "check --models", 80);
+    for line in ran.stdout.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    for name in ["h200-141gb-sxm, h200 ", "NVIDIA A100-SXM4-80GB, "] {
+        assert!(ran.stdout.contains(name), "{name}: {}", ran.stdout);
+    }
+}

@@ -1,0 +1,181 @@
+//! `mps = false`: devices without daemons, whole GPUs without one, and MIG mode without instances.
+
+use serde_json::json;
+
+use crate::common::{ONE_EACH, SMALL, Sim, in_state, plain, without_gpu};
+
+const UNSERVED: &str = r#"
+mps = false
+
+[[gpu]]
+select = { all = true }
+devices = [ { profile = "2g" }, { profile = "1g" } ]
+"#;
+
+/// The devices of `list --json`, by GPU, without UUIDs.
+fn devices(sim: &Sim) -> Vec<String> {
+    let list = sim.list();
+    let gpus = list["gpus"].as_array().unwrap().iter();
+    let devices = gpus.flat_map(|gpu| gpu["devices"].as_array().unwrap().clone());
+    devices
+        .map(|device| device["profile"].as_str().unwrap_or("whole").to_owned())
+        .collect()
+}
+
+#[test]
+fn mig_devices_without_daemons_need_no_mps() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = sim.profile(UNSERVED);
+    let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+    // As on a machine where nobody has installed MPS.
+    up.env("MIG_MPS_CONTROL", "/nonexistent/nvidia-cuda-mps-control");
+    let ran = crate::common::Ran::of(&mut up).ended(0);
+    assert_eq!(
+        devices(&sim),
+        ["2g.20gb", "1g.10gb", "2g.20gb", "1g.10gb"],
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(sim.happened("daemon start"), 0);
+    assert_eq!(sim.run(&["status", "--exit-code"]).ended(0).status, 0);
+    sim.up_does_nothing(UNSERVED);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert_eq!(devices(&sim), [""; 0]);
+}
+
+#[test]
+fn daemons_come_and_go_and_the_instances_stay() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(UNSERVED, &["--yes"]).ended(0);
+    let before = sim.list()["gpus"][0]["devices"].clone();
+    let uuids = |devices: &serde_json::Value| {
+        let devices = devices.as_array().unwrap().iter();
+        devices
+            .map(|device| device["uuid"].clone())
+            .collect::<Vec<_>>()
+    };
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    let client = sim.client("0.0");
+    let refused = sim.up(UNSERVED, &[]).ended(4);
+    assert!(refused.stderr.contains("0.0"), "{}", refused.stderr);
+    drop(client);
+    let ran = sim.up(UNSERVED, &["--yes"]).ended(0);
+    assert!(
+        ran.stdout
+            .contains("(the profile wants no daemon for it): 0.0, 0.2"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
+    assert_eq!(uuids(&sim.list()["gpus"][0]["devices"]), uuids(&before));
+    sim.up_does_nothing(UNSERVED);
+}
+
+#[test]
+fn each_table_can_say_otherwise_than_the_one_around_it() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = r#"
+mps = false
+
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "2g" }, { name = "served", profile = "1g", mps = { serve = "one-at-a-time" } } ]
+
+[[gpu]]
+select = { index = [1] }
+mps = {}
+devices = [ { profile = "3g" }, { profile = "1g", mps = false } ]
+"#;
+    sim.up(
+        &profile.replace("serve = \"one-at-a-time\"", ""),
+        &["--yes"],
+    )
+    .ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["served", "1.4"]);
+    assert_eq!(devices(&sim), ["2g.20gb", "1g.10gb", "1g.10gb", "3g.40gb"]);
+}
+
+#[test]
+fn mig_off_and_nothing_else() {
+    let sim = Sim::with("h200", 1);
+    sim.up(ONE_EACH, &["--yes"]).ended(0);
+    let bare = "[[gpu]]\nselect = { all = true }\nmig = false\nmps = false\n";
+    sim.up(bare, &["--yes"]).ended(0);
+    let list = sim.list();
+    assert_eq!(list["gpus"][0]["mig"]["current"], false, "{list:#}");
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);
+    sim.up_does_nothing(bare);
+    // A daemon for the whole GPU goes, too.
+    sim.up(&bare.replace("mps = false\n", ""), &["--yes"])
+        .ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.up(bare, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);
+}
+
+#[test]
+fn mig_on_and_not_partitioned() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let empty = "[[gpu]]\nselect = { all = true }\ndevices = []\n";
+    sim.up(empty, &["--yes"]).ended(0);
+    let list = sim.list();
+    assert_eq!(list["gpus"][0]["mig"]["current"], true, "{list:#}");
+    assert_eq!(list["gpus"][0]["devices"], json!([]));
+    sim.up_does_nothing(empty);
+}
+
+#[test]
+fn a_name_without_a_daemon_is_refused() {
+    let sim = Sim::with("a100-80gb", 1);
+    let named = UNSERVED.replace("{ profile = \"1g\" }", "{ name = \"a\", profile = \"1g\" }");
+    let ran = sim.up(&named, &[]).ended(2);
+    insta::assert_snapshot!(plain(&ran.stderr), @r#"
+    error: profile.toml:6:42: mps is false here: only a device with a daemon can have a name
+      |
+    6 | devices = [ { profile = "2g" }, { name = "a", profile = "1g" } ]
+      |                                          ^^^
+    "#);
+}
+
+#[test]
+fn check_shows_which_devices_have_no_daemon() {
+    let profile = r#"
+[[gpu]]
+select = { index = [0] }
+mps = false
+devices = [ { profile = "3g" }, { profile = "1g", count = 2, mps = {} } ]
+
+[[gpu]]
+select = { index = [1] }
+mig = false
+mps = false
+
+[[gpu]]
+select = { index = [2] }
+devices = []
+"#;
+    let ran = without_gpu(&["check", "-", "--gpu", "a100-80gb:4"], profile).ended(0);
+    insta::assert_snapshot!(ran.stdout, @"
+    GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
+      |1g   |1g   |.....|.....|3g.40gb                |
+      PROFILE  AT   SERVE          SERVER  THREADS  NAMES
+      1g.10gb  0:1  one-at-a-time  eager      100%  0.0
+      1g.10gb  1:1  one-at-a-time  eager      100%  0.1
+      3g.40gb  4:4  -              -             -  no daemon
+    GPU 1  a100-80gb  NVIDIA A100-SXM4-80GB
+      the whole GPU, without a daemon
+    GPU 2  a100-80gb  NVIDIA A100-SXM4-80GB
+      |.....|.....|.....|.....|.....|.....|.....|.....|
+    GPU 3  a100-80gb  NVIDIA A100-SXM4-80GB
+      no block selects it: it is not touched
+    ");
+    let fleet = format!("models = [\"a100-80gb\"]\n{profile}");
+    let fleet = without_gpu(&["check", "-"], &fleet).ended(0);
+    assert!(
+        fleet.stdout.contains("  a100-80gb  |1g   |1g   |"),
+        "{}",
+        fleet.stdout
+    );
+}

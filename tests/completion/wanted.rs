@@ -1,0 +1,173 @@
+//! What each shell completes.
+
+use std::fs;
+
+use crate::common::{Ran, SMALL, Sim, shell};
+use crate::shell::{Session, Shell};
+
+/// The name of a file that no shell takes as it is.
+const SPACED: &str = "my profile.toml";
+
+/// How often a completion is asked for before it counts as missing.
+const TRIES: usize = 3;
+
+fn completes_everything(in_shell: Shell, test: &str) {
+    if !in_shell.is_here(test) {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.0");
+    let dead = sim.device("0.2");
+    shell(format!("kill -9 {}", dead["daemon_pid"])).ended(0);
+    let files = sim.node.dir().join("files");
+    fs::create_dir_all(files.join("folder")).unwrap();
+    for name in ["fleet.toml", "fleet.txt", SPACED, "0.0.txt"] {
+        fs::write(files.join(name), "").unwrap();
+    }
+    let before = sim.node.events().len();
+    let mut session = in_shell.start(&sim, &files);
+    completes_words(&mut session);
+    completes_files(&mut session);
+    completes_devices(&mut session, dead["uuid"].as_str().unwrap());
+    completes_clients(&mut session, &client.pid().to_string());
+    completes_settings(&mut session);
+    completes_models(&mut session);
+    drop(session);
+    // Neither NVML nor a daemon was asked.
+    let events = sim.node.events().split_off(before);
+    assert!(events.is_empty(), "{events:?}");
+    // A command that asks NVML is seen.
+    Ran::of(sim.command(&["list"]).env("SIMNODE_EVENTS", "all")).ended(0);
+    assert!(sim.node.events().len() > before);
+}
+
+/// Each beginning of a line becomes these words.
+#[track_caller]
+fn all(session: &mut Session, cases: &[(&str, &str)]) {
+    for (typed, words) in cases {
+        let typed = format!("mig-mps {typed}");
+        // On a machine with much to do a completion may not come in time: a person presses Tab again.
+        let mut tries = (0..TRIES).map(|_| session.completes(&typed));
+        let last = tries.find(|found| found == words);
+        let last = last.unwrap_or_else(|| session.completes(&typed));
+        assert_eq!(last, *words, "{typed}");
+    }
+}
+
+/// Subcommands, flags, their values, topics of the manual.
+fn completes_words(session: &mut Session) {
+    let commands = session.lists("mig-mps ", &["restart", "Apply a profile to this node"]);
+    assert!(!commands.contains("Write manual pages"), "{commands}");
+    assert!(!commands.contains("--version"), "{commands}");
+    session.lists(
+        "mig-mps up --",
+        &["--dry-run", "Show the plan and change nothing"],
+    );
+    session.lists(
+        "mig-mps help ",
+        &["security", "What users of a device can do", "restart"],
+    );
+    all(
+        session,
+        &[
+            ("resta", "<restart>"),
+            ("down --destr", "<down><--destroy-mig>"),
+            ("export --format mig", "<export><--format><mig-parted>"),
+            ("export --format=mig", "<export><--format=mig-parted>"),
+            (
+                "status --columns device,sta",
+                "<status><--columns><device,state>",
+            ),
+            ("kill --signal=T", "<kill><--signal=TERM>"),
+            ("completions f", "<completions><fish>"),
+            ("profiles bal", "<profiles><balanced>"),
+            ("schema pro", "<schema><profile>"),
+        ],
+    );
+}
+
+/// Profiles, folders, and other files where those are taken.
+fn completes_files(session: &mut Session) {
+    let spaced = format!("<plan><{SPACED}>");
+    all(
+        session,
+        &[
+            ("up fl", "<up><fleet.toml>"),
+            ("up bal", "<up><balanced>"),
+            ("plan my", &spaced),
+            ("check fo", "<check><folder/>"),
+            ("import fleet.tx", "<import><fleet.txt>"),
+        ],
+    );
+}
+
+/// Devices with what they are, and no files.
+fn completes_devices(session: &mut Session, uuid: &str) {
+    let texts = [
+        "0.0",
+        "GPU 0, 2g.20gb, running",
+        "0.2",
+        "GPU 0, 1g.10gb, dead",
+    ];
+    let devices = session.lists("mig-mps restart 0.", &texts);
+    assert!(!devices.contains(".txt"), "{devices}");
+    let begun = format!("logs {}", &uuid[..uuid.len() - 4]);
+    let whole = format!("<logs><{uuid}>");
+    all(
+        session,
+        &[("status 0.0 0", "<status><0.0><0.2>"), (&begun, &whole)],
+    );
+}
+
+fn completes_clients(session: &mut Session, pid: &str) {
+    let begun = format!("kill 0.0 {}", &pid[..pid.len() - 1]);
+    all(session, &[(&begun, &format!("<kill><0.0><{pid}>"))]);
+}
+
+fn completes_settings(session: &mut Session) {
+    let keys = ["client-priority=", "a hint to the GPU", "max-clients="];
+    session.lists("mig-mps set 0.0 ", &keys);
+    session.lists(
+        "mig-mps set 0.0 client-priority=",
+        &["below-normal", "default, now"],
+    );
+    let percentage = "set 0.0 active-thread-percentage=";
+    let full = "<set><0.0><active-thread-percentage=100>";
+    all(
+        session,
+        &[
+            ("set 0.0 client-p", "<set><0.0><client-priority=>"),
+            (percentage, full),
+        ],
+    );
+}
+
+fn completes_models(session: &mut Session) {
+    session.lists(
+        "mig-mps check --gpu a100-",
+        &["a100-80gb", "NVIDIA A100-SXM4-80GB"],
+    );
+    all(
+        session,
+        &[
+            ("check --gpu=h200-141gb-n", "<check><--gpu=h200-141gb-nvl>"),
+            ("check --gpu a30-24gb:", "<check><--gpu><a30-24gb:>"),
+        ],
+    );
+}
+
+#[test]
+fn bash_completes() {
+    completes_everything(Shell::Bash, "bash_completes");
+}
+
+#[test]
+fn zsh_completes() {
+    completes_everything(Shell::Zsh, "zsh_completes");
+}
+
+#[test]
+fn fish_completes() {
+    completes_everything(Shell::Fish, "fish_completes");
+}

@@ -1,0 +1,82 @@
+//! mig-parted's own configuration files: each configuration imported, planned and made on every model that it suits, and
+//! exported again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mig_mps::internals::convert::{ImportOptions, import, mig_parted, to_mig_parted};
+use mig_mps::internals::plan::Plan;
+use simnode::catalog::Model;
+
+use super::mig_parted_config::{FILES, Geometry, exported, read, suits, wanted};
+use super::model;
+use super::scene::{self, Scene};
+
+/// The GPUs of a node: the files list indices up to 7.
+const GPUS: u32 = 8;
+
+/// Imports a configuration, makes it on a node with GPUs of one model, and exports that.
+fn there_and_back(
+    spec: &mig_parted::Spec,
+    name: &str,
+    wanted: &BTreeMap<u32, Geometry>,
+    model: &'static Model,
+) {
+    for exact in [false, true] {
+        let options = ImportOptions {
+            serve_whole: false,
+            exact,
+        };
+        let imported = import(spec, name, options).unwrap();
+        let text = imported.draft.to_string();
+        let case = format!("{name} on {}:\n{text}", model.key);
+        let profile = scene::parse(&text);
+        let mut scene = Scene::new(model, GPUS as usize);
+        let plan = scene
+            .plan(&profile)
+            .unwrap_or_else(|no| panic!("{case}{no}"));
+        scene.carry_out(&plan);
+        assert_eq!(scene.plan(&profile).ok(), Some(Plan::default()), "{case}");
+        let mut made = exported(&to_mig_parted(&scene.node).0);
+        made.retain(|gpu, _| wanted.contains_key(gpu));
+        assert_eq!(made, *wanted, "{case}");
+        if exact {
+            assert_eq!(
+                imported.notes.iter().find(|note| note.contains("SMs")),
+                None
+            );
+        }
+    }
+}
+
+#[test]
+fn the_files_of_mig_parted_come_back_as_they_were() {
+    let mut counts = Vec::new();
+    let mut unused = Vec::new();
+    for (file, yaml) in FILES {
+        let spec = mig_parted::Spec::parse(Path::new(file), yaml.to_owned()).unwrap();
+        let configs = read(yaml).mig_configs;
+        let mut cases = 0;
+        for (name, entries) in &configs {
+            let mut is_used = false;
+            for model in model::keys().into_iter().map(model::named) {
+                let wanted = wanted(entries, model, GPUS);
+                if !suits(&wanted, model) {
+                    continue;
+                }
+                is_used = true;
+                there_and_back(&spec, name, &wanted, model);
+                cases += 1;
+            }
+            if !is_used {
+                unused.push(name.clone());
+            }
+        }
+        println!("{file}: {} configurations, {cases} cases", configs.len());
+        counts.push((configs.len(), cases));
+    }
+    assert_eq!(counts, [(64, 204), (24, 97), (34, 121), (7, 58), (9, 9)]);
+    // A GB200 of 189 GB, which two of the files name, is not in the catalog.
+    let gb200 = ["all-3g.95gb", "all-4g.95gb", "all-7g.189gb"];
+    assert_eq!(unused, [gb200, gb200].concat(), "for no model");
+}
