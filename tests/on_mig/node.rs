@@ -75,7 +75,7 @@ impl Node {
         // The dynamic linker takes two links to one file for one library, with the node of whoever came first.
         let nvml = node.dir().join("lib/own.so");
         if !nvml.exists() {
-            fs::copy(&artifacts().nvml, &nvml).expect("a copy");
+            fs::copy(&artifacts().driver, &nvml).expect("a copy");
         }
         Self {
             mig_mps: node.mig_mps().get_program().into(),
