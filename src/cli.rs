@@ -7,10 +7,10 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{self, Context, complete, launch};
+use crate::commands::{self, Context, attach, complete, launch};
 use crate::config::VARIABLES;
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
+use crate::host::{ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::manual::TOPICS;
 use crate::render;
 use crate::render::json::{ErrorDocument, Message};
@@ -57,6 +57,11 @@ subcommands! {
         list List ListArgs
         status Status StatusArgs
         logs Logs LogsArgs
+    }
+    "Run programs on devices": {
+        run Run RunArgs
+        env Env EnvArgs
+        verify Verify VerifyArgs
     }
     "Change the node": {
         plan Plan PlanArgs
@@ -176,22 +181,48 @@ fn refuse(error: &clap::Error) -> ! {
         let hints = tips.map(str::to_owned).collect();
         let _ = ErrorDocument::print(Message { what, hints }, ExitStatus::Usage as u8);
     }
+    if error.use_stderr() && is_run() {
+        let _ = error.print();
+        std::process::exit(ExitStatus::NotRun as i32);
+    }
     // Help and version are no errors; clap's usage errors exit with 2.
     error.exit()
 }
 
+/// True if this process is to become a program of the user. Signals, limits and umask are then left as they are.
+fn is_run() -> bool {
+    is_first("run")
+}
+
+/// True if this is the first word of the command line.
+fn is_first(word: &str) -> bool {
+    std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == word)
+}
+
+/// Runs the helpers, which are no subcommands of the others': nobody is to find them in help or completions.
+fn help() -> Option<ExitCode> {
+    let words = || std::env::args_os().skip(1);
+    let result = if is_first(LAUNCH) {
+        launch::run(&launch::LaunchArgs::parse_from(words())).map(|never| match never {})
+    } else if is_first(ATTACH) {
+        attach::run(&attach::AttachArgs::parse_from(words()))
+    } else {
+        return None;
+    };
+    Some(result.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS))
+}
+
 fn run() -> ExitCode {
-    if let Err(error) = Host::at(Path::new("/")).reset_signals() {
+    if !is_run()
+        && let Err(error) = Host::at(Path::new("/")).reset_signals()
+    {
         render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
     }
-    // Before this process becomes anything that a daemon should not inherit. It is no subcommand of the
-    // others': nobody is to find it in help or completions.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == LAUNCH)
-    {
-        let Err(error) = launch::run(&launch::LaunchArgs::parse_from(std::env::args_os().skip(1)));
-        return failed(&error);
+    // Before this process becomes anything that a daemon should not inherit.
+    if let Some(ended) = help() {
+        return ended;
     }
     let parsed = command()
         .try_get_matches()
@@ -200,16 +231,11 @@ fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => refuse(&error),
     };
-    if let Err(error) = raise_open_files() {
-        return failed(&error.into());
-    }
-    // Directories get the permissions they are made with, and daemons the umask they expect.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let environment = Environment::read();
-    if let Err(error) = environment.interrupt.listen(&environment.host, interrupted) {
-        render::note(&format!(
-            "Ctrl-C will end this at once, whatever it is doing: {error}"
-        ));
+    if !is_run()
+        && let Err(error) = prepare(&environment)
+    {
+        return failed(&error);
     }
     let context = Context {
         environment: &environment,
@@ -220,6 +246,19 @@ fn run() -> ExitCode {
         Ok(status) => ExitCode::from(status as u8),
         Err(error) => failed(&error),
     }
+}
+
+/// Prepares this process for changes of the node.
+fn prepare(environment: &Environment) -> Result<()> {
+    raise_open_files()?;
+    // Directories get the permissions they are made with, and daemons the umask they expect.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    if let Err(error) = environment.interrupt.listen(&environment.host, interrupted) {
+        render::note(&format!(
+            "Ctrl-C will end this at once, whatever it is doing: {error}"
+        ));
+    }
+    Ok(())
 }
 
 /// Handles Ctrl-C, depending on what it interrupts.

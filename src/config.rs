@@ -8,6 +8,8 @@ pub const NVML_CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Path of the NVML library.
 pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
+/// Path of the CUDA library.
+pub const CUDA_LIBRARY: &str = "MIG_MPS_CUDA_LIBRARY";
 /// Path of NVIDIA's MPS control program.
 pub const CONTROL: &str = "MIG_MPS_CONTROL";
 /// Path of the program that resets GPUs.
@@ -22,10 +24,14 @@ pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
 /// Every variable with its meaning, for the help and the manual.
-pub const VARIABLES: [(&str, &str); 7] = [
+pub const VARIABLES: [(&str, &str); 8] = [
     (
         NVML_LIBRARY,
         "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
+    ),
+    (
+        CUDA_LIBRARY,
+        "path of libcuda.so.1 [default: the dynamic linker finds it]",
     ),
     (
         CONTROL,

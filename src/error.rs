@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 
 use crate::apply::ApplyError;
+use crate::client::{NoAccess, NotReady, TooMuch};
 use crate::host::EnvironmentError;
 use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory};
 use crate::mps::MpsError;
@@ -26,13 +27,20 @@ pub enum ExitStatus {
     /// Something runs that would be disrupted, or another change is under way.
     Refused = 4,
     Infeasible = 5,
+    /// `run --wait`: the device was not free in time.
+    WaitOver = 124,
+    /// `run` did not start the program.
+    NotRun = 125,
+    /// `run` found the program, and cannot execute it, as shells have it.
+    NotExecutable = 126,
+    NotFound = 127,
     /// Ended by Ctrl-C, SIGTERM or SIGHUP; what had been changed was undone.
     Interrupted = 130,
 }
 
 impl ExitStatus {
     /// Every status with its meaning, for the help and the manual.
-    pub const MEANINGS: [(Self, &'static str); 7] = [
+    pub const MEANINGS: [(Self, &'static str); 11] = [
         (Self::Done, "done"),
         (Self::Failed, "failed"),
         (Self::Usage, "wrong usage or bad profile"),
@@ -48,6 +56,13 @@ impl ExitStatus {
             Self::Infeasible,
             "the profile asks for more than fits on a GPU",
         ),
+        (Self::WaitOver, "run: the time of --wait is over"),
+        (
+            Self::NotRun,
+            "run: the program was not started; else the exit status is its own",
+        ),
+        (Self::NotExecutable, "run: the program cannot be executed"),
+        (Self::NotFound, "run: there is no such program"),
         (Self::Interrupted, "interrupted (Ctrl-C, SIGTERM, SIGHUP)"),
     ];
 }
@@ -222,6 +237,24 @@ impl Ending for EnvironmentError {
 impl Ending for MpsError {
     fn hints(&self) -> Vec<String> {
         self.hint().into_iter().collect()
+    }
+}
+
+impl Ending for NoAccess {
+    fn hints(&self) -> Vec<String> {
+        vec![self.hint()]
+    }
+}
+
+impl Ending for NotReady {
+    fn hints(&self) -> Vec<String> {
+        self.hint().into_iter().collect()
+    }
+}
+
+impl Ending for TooMuch {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Usage
     }
 }
 

@@ -15,13 +15,14 @@
 //! - [`geometry`], [`settings`]: pure values
 //! - [`host`]: processes, users, files, limits; one root prefix
 //! - [`catalog`], [`profile`]: GPU models as data, the profile file
-//! - [`nvml`], [`mps`]: the doors to the driver and to one MPS daemon
+//! - [`nvml`], [`mps`], [`cuda`]: the doors to the driver, to one MPS daemon, and to CUDA
 //! - [`logs`]: following, rotating and explaining MPS logs
 //! - [`state`]: the run directory
 //! - [`node`]: the snapshot
 //! - [`plan`]: pure planning, also for GPUs that are not there
 //! - [`convert`]: mig-parted and nodes to profiles
 //! - [`apply`]: runs a plan, with rollback
+//! - [`client`]: programs that use a device
 //! - [`render`], [`manual`]: tables, JSON, questions; the manual
 //! - [`error`]: exit statuses and hints
 //! - [`commands`], [`cli`]: the subcommands
@@ -34,9 +35,11 @@
 pub(crate) mod apply;
 pub(crate) mod catalog;
 pub mod cli;
+pub(crate) mod client;
 pub(crate) mod commands;
 pub(crate) mod config;
 pub(crate) mod convert;
+pub(crate) mod cuda;
 pub(crate) mod error;
 pub(crate) mod geometry;
 pub(crate) mod host;

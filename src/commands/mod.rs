@@ -1,6 +1,7 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
 mod accounts;
+pub mod attach;
 mod candidates;
 mod change;
 pub mod check;
@@ -11,12 +12,14 @@ mod devices;
 pub mod down;
 mod drain;
 mod duration;
+pub mod env;
 pub mod export;
 pub mod help;
 pub mod import;
 pub mod kill;
 mod large_logs;
 pub mod launch;
+mod limit_args;
 mod lines;
 pub mod list;
 pub mod logs;
@@ -24,11 +27,14 @@ pub mod man;
 pub mod plan;
 mod profile_source;
 pub mod profiles;
+mod recorded;
 pub mod restart;
+pub mod run;
 pub mod schema;
 pub mod set;
 pub mod status;
 pub mod up;
+pub mod verify;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

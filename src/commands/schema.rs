@@ -7,8 +7,8 @@ use super::Context;
 use crate::error::{ExitStatus, Result};
 use crate::profile::profile_schema;
 use crate::render::json::{
-    ChangeDocument, CheckDocument, ErrorDocument, ListDocument, LogLineDocument, ModelsDocument,
-    PlanDocument, schema_of,
+    ChangeDocument, CheckDocument, EnvDocument, ErrorDocument, ListDocument, LogLineDocument,
+    ModelsDocument, PlanDocument, VerifyDocument, schema_of,
 };
 use crate::render::print_json;
 use crate::render::status::Status;
@@ -46,6 +46,10 @@ enum Document {
     Kill,
     /// The output of down --json
     Down,
+    /// The output of verify --json
+    Verify,
+    /// The output of env --format json
+    Env,
     /// The output of check --json
     Check,
     /// The output of check --models --json
@@ -65,6 +69,8 @@ impl Document {
             Self::Up | Self::Set | Self::Restart | Self::Kill | Self::Down => {
                 schema_of::<ChangeDocument>()
             }
+            Self::Verify => schema_of::<VerifyDocument>(),
+            Self::Env => schema_of::<EnvDocument>(),
             Self::Check => schema_of::<CheckDocument>(),
             Self::Models => schema_of::<ModelsDocument>(),
             Self::Error => schema_of::<ErrorDocument>(),

@@ -10,9 +10,9 @@ use thiserror::Error;
 
 use super::{Host, Interrupt, NvidiaSmi, TimeForUsers, Uid, Units, caller};
 use crate::config::{
-    CONTROL, CONTROL_PROGRAM, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_CALL_LIMIT,
-    NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL,
-    SYSTEMCTL_PROGRAM,
+    CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
+    NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR,
+    SYSTEMCTL, SYSTEMCTL_PROGRAM,
 };
 
 /// The environment of this program.
@@ -20,6 +20,8 @@ use crate::config::{
 pub struct Environment {
     /// The path of the NVML library, unless the dynamic linker finds it.
     pub nvml_library: Option<PathBuf>,
+    /// The same of the CUDA library.
+    pub cuda_library: Option<PathBuf>,
     pub host: Host,
     pub caller: Uid,
     pub interrupt: Interrupt,
@@ -68,6 +70,7 @@ impl Environment {
         };
         Self {
             nvml_library: path(NVML_LIBRARY),
+            cuda_library: path(CUDA_LIBRARY),
             host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
             caller: caller(),
             interrupt: Interrupt::default(),

@@ -14,6 +14,8 @@ use thiserror::Error;
 
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
+/// The hidden subcommand that applies limits and initialises CUDA.
+pub const ATTACH: &str = "attach";
 
 /// The user and the limits of a program, which are arguments of the helper.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -55,8 +57,8 @@ impl Limits {
         self.uid.zip(self.gid)
     }
 
-    /// Returns the arguments of the helper for these limits. The program's arguments come after them.
-    pub fn words(&self) -> Vec<String> {
+    /// Returns the arguments of a helper for these limits. The program's arguments come after them.
+    pub fn words(&self, helper: &str) -> Vec<String> {
         let numbers = |cpus: &Vec<usize>| cpus.iter().map(usize::to_string).collect::<Vec<_>>();
         let options = [
             ("--uid", self.uid.map(|uid| uid.to_string())),
@@ -68,7 +70,7 @@ impl Limits {
             ),
             ("--files", self.files.map(|files| files.to_string())),
         ];
-        let mut words = vec![LAUNCH.to_owned()];
+        let mut words = vec![helper.to_owned()];
         for (name, value) in options {
             words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
         }

@@ -43,6 +43,43 @@ impl Host {
         Process::read(&self.root.join("proc"), pid)
     }
 
+    /// Returns a process and its children, if it is visible. Cheaper than [`processes`](Self::processes) where the kernel
+    /// lists children.
+    pub fn family(&self, pid: Pid) -> io::Result<ProcessTable> {
+        let proc = self.root.join("proc");
+        let mut family = vec![pid];
+        for task in std::fs::read_dir(proc.join(format!("{pid}/task")))?.flatten() {
+            // Each thread has the children that it started.
+            let Ok(children) = std::fs::read_to_string(task.path().join("children")) else {
+                return self.processes();
+            };
+            family.extend(children.split_whitespace().flat_map(str::parse).map(Pid));
+        }
+        Ok(ProcessTable::of(&proc, family.into_iter()))
+    }
+
+    /// Returns the version of the kernel's part of the driver, such as `580.159.04`; `None` if it is hidden.
+    pub fn driver_version(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.root.join("proc/driver/nvidia/version")).ok()?;
+        let is_version = |word: &&str| {
+            let mut parts = word.split('.');
+            word.contains('.') && parts.all(|part| part.parse::<u32>().is_ok())
+        };
+        text.split_whitespace().find(is_version).map(str::to_owned)
+    }
+
+    /// True if the uid and gid of this process are mapped in its user namespace. `cuInit` of a client without a user
+    /// hangs, and was seen to keep every later client waiting (measured on an H200).
+    pub fn caller_is_mapped(&self) -> bool {
+        let is_in = |file: &str, id: u32| {
+            // Without user namespaces there is no map.
+            let map = std::fs::read_to_string(self.root.join("proc/self").join(file));
+            map.is_err() || map.is_ok_and(|map| is_mapped(&map, id))
+        };
+        is_in("uid_map", rustix::process::geteuid().as_raw())
+            && is_in("gid_map", rustix::process::getegid().as_raw())
+    }
+
     /// Handles SIGCHLD if it is ignored: a process that ignores it loses the exit status of its children. Handles SIGXFSZ,
     /// so that writing too large a file fails and the change is rolled back.
     ///
@@ -62,5 +99,44 @@ impl Host {
             .and_then(|mask| u64::from_str_radix(&mask, 16).ok());
         // Bit 0 is signal 1.
         mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    }
+}
+
+/// Each line of a map is the first id inside, the first outside, and their number.
+fn is_mapped(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let numbers: Vec<u32> = line.split_whitespace().flat_map(str::parse).collect();
+        matches!(numbers[..], [first, _, count] if id.checked_sub(first).is_some_and(|at| at < count))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_mapped_by_the_line_that_holds_it() {
+        assert!(is_mapped("         0          0 4294967295\n", 1000));
+        let container = "0 1000 1\n1 100000 65536\n";
+        assert!(is_mapped(container, 0) && is_mapped(container, 65536));
+        assert!(!is_mapped(container, 65537) && !is_mapped("", 65534));
+    }
+
+    #[test]
+    fn this_process_is_in_its_family() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let own = Pid(std::process::id());
+        let family = Host::at(Path::new("/")).family(own).unwrap();
+        assert!(family.get(own).is_some());
+        assert!(
+            family
+                .children(own)
+                .any(|process| process.pid.0 == child.id())
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -38,18 +38,20 @@ pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
 pub use files::read_text_from;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
-pub use limits::{LAUNCH, Limits, LimitsError};
+pub use limits::{ATTACH, LAUNCH, Limits, LimitsError};
 pub use lock::{Lock, LockError};
 pub use machine::Host;
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use own_limits::{
-    TooFewFiles, TooLittleMemory, open_files, raise_memory, raise_open_files, raise_stack,
+    TooFewFiles, TooLittleMemory, give_open_files, open_files, raise_memory, raise_open_files,
+    raise_stack,
 };
 pub use path_error::in_path;
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use process_handle::ProcessHandle;
 pub use reader::Reader;
+pub use spawn::ChildSignal;
 pub use text::{bounded, nearest, printable, steers};
 pub use time_for_users::TimeForUsers;
 pub use units::{Unit, Units, UnitsError};

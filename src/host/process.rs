@@ -256,6 +256,13 @@ impl ProcessTable {
         Ok(Self { processes })
     }
 
+    pub(super) fn of(proc: &Path, pids: impl Iterator<Item = Pid>) -> Self {
+        let read = pids.filter_map(|pid| Some((pid, Process::read(proc, pid)?)));
+        Self {
+            processes: read.collect(),
+        }
+    }
+
     pub fn get(&self, pid: Pid) -> Option<&Process> {
         self.processes.get(&pid)
     }

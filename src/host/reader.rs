@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Uid;
+use super::{Uid, caller};
 
 /// A user or group that must be able to enter a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,13 @@ pub enum Reader {
 }
 
 impl Reader {
+    /// Returns the user who runs this program.
+    pub fn caller() -> Self {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let all = std::iter::once(rustix::process::getegid()).chain(groups);
+        Self::User(caller(), all.map(rustix::process::Gid::as_raw).collect())
+    }
+
     /// Returns the topmost directory above `path` that the reader cannot enter. Without access to all of the directories
     /// CUDA silently runs without MPS.
     pub fn is_kept_out_of(&self, path: &Path) -> Option<PathBuf> {

@@ -16,7 +16,7 @@ use std::process::Command;
 
 use nix::libc;
 use nix::sched::{CloneFlags, clone};
-use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -205,6 +205,34 @@ fn reset_signals() {
                 SET_SIZE,
             )
         };
+    }
+}
+
+/// The action of SIGCHLD while this process starts children, before it becomes another program.
+///
+/// A process that ignores SIGCHLD loses the exit status of its children. The program must ignore it again.
+#[derive(Debug)]
+pub struct ChildSignal {
+    was_ignored: bool,
+}
+
+impl ChildSignal {
+    /// Gives SIGCHLD its default action until this value is dropped.
+    pub fn heed() -> io::Result<Self> {
+        // SAFETY: the default action is no function of ours.
+        let before = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+        Ok(Self {
+            was_ignored: matches!(before, SigHandler::SigIgn),
+        })
+    }
+}
+
+impl Drop for ChildSignal {
+    fn drop(&mut self) {
+        if self.was_ignored {
+            // SAFETY: ignoring a signal runs no function of ours. It cannot fail for SIGCHLD.
+            let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
+        }
     }
 }
 

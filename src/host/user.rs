@@ -41,12 +41,13 @@ impl Account {
     /// Returns the user with this name, or `None` if there is none. Fails if, for example, a directory service does not
     /// answer.
     pub fn named(name: &str) -> io::Result<Option<Self>> {
-        Ok(nix::unistd::User::from_name(name)?.map(|user| Self {
-            uid: Uid(user.uid.as_raw()),
-            gid: user.gid.as_raw(),
-            name: user.name,
-            directory: user.dir,
-        }))
+        Ok(nix::unistd::User::from_name(name)?.map(Self::from))
+    }
+
+    /// Returns the user with this uid, or `None` if there is none.
+    pub fn of(uid: Uid) -> io::Result<Option<Self>> {
+        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid.0))?;
+        Ok(user.map(Self::from))
     }
 
     /// Returns the groups of the user's processes.
@@ -54,6 +55,17 @@ impl Account {
         let name = CString::new(self.name.as_str())?;
         let groups = nix::unistd::getgrouplist(&name, Gid::from_raw(self.gid))?;
         Ok(groups.into_iter().map(Gid::as_raw).collect())
+    }
+}
+
+impl From<nix::unistd::User> for Account {
+    fn from(user: nix::unistd::User) -> Self {
+        Self {
+            uid: Uid(user.uid.as_raw()),
+            gid: user.gid.as_raw(),
+            name: user.name,
+            directory: user.dir,
+        }
     }
 }
 

@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 13] = [
+pub const TOPICS: [Topic; 14] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -45,10 +45,11 @@ pub const TOPICS: [Topic; 13] = [
         ["status", "list"]
     ),
     topic!(
-        "clients",
-        "How a program uses a device, and how a client is ended",
-        ["kill", "status"]
+        "running",
+        "How programs use devices",
+        ["run", "env", "verify"]
     ),
+    topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
         "daemon-logs",
         "What the daemons write, and what it means",

@@ -5,7 +5,7 @@ use std::process::Command;
 use clap::{Args, Subcommand};
 
 use crate::config::CONTROL;
-use crate::host::{Limits, MpsPrograms};
+use crate::host::{LAUNCH, Limits, MpsPrograms};
 
 /// Lets one server of root serve all users at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";
@@ -78,7 +78,7 @@ impl Invocation {
         let mut command = clean(&programs.helper, programs);
         command
             .env(CONTROL, &programs.control)
-            .args(limits.words())
+            .args(limits.words(LAUNCH))
             .args(self.arguments());
         command
     }

@@ -19,7 +19,9 @@ pub use gpu::{Device, Gpu};
 pub use health::Problem;
 pub use name_order::name_order;
 pub use no_such_device::NoSuchDevice;
-pub use observe::{Detail, DeviceLogs, Logs, ObserveError, Observer, observe};
+pub use observe::{
+    Detail, DeviceLogs, Logs, ObserveError, Observer, observe, observe_device, observe_records,
+};
 pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};
 pub use served::{DaemonState, Served};
 pub use snapshot::Node;

@@ -208,14 +208,22 @@ impl Node {
         let gpu = self.gpus.iter().find(|gpu| gpu.index == index);
         let devices = gpu.map(Gpu::devices).unwrap_or_default();
         let mut names: Vec<String> = devices.iter().map(|device| self.name_of(device)).collect();
-        let is_on_it = |served: &&Served| gpu.is_some_and(|gpu| gpu.uuid == served.record.key.gpu);
+        let is_on_it = |served: &&Served| match gpu {
+            Some(gpu) => gpu.uuid == served.record.key.gpu,
+            None => self.has_no_driver && served.record.gpu == Some(index),
+        };
         for served in self.served.iter().filter(is_on_it) {
             if !names.contains(&served.record.name) {
                 names.push(served.record.name.clone());
             }
         }
         if names.is_empty() {
-            let gpus = self.gpus.iter().map(|gpu| gpu.index).collect();
+            let gpus = self.gpus.iter().map(|gpu| gpu.index);
+            let recorded = self.served.iter().filter_map(|served| served.record.gpu);
+            let gpus: BTreeSet<u32> = gpus
+                .chain(recorded.filter(|_| self.has_no_driver))
+                .collect();
+            let gpus = gpus.into_iter().collect();
             return Err(NoSuchDevice::OfGpu { index, gpus });
         }
         Ok(names)

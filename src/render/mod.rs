@@ -19,6 +19,7 @@ mod screen;
 pub mod status;
 mod table;
 pub mod unmanaged;
+pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
 pub use json::print_json;

@@ -11,7 +11,7 @@ mod text;
 mod wrong_value;
 
 pub use cpus::Cpus;
-pub use device::{ClientPriority, NOFILE, Server, Settings};
+pub use device::{ClientPriority, NOFILE, Percentage, Server, Settings};
 pub use key::{Control, Form, SettingKey, Update};
 pub use keys::{COMPUTE_MODE, KEYS, SERVE};
 pub use memory_limit::{LimitAnswer, MemoryLimit};

@@ -32,6 +32,8 @@ impl fmt::Display for WrongValue {
     }
 }
 
+impl std::error::Error for WrongValue {}
+
 impl From<String> for WrongValue {
     fn from(why: String) -> Self {
         Self::Other(why)

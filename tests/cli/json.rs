@@ -11,8 +11,8 @@ use crate::common::{SMALL, Sim, shell, without_gpu};
 use crate::shipped::is_shipped;
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 8] = [
-    "list", "status", "logs", "plan", "up", "check", "models", "error",
+const DOCUMENTS: [&str; 10] = [
+    "list", "status", "logs", "verify", "env", "plan", "up", "check", "models", "error",
 ];
 
 /// The other commands that change the node.
@@ -62,7 +62,7 @@ fn every_command_that_prints_json_has_a_schema() {
     let has_json = |command: &String| offered(&[command, "--jso"]).contains("--json");
     let mut with_json: BTreeSet<String> = offered(&[""]).into_iter().filter(has_json).collect();
     assert!(with_json.len() > 8, "{with_json:?}");
-    let documents = ["profile", "models", "error"].map(str::to_owned);
+    let documents = ["profile", "env", "models", "error"].map(str::to_owned);
     with_json.extend(documents);
     assert_eq!(with_json, offered(&["schema", ""]));
 }
@@ -109,6 +109,8 @@ fn what_each_command_prints_keeps_to_its_schema() {
         assert_eq!(line["device"], "0.0");
         line["time"].as_str().unwrap().parse::<Timestamp>().unwrap();
     }
+    printed(&["verify", "--json"], "verify");
+    printed(&["env", "0.0", "--format", "json"], "env");
     printed(&["check", profile, "--json"], "check");
     let gpus = ["check", profile, "--json", "--gpu", "h100-80gb-sxm:2"];
     printed(&gpus, "check");

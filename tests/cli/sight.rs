@@ -455,4 +455,9 @@ fn a_device_that_vanishes_while_it_is_read_is_no_problem() {
             assert_eq!(status["devices"].as_array().unwrap().len(), 2);
         }
     }
+    // As many as a GPU can have, one in each attempt.
+    for nth in 1..=14 {
+        sim.node.fault(processes).nth(nth).fails(6).unwrap();
+    }
+    assert_eq!(sim.status()["problems"], json!([]));
 }

@@ -6,8 +6,9 @@ use super::detail::Detail;
 use crate::node::{Gpu, Node};
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
-/// Attempts to read a GPU while another command destroys its devices.
-const TRIES: u32 = 4;
+/// Attempts to read a GPU while another command destroys its devices: each that disappears costs one, and a GPU has up to
+/// 14 instances, GPU instances and compute instances together.
+const TRIES: u32 = 16;
 
 /// Reads every GPU; all its instances, or only those that hold MIG devices.
 pub(super) fn read_hardware(

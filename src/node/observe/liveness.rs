@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::probe::{Context, Probe};
 use crate::host::{Pid, Process, StartTime, Uid, caller};
-use crate::mps::{LockHolder, is_daemon};
+use crate::mps::{LockHolder, LogFile, is_daemon};
 use crate::node::{DaemonState, Served};
 
 /// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
@@ -18,6 +18,9 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 /// Samples of the threads of a daemon that may hang, and the time between them.
 const SAMPLES: u32 = 4;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
+
+/// The bytes that are read from the end of a daemon's log.
+const LOG_END: u64 = 64 << 10;
 
 /// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -145,8 +148,26 @@ impl Probe<'_> {
     /// True if one of its servers has no GPU yet: until then the daemon answers nobody.
     pub(super) fn starts_a_server(&self) -> bool {
         self.servers().iter().any(|server| {
-            let has_context = self.has_context(server.pid);
-            !has_context && server.age().is_none_or(|age| age < START_LIMIT)
+            let is_up = match self.processes {
+                Some(_) => self.has_context(server.pid),
+                None => self.was_ready(server),
+            };
+            !is_up && server.age().is_none_or(|age| age < START_LIMIT)
         })
+    }
+
+    /// True if the server was ready once: it is older than the finished record, or the daemon logged it.
+    fn was_ready(&self, server: &Process) -> bool {
+        let record = &self.served.record;
+        let recorded = self.served.run_dir.recorded_at(&record.uuid);
+        let recorded = recorded.and_then(|at| at.elapsed().ok());
+        let is_older = server
+            .age()
+            .zip(recorded)
+            .is_some_and(|(age, recorded)| record.finished && age > recorded);
+        let logs = self.logs.as_ref().filter(|_| !is_older);
+        let log = logs.map(|logs| logs.end_of(LogFile::Control, LOG_END));
+        is_older
+            || log.is_some_and(|log| log.contains(&format!("NEW SERVER {}: Ready", server.pid)))
     }
 }

@@ -3,12 +3,14 @@
 mod change;
 mod check;
 mod client;
+mod env;
 mod list;
 mod logs;
 mod message;
 mod models;
 mod plan;
 mod step;
+mod verify;
 
 use std::fmt::Write as _;
 
@@ -20,11 +22,13 @@ use serde_json::Value;
 
 pub use change::ChangeDocument;
 pub use check::CheckDocument;
+pub use env::EnvDocument;
 pub use list::ListDocument;
 pub use logs::LogLineDocument;
 pub use message::{ErrorDocument, Message};
 pub use models::ModelsDocument;
 pub use plan::PlanDocument;
+pub use verify::VerifyDocument;
 
 use super::print;
 use crate::host::steers;

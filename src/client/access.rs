@@ -1,0 +1,207 @@
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::host::{Account, Host, Reader, Uid, caller, user_name};
+use crate::node::{Client, DaemonState, Served};
+use crate::settings::Serve;
+
+/// A user's programs cannot use a device, or not now.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NoAccess {
+    #[error(
+        "the user or the group of this process is not mapped in its user namespace, and its cuInit would hang, with that of \
+         every later client"
+    )]
+    Unmapped,
+    #[error("no daemon serves {name}: {state}")]
+    NotServed { name: String, state: &'static str },
+    /// Its clients would wait without end.
+    #[error("{name} hangs: every new client waits without end")]
+    Hung { name: String },
+    #[error("the daemon of {name} does not answer: {problem}")]
+    NoAnswer { name: String, problem: String },
+    /// Programs would run outside MPS.
+    #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
+    Closed {
+        name: String,
+        user: String,
+        closed: PathBuf,
+    },
+    #[error("{name} serves {clients}, and this is {user}")]
+    Reserved {
+        name: String,
+        clients: String,
+        user: String,
+    },
+    /// Its server had a fault, and takes no clients until those that it has are gone.
+    #[error("{name} recovers from a GPU fault, and takes no client until {clients} gone")]
+    Faulty { name: String, clients: String },
+    /// It serves one user at a time, and another one now.
+    #[error("{name} serves {user} now: {clients}")]
+    InUse {
+        name: String,
+        user: String,
+        clients: String,
+    },
+    #[error("{name} has {count} clients, and takes no more")]
+    Full { name: String, count: usize },
+}
+
+impl NoAccess {
+    /// True if it ends when other programs do.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. }
+        )
+    }
+
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unmapped => {
+                "map them, as with unshare --map-root-user or the mapping of the container"
+                    .to_owned()
+            }
+            Self::NotServed { name, .. } | Self::Hung { name } | Self::NoAnswer { name, .. } => {
+                format!("mig-mps restart {name} starts a new daemon")
+            }
+            Self::Closed { .. } => {
+                "let the user in, or start the daemon in another run directory".to_owned()
+            }
+            Self::Reserved { .. } => "use a device of your own: mig-mps status".to_owned(),
+            Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. } => {
+                "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
+            }
+        }
+    }
+}
+
+/// Refuses to initialise CUDA as a user without a name for the server.
+pub fn refuse_unmapped(host: &Host) -> Result<(), NoAccess> {
+    if host.caller_is_mapped() {
+        Ok(())
+    } else {
+        Err(NoAccess::Unmapped)
+    }
+}
+
+/// Checks that programs of a user may become clients of a device now, as far as that can be seen. What is hidden is
+/// not held against it: the attach check tells.
+pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
+    let name = || served.record.name.clone();
+    // A daemon that the user cannot reach does not seem to answer.
+    check_user(served, user)?;
+    check_state(served)?;
+    let clients = served.clients.listed();
+    if served.state == DaemonState::Fault {
+        let clients = match clients.len() {
+            0 => "its clients are".to_owned(),
+            1 => format!("{} is", shown(&clients[0])),
+            count => format!("its {count} clients are"),
+        };
+        return Err(NoAccess::Faulty {
+            name: name(),
+            clients,
+        });
+    }
+    let is_shared = served
+        .record
+        .settings
+        .serve
+        .as_ref()
+        .is_some_and(Serve::is_shared);
+    let is_anothers = |client: &&Client| client.user.is_some_and(|theirs| theirs != user);
+    if let Some(other) = clients.iter().find(is_anothers).filter(|_| !is_shared) {
+        let others = clients.len() - 1;
+        let more = match others {
+            0 => String::new(),
+            1 => " and another client".to_owned(),
+            _ => format!(" and {others} others"),
+        };
+        return Err(NoAccess::InUse {
+            name: name(),
+            user: other.user.map(user_name).unwrap_or_default(),
+            clients: shown(other) + &more,
+        });
+    }
+    let limit = served.client_limit.map(|limit| limit as usize);
+    if limit.is_some_and(|limit| clients.len() >= limit) {
+        return Err(NoAccess::Full {
+            name: name(),
+            count: clients.len(),
+        });
+    }
+    Ok(())
+}
+
+/// `pid 812 (python train.py)`
+fn shown(client: &Client) -> String {
+    let command = client.command.as_deref().unwrap_or("hidden");
+    format!("pid {} ({command})", client.shown_pid())
+}
+
+fn check_state(served: &Served) -> Result<(), NoAccess> {
+    let name = served.record.name.clone();
+    let problem = || served.problem.clone().unwrap_or_default();
+    match served.state {
+        DaemonState::Dead => Err(NoAccess::NotServed {
+            name,
+            state: "its daemon is dead",
+        }),
+        DaemonState::Orphan => Err(NoAccess::NotServed {
+            name,
+            state: "the pipe directory of its daemon is gone",
+        }),
+        DaemonState::Hung => Err(NoAccess::Hung { name }),
+        DaemonState::NoAnswer => Err(NoAccess::NoAnswer {
+            name,
+            problem: problem(),
+        }),
+        DaemonState::Ready
+        | DaemonState::NoServerYet
+        | DaemonState::Starting
+        | DaemonState::Fault
+        | DaemonState::Busy
+        | DaemonState::Hidden => Ok(()),
+    }
+}
+
+/// Returns the user with the groups of the user's processes.
+fn reader(user: Uid) -> Reader {
+    if user == caller() {
+        return Reader::caller();
+    }
+    let account = Account::of(user).ok().flatten();
+    let groups = account.and_then(|account| account.groups().ok());
+    Reader::User(user, groups.unwrap_or_default())
+}
+
+/// Checks that the daemon is for the user. Root is a client of no user's daemon: that daemon would end its server.
+fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
+    let record = &served.record;
+    let reserved = |clients: String| NoAccess::Reserved {
+        name: record.name.clone(),
+        clients,
+        user: user_name(user),
+    };
+    let owner = record.daemon.and_then(|daemon| daemon.user);
+    if let Some(Serve::User(_) | Serve::Own) = record.settings.serve
+        && let Some(owner) = owner.filter(|owner| *owner != user)
+    {
+        return Err(reserved(format!("{} alone", user_name(owner))));
+    }
+    let control = served.run_dir.pipe_dir(&record.uuid).join("control");
+    let Some(closed) = reader(user).is_kept_out_of(&control) else {
+        return Ok(());
+    };
+    Err(match &record.settings.serve {
+        Some(Serve::Group(group)) => reserved(format!("the group {group} alone")),
+        _ => NoAccess::Closed {
+            name: record.name.clone(),
+            user: user_name(user),
+            closed,
+        },
+    })
+}

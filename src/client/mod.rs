@@ -1,0 +1,19 @@
+//! The other side: programs that use a device.
+//!
+//! A program finds its daemon by its environment alone, and CUDA says nothing if it finds none. So the environment is made
+//! here ([`Variables`]), and two questions are answered before a program starts ([`ready()`]): may this user's programs use
+//! the device now, and does CUDA really take them as MPS clients?
+
+mod access;
+mod attached;
+mod limits;
+mod ready;
+mod variables;
+
+use access::access;
+pub use access::{NoAccess, refuse_unmapped};
+use attached::attach_as;
+pub use attached::{Attached, NotAttached};
+pub use limits::{ClientLimits, TooMuch};
+pub use ready::{NotReady, Slot, Verified, ready, verify};
+pub use variables::{Variables, own_limits};

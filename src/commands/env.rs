@@ -1,0 +1,114 @@
+//! `mig-mps env`
+
+use clap::{Args, ValueEnum};
+
+use super::Context;
+use super::limit_args::LimitArgs;
+use super::recorded::Recorded;
+use crate::client::{Variables, own_limits};
+use crate::error::{ExitStatus, Result};
+use crate::render::json::EnvDocument;
+use crate::render::{print, print_json};
+
+/// Print the environment variables of a device's clients
+///
+/// For a shell: eval "$(mig-mps env DEVICE)", or in fish: mig-mps env DEVICE | source. Nothing is checked:
+/// the device's daemon may be dead. `mig-mps run` checks, and sets the same variables.
+#[derive(Args, Debug)]
+pub struct EnvArgs {
+    /// Device: a name, a UUID, or a unique prefix of either
+    device: String,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Shell that reads them [default: the one in SHELL]
+    #[arg(long)]
+    shell: Option<Shell>,
+    /// Format for other programs
+    #[arg(long, conflicts_with = "shell")]
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shell {
+    Sh,
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// An object of variables to set and to unset
+    Json,
+    /// Lines of NAME=value
+    Dotenv,
+    /// Lines that Slurm takes from a task prolog
+    Slurm,
+}
+
+/// Prints the environment of clients.
+pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    let device = Recorded::find(environment, &args.device)?;
+    let mut variables = device.variables(environment, &args.limits.limits())?;
+    // A shell keeps what it was given for another device.
+    let limits = own_limits().into_iter();
+    let left = limits.filter(|limit| !variables.set.iter().any(|(name, _)| name == limit));
+    variables.unset.extend(left.collect::<Vec<_>>());
+    match args.format {
+        Some(Format::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
+        Some(Format::Dotenv) => print(&lines(&variables, |name, value| {
+            value.map(|value| format!("{name}={}", quoted(value)))
+        }))?,
+        Some(Format::Slurm) => print(&lines(&variables, |name, value| {
+            Some(value.map_or_else(
+                || format!("unset {name}"),
+                |value| format!("export {name}={value}"),
+            ))
+        }))?,
+        None => {
+            let shell = args.shell.unwrap_or_else(Shell::of_caller);
+            print(&lines(&variables, |name, value| {
+                Some(shell.line(name, value))
+            }))?;
+        }
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// Formats each variable with its value, or without one if it must not be set.
+fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> Option<String>) -> String {
+    let set = variables.set.iter();
+    let set = set.filter_map(|(name, value)| line(name, Some(&value.to_string_lossy())));
+    let unset = variables.unset.iter().filter_map(|name| line(name, None));
+    set.chain(unset).map(|line| line + "\n").collect()
+}
+
+impl Shell {
+    fn of_caller() -> Self {
+        let shell = std::env::var("SHELL").unwrap_or_default();
+        let name = shell.rsplit('/').next().unwrap_or_default();
+        Self::from_str(name, false).unwrap_or(Self::Sh)
+    }
+
+    fn line(self, name: &str, value: Option<&str>) -> String {
+        match (self, value) {
+            (Self::Fish, Some(value)) => {
+                let value = value.replace('\\', "\\\\").replace('\'', "\\'");
+                format!("set -gx {name} '{value}'")
+            }
+            (Self::Fish, None) => format!("set -e {name}"),
+            (_, Some(value)) => format!("export {name}={}", quoted(value)),
+            (_, None) => format!("unset {name}"),
+        }
+    }
+}
+
+/// Quotes a value for a POSIX shell.
+fn quoted(value: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,".contains(c);
+    if value.chars().all(is_plain) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\'', r"'\''"))
+}

@@ -1,0 +1,73 @@
+//! `mig-mps verify`
+
+use clap::Args;
+
+use super::Context;
+use super::devices::DeviceArgs;
+use crate::client::{Verified, refuse_unmapped, verify};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Environment, Pool, give_open_files};
+use crate::node::{Node, Served, observe_records};
+use crate::render::json::VerifyDocument;
+use crate::render::{print_json, verified};
+
+/// Check that programs become MPS clients of devices
+///
+/// For each device a process initialises CUDA as a user that the daemon serves, and asks CUDA whether it is an
+/// MPS client. It takes no client slot and makes no context. A device that serves another user now is left
+/// alone.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Checks devices by becoming their client.
+pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    give_open_files()?;
+    refuse_unmapped(&environment.host)?;
+    let node = observe_records(environment)?;
+    let mut names = args.devices.names(&node)?;
+    if names.is_empty() {
+        let all = node.served.iter();
+        names = all.map(|served| served.record.name.clone()).collect();
+    }
+    if names.is_empty() {
+        return Err(CommandError::failed("no device has a daemon"));
+    }
+    let all = all(environment, &node, &names);
+    if args.json {
+        print_json(&VerifyDocument::of(&all))?;
+    } else {
+        verified::print(&all)?;
+    }
+    Ok(status(&all))
+}
+
+/// Checks these devices side by side.
+pub(super) fn all(environment: &Environment, node: &Node, names: &[String]) -> Vec<Verified> {
+    let devices: Vec<&Served> = names
+        .iter()
+        .filter_map(|name| node.served_as(name))
+        .collect();
+    let others = devices.len().saturating_sub(1);
+    Pool::with(others, devices.len(), |pool| {
+        pool.side_by_side(devices, |served, _| verify(environment, node, served))
+    })
+}
+
+/// Returns the exit status. A device that serves another user is no failure.
+fn status(verified: &[Verified]) -> ExitStatus {
+    let errors = || verified.iter().filter_map(|one| one.result.as_ref().err());
+    if errors().any(|error| !error.is_passing()) {
+        ExitStatus::Failed
+    } else if errors().next().is_some() {
+        ExitStatus::Refused
+    } else {
+        ExitStatus::Done
+    }
+}

@@ -1,0 +1,45 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A call of libcuda failed, with this `CUresult`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CudaError(pub u32);
+
+impl CudaError {
+    pub const DEVICE_UNAVAILABLE: Self = Self(46);
+    pub const NO_DEVICE: Self = Self(100);
+    /// The library lacks a function (`CUDA_ERROR_NOT_FOUND`).
+    pub const MISSING_FUNCTION: Self = Self(500);
+    pub const CONNECTION_FAILED: Self = Self(805);
+    pub const SERVER_NOT_READY: Self = Self(807);
+
+    pub(super) fn check(code: u32) -> Result<(), Self> {
+        if code == 0 { Ok(()) } else { Err(Self(code)) }
+    }
+
+    /// Returns NVIDIA's name, of the errors that a client was seen to get.
+    fn name(self) -> Option<&'static str> {
+        let name = match self {
+            Self::DEVICE_UNAVAILABLE => "CUDA_ERROR_DEVICE_UNAVAILABLE",
+            Self::NO_DEVICE => "CUDA_ERROR_NO_DEVICE",
+            Self::MISSING_FUNCTION => "CUDA_ERROR_NOT_FOUND",
+            Self::CONNECTION_FAILED => "CUDA_ERROR_MPS_CONNECTION_FAILED",
+            Self(806) => "CUDA_ERROR_MPS_RPC_FAILURE",
+            Self::SERVER_NOT_READY => "CUDA_ERROR_MPS_SERVER_NOT_READY",
+            Self(808) => "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+            Self(999) => "CUDA_ERROR_UNKNOWN",
+            _ => return None,
+        };
+        Some(name)
+    }
+}
+
+/// `error 805 (CUDA_ERROR_MPS_CONNECTION_FAILED)`
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error {}", self.0)?;
+        self.name().map_or(Ok(()), |name| write!(f, " ({name})"))
+    }
+}

@@ -1,0 +1,111 @@
+//! `verify`: devices are checked by becoming their client.
+
+use insta::assert_snapshot;
+
+use crate::common::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
+use crate::hung::starve;
+
+fn verified(sim: &Sim) -> Ran {
+    sim.run(&["verify"])
+}
+
+#[test]
+fn devices_that_are_well_are_said_to_be() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let servers: Vec<u64> = ["0.0", "0.2"]
+        .iter()
+        .map(|name| sim.device(name)["servers"][0]["pid"].as_u64().unwrap())
+        .collect();
+    let ran = verified(&sim).ended(0);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    for (line, (name, sms, server)) in lines
+        .iter()
+        .zip([("0.0", 28, servers[0]), ("0.2", 14, servers[1])])
+    {
+        assert!(line.starts_with(&format!("{name}: attached in ")), "{line}");
+        let user = crate::common::user();
+        let end = format!(" ms as {user}, {sms} SMs, server {server}");
+        assert!(line.ends_with(&end), "{line}");
+    }
+    assert_eq!((lines.len(), ran.stderr.as_str()), (2, ""));
+    // No slot, and on no list.
+    assert_eq!(sim.happened("client admitted"), 0);
+    let one = sim.run(&["verify", "0.2"]).ended(0);
+    assert_eq!(one.stdout.lines().count(), 1);
+    let of_gpu = sim.run(&["verify", "--gpu", "0"]).ended(0);
+    assert_eq!(of_gpu.stdout.lines().count(), 2);
+    assert_snapshot!(sim.run(&["verify", "--gpu", "3"]).ended(2).stderr, @"error: there is no GPU 3; there are 0");
+}
+
+#[test]
+fn without_daemons_there_is_nothing_to_check() {
+    let sim = Sim::with("a100-80gb", 1);
+    assert_snapshot!(verified(&sim).ended(1).stderr, @"error: no device has a daemon");
+}
+
+#[test]
+fn what_is_wrong_is_said_for_each_device() {
+    let sim = Sim::with("h200", 2);
+    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
+        .ended(0);
+    starve(&sim);
+    let daemon = sim.device("1")["daemon_pid"].as_u64().unwrap();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    let ran = verified(&sim).ended(1);
+    assert_snapshot!(tidy(&ran.stderr), @"
+    error: 0 hangs: every new client waits without end
+    hint: mig-mps restart 0 starts a new daemon
+    error: no daemon serves 1: its daemon is dead
+    hint: mig-mps restart 1 starts a new daemon
+    ");
+    let document = sim.run(&["verify", "1", "--json"]).ended(1).stdout;
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    let device = &document["devices"][0];
+    assert_eq!(device["result"], "failed");
+    assert_eq!(
+        device["error"]["what"],
+        "no daemon serves 1: its daemon is dead"
+    );
+}
+
+/// A client of another user makes a user's daemon end its server, and replaces an idle server of root's daemon.
+#[test]
+fn nobody_is_disturbed() {
+    if !is_root("nobody_is_disturbed") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"user:daemon\" }\n\
+         [[gpu]]\nselect = { index = [1] }\nmig = false\n";
+    sim.up(profile, &[]).ended(0);
+    // The server of the second is another user's now, and idle.
+    let mut command = sim.by_nobody(&["run", "1", "--", "cuda-app", "run", "0"]);
+    Ran::of(command.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).ended(0);
+    let servers = || {
+        ["0", "1"].map(|name| {
+            let server = &sim.device(name)["servers"][0];
+            (server["pid"].clone(), server["uid"].clone())
+        })
+    };
+    let before = servers();
+    assert_eq!((&before[0].1, &before[1].1), (&1.into(), &NOBODY.into()));
+    let ran = verified(&sim).ended(0);
+    assert!(
+        ran.stdout.contains(" as daemon,") && ran.stdout.contains(" as nobody,"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(servers(), before);
+    // While somebody works, a plain user's check waits for nobody.
+    let client = sim.client("1");
+    let mut command = sim.by_nobody(&["verify", "1"]);
+    let ran = Ran::of(command.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).ended(4);
+    assert!(
+        ran.stderr
+            .starts_with("not checked: 1 serves root now: pid "),
+        "{}",
+        ran.stderr
+    );
+    client.finish();
+}
