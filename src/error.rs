@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 
 use crate::apply::ApplyError;
-use crate::client::{NoAccess, NotReady, TooMuch};
+use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
 use crate::host::EnvironmentError;
 use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory};
 use crate::mps::MpsError;
@@ -249,6 +249,22 @@ impl Ending for NoAccess {
 impl Ending for NotReady {
     fn hints(&self) -> Vec<String> {
         self.hint().into_iter().collect()
+    }
+}
+
+impl Ending for NoRank {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+}
+
+impl Ending for NoneFree {
+    fn hints(&self) -> Vec<String> {
+        match self.reasons.as_slice() {
+            [only] => vec![only.hint()],
+            _ if self.is_passing() => vec!["wait for one with --wait 5m".to_owned()],
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub enum NoAccess {
         user: String,
         clients: String,
     },
-    #[error("{name} has {count} clients, and takes no more")]
+    #[error("{name} has {count} client{}, and takes no more", if *.count == 1 { "" } else { "s" })]
     Full { name: String, count: usize },
 }
 
@@ -179,7 +179,7 @@ fn reader(user: Uid) -> Reader {
 }
 
 /// Checks that the daemon is for the user. Root is a client of no user's daemon: that daemon would end its server.
-fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
+pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let record = &served.record;
     let reserved = |clients: String| NoAccess::Reserved {
         name: record.name.clone(),

@@ -6,7 +6,9 @@
 
 mod access;
 mod attached;
+mod choice;
 mod limits;
+mod rank;
 mod ready;
 mod variables;
 
@@ -14,6 +16,8 @@ use access::access;
 pub use access::{NoAccess, refuse_unmapped};
 use attached::attach_as;
 pub use attached::{Attached, NotAttached};
+pub use choice::{NoneFree, Wanted, devices_for, free_devices};
 pub use limits::{ClientLimits, TooMuch};
+pub use rank::{LocalRank, Map, NoRank};
 pub use ready::{NotReady, Slot, Verified, ready, verify};
 pub use variables::{Variables, own_limits};

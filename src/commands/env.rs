@@ -7,6 +7,7 @@ use super::limit_args::LimitArgs;
 use super::recorded::Recorded;
 use crate::client::{Variables, own_limits};
 use crate::error::{ExitStatus, Result};
+use crate::node::observe_records;
 use crate::render::json::EnvDocument;
 use crate::render::{print, print_json};
 
@@ -49,7 +50,8 @@ enum Format {
 /// Prints the environment of clients.
 pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let device = Recorded::find(environment, &args.device)?;
+    let node = observe_records(environment)?;
+    let device = Recorded::find(&node, &args.device)?;
     let mut variables = device.variables(environment, &args.limits.limits())?;
     // A shell keeps what it was given for another device.
     let limits = own_limits().into_iter();

@@ -5,15 +5,15 @@ use clap::Args;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for, large_logs, warn};
+use super::{Context, accounts, detail_for, large_logs, verify, warn};
 use crate::apply::{self, Allowed};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::Directories;
+use crate::host::{Directories, Environment};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
 use crate::plan::{self, Plan};
 use crate::profile::Profile;
-use crate::render::{note, say, unmanaged};
+use crate::render::{note, say, unmanaged, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -35,6 +35,9 @@ pub struct UpArgs {
     /// while its MIG mode is switched, and start them again
     #[arg(long)]
     stop_holders: bool,
+    /// Check afterwards that programs become MPS clients of the devices, as `verify` does
+    #[arg(long)]
+    verify: bool,
 }
 
 /// Applies the profile to the node.
@@ -73,7 +76,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         if !args.consent.dry_run || args.consent.json {
             outcome.report(&[], &args.consent)?;
         }
-        return Ok(ExitStatus::Done);
+        return verified(args, environment, node);
     }
     if outcome.failed.is_none() {
         record(&profile, &directories, node)
@@ -89,7 +92,25 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         say(beside.trim_end());
     }
     remark(node, plan);
-    Ok(ExitStatus::Done)
+    verified(args, environment, node)
+}
+
+/// Checks the devices if asked.
+fn verified(args: &UpArgs, environment: &Environment, node: &Node) -> Result<ExitStatus> {
+    if !args.verify || args.consent.dry_run {
+        return Ok(ExitStatus::Done);
+    }
+    verify::prepare(environment)?;
+    let own = environment.directories()?.run;
+    let served = node.served.iter();
+    let served = served.filter(|served| served.run_dir.path() == own);
+    let all = verify::all(environment, node, served.collect());
+    if args.consent.json {
+        verified::print_failures(&all);
+    } else {
+        verified::print(&all)?;
+    }
+    Ok(verify::status(&all))
 }
 
 /// Refuses a run directory in which no MIG device's sockets could be addressed.

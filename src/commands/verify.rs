@@ -28,8 +28,7 @@ pub struct VerifyArgs {
 /// Checks devices by becoming their client.
 pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    give_open_files()?;
-    refuse_unmapped(&environment.host)?;
+    prepare(environment)?;
     let node = observe_records(environment)?;
     let mut names = args.devices.names(&node)?;
     if names.is_empty() {
@@ -39,7 +38,8 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if names.is_empty() {
         return Err(CommandError::failed("no device has a daemon"));
     }
-    let all = all(environment, &node, &names);
+    let devices = names.iter().filter_map(|name| node.served_as(name));
+    let all = all(environment, &node, devices.collect());
     if args.json {
         print_json(&VerifyDocument::of(&all))?;
     } else {
@@ -48,12 +48,14 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(status(&all))
 }
 
+/// Sees to it that the check itself harms nobody.
+pub(super) fn prepare(environment: &Environment) -> Result<()> {
+    give_open_files()?;
+    Ok(refuse_unmapped(&environment.host)?)
+}
+
 /// Checks these devices side by side.
-pub(super) fn all(environment: &Environment, node: &Node, names: &[String]) -> Vec<Verified> {
-    let devices: Vec<&Served> = names
-        .iter()
-        .filter_map(|name| node.served_as(name))
-        .collect();
+pub(super) fn all(environment: &Environment, node: &Node, devices: Vec<&Served>) -> Vec<Verified> {
     let others = devices.len().saturating_sub(1);
     Pool::with(others, devices.len(), |pool| {
         pool.side_by_side(devices, |served, _| verify(environment, node, served))
@@ -61,7 +63,7 @@ pub(super) fn all(environment: &Environment, node: &Node, names: &[String]) -> V
 }
 
 /// Returns the exit status. A device that serves another user is no failure.
-fn status(verified: &[Verified]) -> ExitStatus {
+pub(super) fn status(verified: &[Verified]) -> ExitStatus {
     let errors = || verified.iter().filter_map(|one| one.result.as_ref().err());
     if errors().any(|error| !error.is_passing()) {
         ExitStatus::Failed

@@ -5,12 +5,15 @@
 
 mod child;
 mod child_io;
+mod descendants;
 mod directory;
 mod environment;
 mod files;
+mod forwarding;
 mod holders;
 mod interrupt;
 mod limits;
+mod locality;
 mod lock;
 mod machine;
 mod nvidia_smi;
@@ -33,9 +36,11 @@ mod user;
 mod walk;
 
 pub use child::{Output, RunError, run, run_as};
+pub use descendants::{adopt_descendants, reap};
 pub use directory::Directory;
 pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
 pub use files::read_text_from;
+pub use forwarding::Forwarding;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use limits::{ATTACH, LAUNCH, Limits, LimitsError};

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
@@ -269,6 +269,20 @@ impl ProcessTable {
 
     pub fn iter(&self) -> impl Iterator<Item = &Process> {
         self.processes.values()
+    }
+
+    /// Returns the children of a process, and theirs, and so on.
+    pub fn descendants(&self, parent: Pid) -> BTreeSet<Pid> {
+        let mut found = BTreeSet::new();
+        let mut parents = vec![parent];
+        while let Some(parent) = parents.pop() {
+            for child in self.children(parent) {
+                if found.insert(child.pid) {
+                    parents.push(child.pid);
+                }
+            }
+        }
+        found
     }
 
     /// Returns the live children of a process.

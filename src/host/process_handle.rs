@@ -1,5 +1,6 @@
 //! Signals a process through a pidfd, after checking that it is still the same one.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -50,7 +51,8 @@ pub(super) fn raw_pid(pid: Pid) -> Option<RawPid> {
 }
 
 impl ProcessHandle {
-    pub(super) fn open(pid: Pid) -> Result<Self, Errno> {
+    /// Opens the process that has this pid now. Nothing but a child that was not waited for is sure to be the one meant.
+    pub fn open(pid: Pid) -> Result<Self, Errno> {
         let raw = raw_pid(pid).ok_or(Errno::SRCH)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
         Ok(Self { pid, pidfd })
@@ -62,7 +64,7 @@ impl ProcessHandle {
     }
 
     /// Sends a signal to the process.
-    pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 

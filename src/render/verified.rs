@@ -1,10 +1,10 @@
 use anyhow::Result;
 
 use super::output::{self, error, note};
-use crate::client::Verified;
+use crate::client::{NotReady, Verified};
 use crate::host::user_name;
 
-/// Prints what became of devices that were checked: those that are well to standard output, the others as errors.
+/// Prints the outcome for each device: those that are well to standard output, the others as errors.
 pub fn print(all: &[Verified]) -> Result<()> {
     for one in all {
         let name = &one.name;
@@ -19,9 +19,22 @@ pub fn print(all: &[Verified]) -> Result<()> {
                     server.unwrap_or_default()
                 ))?;
             }
-            Err(cause) if cause.is_passing() => note(&format!("not checked: {cause}")),
-            Err(cause) => error(&cause.to_string(), &Vec::from_iter(cause.hint())),
+            Err(cause) => print_failure(cause),
         }
     }
     Ok(())
+}
+
+/// Prints those that are not well.
+pub fn print_failures(all: &[Verified]) {
+    let failures = all.iter().filter_map(|one| one.result.as_ref().err());
+    failures.for_each(print_failure);
+}
+
+fn print_failure(cause: &NotReady) {
+    if cause.is_passing() {
+        note(&format!("not checked: {cause}"));
+    } else {
+        error(&cause.to_string(), &Vec::from_iter(cause.hint()));
+    }
 }

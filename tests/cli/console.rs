@@ -51,7 +51,7 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ),
     (
         "README.md",
-        "CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.4/pipe ./train",
+        "mig-mps run 0.4 -- ./train",
         With("a100-80gb", 1, BALANCED),
     ),
     (
@@ -63,11 +63,6 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         "checking.md",
         "mig-mps check balanced --gpu a100-80gb:7 --gpu h200",
         Node("h200", 1),
-    ),
-    (
-        "clients.md",
-        "CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.4/pipe ./train",
-        With("a100-80gb", 1, BALANCED),
     ),
     (
         "clients.md",
@@ -103,6 +98,46 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         "profile.md",
         "mig-mps up profile.toml",
         Node("a100-80gb", 1),
+    ),
+    (
+        "running.md",
+        "mig-mps run 0.4 -- ./train --epochs 3",
+        With("a100-80gb", 1, BALANCED),
+    ),
+    (
+        "running.md",
+        "mig-mps run 0.4 --wait 5m -- ./train",
+        NotRun("another user's program: tests/cli/run.rs"),
+    ),
+    (
+        "running.md",
+        "mig-mps run 0.4 --threads 25 --memory 4G --priority below-normal -- ./train",
+        With("a100-80gb", 1, BALANCED),
+    ),
+    (
+        "running.md",
+        "mpirun -n 8 mig-mps run --by-rank -- ./train",
+        NotRun("tests/cli/ranks.rs"),
+    ),
+    (
+        "running.md",
+        "mig-mps run --any --profile 1g --min-memory 8G -- ./train",
+        With("a100-80gb", 1, BALANCED),
+    ),
+    (
+        "running.md",
+        "mig-mps run -n 4 --share even '0.*' -- ./train",
+        NotRun("copies print at the same time: tests/cli/copies.rs"),
+    ),
+    (
+        "running.md",
+        "eval \"$(mig-mps env 0.4)\"",
+        With("a100-80gb", 1, BALANCED),
+    ),
+    (
+        "running.md",
+        "sudo mig-mps verify",
+        NotRun("times and pids: tests/cli/verify.rs"),
     ),
     ("security.md", "sudo mig-mps restart 0", Nobodys),
     (

@@ -173,6 +173,7 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "gpu",
         "pid",
         "daemon_pid",
+        "server_pid",
         "uid",
         "line",
         "start",

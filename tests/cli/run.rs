@@ -131,13 +131,18 @@ fn the_exit_status_is_the_programs_or_says_why_there_was_none() {
 #[test]
 fn the_program_has_the_callers_surroundings() {
     let sim = small();
-    // Signal 1 is the last bit. The C library keeps 32 and 33 for itself.
-    let show = "0.2 -- sh -c 'grep SigIgn /proc/self/status | tail -c 8; umask; pwd; ulimit -n'";
-    let ran = |before: &str| Ran::of(&mut sim.after(before, show)).ended(0).stdout;
-    let plain = ran("umask 027; cd /usr; ulimit -n 100");
-    assert_eq!(plain, "0000000\n0027\n/usr\n100\n");
+    // SIGHUP is 1, the last bit, and SIGUSR1 the second of the next digit.
+    let show = "0.2 -- sh -c 'umask; pwd; ulimit -n; grep SigIgn /proc/self/status'";
+    let ran = |before: &str| {
+        let ran = Ran::of(&mut sim.after(before, show)).ended(0);
+        let (lines, mask) = ran.stdout.split_once("SigIgn:\t").unwrap();
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        (lines.to_owned(), mask & 1 == 1, mask >> 9 & 1 == 1)
+    };
+    let plain = ran("umask 027; cd /usr; ulimit -n 100; trap '' USR1");
+    assert_eq!(plain, ("0027\n/usr\n100\n".to_owned(), false, true));
     let ignoring = ran("trap '' HUP; cd /; umask 022; ulimit -n 200");
-    assert_eq!(ignoring, "0000001\n0022\n/\n200\n");
+    assert_eq!(ignoring, ("0022\n/\n200\n".to_owned(), true, false));
     let python = Command::new("python3").arg("--version").output().is_ok();
     if can_run("an ignored SIGCHLD", python, "install python3") {
         let ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])";
@@ -245,15 +250,15 @@ fn a_full_device_is_waited_for() {
     let client = sim.client("0");
     let full = sim.run(&["run", "0", "--", "true"]).ended(125);
     assert_snapshot!(full.stderr, @"
-    error: 0 has 1 clients, and takes no more
+    error: 0 has 1 client, and takes no more
     hint: wait for it with --wait 5m, or use another device: mig-mps status
     ");
     let late = sim
         .run(&["run", "0", "--wait", "0.3", "--", "true"])
         .ended(124);
     assert_snapshot!(late.stderr, @"
-    waiting: 0 has 1 clients, and takes no more
-    error: 0 has 1 clients, and takes no more, and the time of --wait is over
+    waiting: 0 has 1 client, and takes no more
+    error: the time of --wait is over: 0 has 1 client, and takes no more
     ");
     let mut waiting = sim.command(&["run", "0", "--wait", "1m", "--", "true"]);
     let mut waiting = waiting.stderr(Stdio::piped()).spawn().unwrap();
@@ -405,4 +410,99 @@ fn env_and_run_without_check_ask_nobody() {
     sim.run(&["run", "0.2", "--no-check", "--", "true"])
         .ended(0);
     assert_eq!(sim.node.events()[before..], []);
+}
+
+#[test]
+fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
+    let sim = small();
+    let chosen = |words: &[&str]| {
+        let show = [
+            "--",
+            "sh",
+            "-c",
+            "basename $(dirname $CUDA_MPS_PIPE_DIRECTORY)",
+        ];
+        let ran = sim
+            .run(&[&["run", "--any"], words, &show].concat())
+            .ended(0);
+        ran.stdout.trim().to_owned()
+    };
+    assert_eq!(chosen(&[]), "0.0");
+    assert_eq!(chosen(&["--profile", "1g"]), "0.2");
+    assert_eq!(chosen(&["--profile", "1g.10gb"]), "0.2");
+    assert_eq!(chosen(&["--min-memory", "15G"]), "0.0");
+    assert_eq!(chosen(&["--product", "A100.*80GB"]), "0.0");
+    assert_eq!(chosen(&["0.2"]), "0.2");
+    let client = sim.client("0.0");
+    assert_eq!(chosen(&[]), "0.2");
+    client.finish();
+    // One that fails the check is passed over.
+    sim.node.fault("cuInit").fails(999).unwrap();
+    assert_eq!(chosen(&[]), "0.2");
+    let refused = |words: &[&str]| {
+        let ran = sim.run(&[&["run", "--any"], words, &["--", "true"]].concat());
+        ran.ended(125).stderr
+    };
+    assert_snapshot!(refused(&["--profile", "3g"]), @"error: no device is as asked for: mig-mps status");
+    assert_snapshot!(refused(&["--product", "H100"]), @"error: no device is as asked for: mig-mps status");
+    for name in ["0.0", "0.2"] {
+        let daemon = sim.device(name)["daemon_pid"].as_u64().unwrap();
+        crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    }
+    assert_snapshot!(refused(&[]), @"
+    error: none of 2 devices takes a program now:
+      no daemon serves 0.0: its daemon is dead
+      no daemon serves 0.2: its daemon is dead
+    ");
+    // Without a way to choose there is nothing to choose by.
+    assert_eq!(
+        sim.run(&["run", "0.0", "--profile", "1g", "--", "true"])
+            .status,
+        125
+    );
+}
+
+#[test]
+fn a_program_is_bound_to_the_cpus_near_its_gpu() {
+    let sim = Sim::with("h200", 2);
+    sim.up(WHOLE, &[]).ended(0);
+    let allowed = |device: &str| {
+        let words = [
+            "run",
+            device,
+            "--bind",
+            "near",
+            "--",
+            "grep",
+            "Cpus_allowed_list",
+            "/proc/self/status",
+        ];
+        sim.run(&words).ended(0).stdout
+    };
+    let near = |gpu: usize| {
+        let devices = sim.node.dir().join("root/sys/bus/pci/devices");
+        let mut lists: Vec<_> = std::fs::read_dir(devices).unwrap().flatten().collect();
+        lists.sort_by_key(std::fs::DirEntry::path);
+        let cpus = std::fs::read_to_string(lists[gpu].path().join("local_cpulist")).unwrap();
+        // The kernel writes one CPU without a dash.
+        let (first, last) = cpus.trim().split_once('-').unwrap();
+        if first == last { first } else { cpus.trim() }.to_owned()
+    };
+    for (gpu, device) in ["0", "1"].iter().enumerate() {
+        assert_eq!(
+            allowed(device),
+            format!("Cpus_allowed_list:\t{}\n", near(gpu))
+        );
+    }
+    std::fs::remove_dir_all(sim.node.dir().join("root/sys")).unwrap();
+    let refused = sim
+        .run(&["run", "0", "--bind", "near", "--", "true"])
+        .ended(125);
+    assert!(
+        refused
+            .stderr
+            .starts_with("error: cannot tell the CPUs near the GPU of 0: "),
+        "{}",
+        refused.stderr
+    );
 }

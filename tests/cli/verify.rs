@@ -109,3 +109,31 @@ fn nobody_is_disturbed() {
     );
     client.finish();
 }
+
+#[test]
+fn up_can_verify_what_it_made() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim.up(SMALL, &["--verify"]).ended(0);
+    assert_eq!(
+        ran.stdout.matches(": attached in ").count(),
+        2,
+        "{}",
+        ran.stdout
+    );
+    let again = sim.up(SMALL, &["--verify"]).ended(0);
+    assert_eq!(
+        again.stdout.matches(": attached in ").count(),
+        2,
+        "{}",
+        again.stdout
+    );
+    sim.node.fault("cuInit").every().fails(999).unwrap();
+    let ran = sim.up(SMALL, &["--verify", "--json"]).ended(1);
+    assert!(
+        ran.stderr
+            .contains("error: 0.0: cuInit fails with error 999"),
+        "{}",
+        ran.stderr
+    );
+    serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+}

@@ -26,7 +26,7 @@ struct VerifiedDevice {
     /// The time that `cuInit` took.
     init_seconds: Option<f64>,
     /// The SMs that a client may use.
-    sm_count: Option<u32>,
+    multiprocessors: Option<u32>,
     /// The server; null if there was none before the check.
     server_pid: Option<u32>,
     /// The error; null if there is none.
@@ -58,7 +58,7 @@ impl VerifiedDevice {
             },
             user: attached.map(|attached| user_name(attached.user)),
             init_seconds: attached.map(|attached| attached.time.as_secs_f64()),
-            sm_count: attached.map(|attached| attached.sm_count),
+            multiprocessors: attached.map(|attached| attached.sm_count),
             server_pid: ready.and_then(|ready| ready.server).map(|pid| pid.0),
             error: error.map(|error| Message {
                 what: error.to_string(),

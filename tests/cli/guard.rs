@@ -1,0 +1,66 @@
+//! `run --require-mps`: a program that leaves MPS is ended.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{SMALL, Sim, shell};
+
+fn small() -> Sim {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    sim
+}
+
+fn guarded(sim: &Sim, words: &[&str]) -> crate::common::Ran {
+    sim.run(&[&["run", "0.2", "--require-mps", "--"], words].concat())
+}
+
+#[test]
+fn a_program_that_stays_has_its_own_exit_status() {
+    let sim = small();
+    let ran = guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
+    assert!(ran.stdout.contains("mps yes"), "{}", ran.stdout);
+    assert_eq!(ran.stderr, "");
+    guarded(&sim, &["sh", "-c", "exit 2"]).ended(2);
+    guarded(&sim, &["sh", "-c", "kill -KILL $$"]).ended(137);
+    guarded(&sim, &["no-such-program"]).ended(127);
+}
+
+/// Also where a child of a child does so whose parent has exited.
+#[test]
+fn a_program_that_leaves_is_ended() {
+    let sim = small();
+    let spoiled = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere; cuda-app run 600";
+    for script in [
+        spoiled.to_owned(),
+        format!("({spoiled} & exec true); exec sleep 600"),
+    ] {
+        let begun = Instant::now();
+        let ran = guarded(&sim, &["sh", "-c", &script]).ended(125);
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            begun.elapsed()
+        );
+        let said = ran.stderr;
+        assert!(said.starts_with("error: pid "), "{said}");
+        assert!(
+            said.contains("(cuda-app run 600) used 0.2 outside MPS, and the program was ended\nhint: the program changes CUDA_MPS_PIPE_DIRECTORY"),
+            "{said}"
+        );
+    }
+}
+
+/// A program of somebody else is none of its business.
+#[test]
+fn other_programs_are_left_alone() {
+    let sim = small();
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let mut other = sim.node.program("cuda-app");
+    other.arg("hold").env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    other.env("CUDA_VISIBLE_DEVICES", uuid);
+    let mut other = simnode::harness::App::start(other);
+    assert!(other.wait_up().ends_with("mps no"));
+    guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
+    shell(format!("kill -0 {}", other.pid())).ended(0);
+    other.finish();
+}

@@ -1,0 +1,103 @@
+//! `run --by-rank`: each rank of a program has the device of its place on the node.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use insta::assert_snapshot;
+use simnode::harness::can_run;
+
+use crate::common::{Ran, Sim};
+
+const SEVENTHS: &str =
+    "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
+
+fn seven() -> Sim {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SEVENTHS, &[]).ended(0);
+    sim
+}
+
+/// How many clients each device has.
+fn clients(sim: &Sim) -> BTreeMap<String, u64> {
+    let status = sim.status();
+    let devices = status["devices"].as_array().unwrap().iter();
+    let counted = devices.map(|device| {
+        let name = device["name"].as_str().unwrap().to_owned();
+        (name, device["client_count"].as_u64().unwrap())
+    });
+    counted.collect()
+}
+
+#[test]
+fn fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices() {
+    let has_mpi = Command::new("mpirun").arg("--version").output().is_ok();
+    let test = "fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices";
+    if !can_run(test, has_mpi, "install openmpi-bin") {
+        return;
+    }
+    let sim = seven();
+    for map in [&[][..], &["--map", "block"]] {
+        let mig_mps = sim.command(&[]).get_program().to_owned();
+        let mut mpirun = Command::new("mpirun");
+        mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "14"]);
+        mpirun.arg(mig_mps).args(["run", "--by-rank"]).args(map);
+        mpirun.args(["--", "cuda-app", "run", "600"]);
+        mpirun.env_clear().envs(sim.node.env());
+        mpirun.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut mpirun = mpirun.spawn().unwrap();
+        let mut lines = BufReader::new(mpirun.stdout.take().unwrap()).lines();
+        for _ in 0..14 {
+            let line = lines.next().unwrap().unwrap();
+            assert!(
+                line.contains(" 1g.10gb ") && line.ends_with("mps yes"),
+                "{line}"
+            );
+        }
+        let counted = clients(&sim);
+        assert_eq!(counted.len(), 7);
+        assert!(
+            counted.values().all(|count| *count == 2),
+            "{map:?} {counted:?}"
+        );
+        crate::common::shell(format!("kill {}", mpirun.id())).ended(0);
+        mpirun.wait().unwrap();
+    }
+}
+
+/// What a process of a rank is given.
+fn device_of(sim: &Sim, variables: &[(&str, &str)], words: &[&str]) -> Ran {
+    let shown = ["--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"];
+    let mut command = sim.command(&[&["run", "--by-rank"], words, &shown].concat());
+    Ran::of(command.envs(variables.iter().copied()))
+}
+
+#[test]
+fn ranks_have_devices_by_their_launcher() {
+    let sim = seven();
+    let name = |variables: &[(&str, &str)], words: &[&str]| {
+        let ran = device_of(&sim, variables, words).ended(0);
+        let pipe = ran.stdout.trim().strip_suffix("/pipe").unwrap().to_owned();
+        pipe.rsplit('/').next().unwrap().to_owned()
+    };
+    assert_eq!(name(&[("SLURM_LOCALID", "3")], &[]), "0.3");
+    assert_eq!(name(&[("MPI_LOCALRANKID", "8")], &[]), "0.1");
+    let of_four = [("PMI_LOCAL_RANK", "2"), ("PMI_LOCAL_SIZE", "4")];
+    assert_eq!(name(&of_four, &["--map", "block", "0.[0-1]"]), "0.1");
+    assert_eq!(name(&of_four, &["0.[0-1]"]), "0.0");
+    assert_eq!(name(&of_four, &["--profile", "1g"]), "0.2");
+}
+
+#[test]
+fn a_rank_without_a_device_is_refused() {
+    let sim = seven();
+    let refused = |variables: &[(&str, &str)], words: &[&str]| {
+        device_of(&sim, variables, words).ended(125).stderr
+    };
+    assert_snapshot!(refused(&[], &[]), @"error: no launcher has set a local rank: OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK, PALS_LOCAL_RANKID, SLURM_LOCALID");
+    let rank = [("SLURM_LOCALID", "2")];
+    assert_snapshot!(refused(&rank, &["--map", "block"]), @"error: --map block needs the number of ranks on this node, which the launcher does not tell: use --map cycle");
+    assert_snapshot!(refused(&rank, &["--profile", "3g"]), @"error: there is no device for rank 2: no device here is for this user");
+    sim.run(&["down", "--yes"]).ended(0);
+    assert_snapshot!(refused(&rank, &[]), @"error: there is no device for rank 2: no device here is for this user");
+}
