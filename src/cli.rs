@@ -61,6 +61,7 @@ subcommands! {
     "Run programs on devices": {
         run Run RunArgs
         env Env EnvArgs
+        cdi Cdi CdiArgs
         verify Verify VerifyArgs
     }
     "Change the node": {

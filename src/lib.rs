@@ -23,6 +23,7 @@
 //! - [`convert`]: mig-parted and nodes to profiles
 //! - [`apply`]: runs a plan, with rollback
 //! - [`client`]: programs that use a device
+//! - [`integrate`]: text for other systems
 //! - [`render`], [`manual`]: tables, JSON, questions; the manual
 //! - [`error`]: exit statuses and hints
 //! - [`commands`], [`cli`]: the subcommands
@@ -43,6 +44,7 @@ pub(crate) mod cuda;
 pub(crate) mod error;
 pub(crate) mod geometry;
 pub(crate) mod host;
+pub(crate) mod integrate;
 pub(crate) mod logs;
 pub(crate) mod manual;
 pub(crate) mod mps;

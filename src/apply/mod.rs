@@ -6,6 +6,7 @@
 //! tells the next run of one that was killed.
 
 mod cause;
+mod cdi_file;
 mod context;
 mod effect;
 mod error;
@@ -30,6 +31,7 @@ mod start;
 mod stop;
 
 pub use cause::Cause;
+pub use cdi_file::CdiFile;
 pub use context::{Allowed, ApplyContext, OnFailure, Progress};
 pub use error::{ApplyError, Failure};
 pub use journal::{pick_up, read as read_journal};

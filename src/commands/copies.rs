@@ -22,7 +22,7 @@ pub(super) enum Share {
     Even,
     /// 200 % / n: a copy may use what another one leaves
     Half,
-    /// All of them
+    /// All SMs
     None,
 }
 

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use clap::Args;
 
-use super::Context;
 use super::change::{Change, Outcome};
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
+use super::{Context, cdi};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
 use crate::node::{Device, Node};
@@ -96,6 +96,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     .run()?;
     if let Some(outcome) = outcome {
+        cdi::keep_current(environment, &directories, None, !outcome.is_unchanged)?;
         summarize(args, &run_dir, &outcome, &asked.borrow())?;
     }
     Ok(ExitStatus::Done)

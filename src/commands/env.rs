@@ -3,10 +3,12 @@
 use clap::{Args, ValueEnum};
 
 use super::Context;
+use super::containers::{container_device, remark};
 use super::limit_args::LimitArgs;
 use super::recorded::Recorded;
 use crate::client::{Variables, own_limits};
-use crate::error::{ExitStatus, Result};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::integrate::Container;
 use crate::node::observe_records;
 use crate::render::json::EnvDocument;
 use crate::render::{print, print_json};
@@ -45,6 +47,12 @@ enum Format {
     Dotenv,
     /// Lines that Slurm takes from a task prolog
     Slurm,
+    /// Options of docker run
+    Docker,
+    /// Options of podman run
+    Podman,
+    /// Part of a pod's specification, in YAML
+    K8s,
 }
 
 /// Prints the environment of clients.
@@ -52,6 +60,12 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let device = Recorded::find(&node, &args.device)?;
+    if let Some(container) = args.format.and_then(Format::container) {
+        let device = container_device(environment, device.served, &args.limits.limits())?;
+        remark(device.memory);
+        print(&device.text(container).map_err(CommandError::failed)?)?;
+        return Ok(ExitStatus::Done);
+    }
     let mut variables = device.variables(environment, &args.limits.limits())?;
     // A shell keeps what it was given for another device.
     let limits = own_limits().into_iter();
@@ -62,7 +76,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(Format::Dotenv) => print(&lines(&variables, |name, value| {
             value.map(|value| format!("{name}={}", quoted(value)))
         }))?,
-        Some(Format::Slurm) => print(&lines(&variables, |name, value| {
+        Some(_) => print(&lines(&variables, |name, value| {
             Some(value.map_or_else(
                 || format!("unset {name}"),
                 |value| format!("export {name}={value}"),
@@ -84,6 +98,17 @@ fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> Option<Stri
     let set = set.filter_map(|(name, value)| line(name, Some(&value.to_string_lossy())));
     let unset = variables.unset.iter().filter_map(|name| line(name, None));
     set.chain(unset).map(|line| line + "\n").collect()
+}
+
+impl Format {
+    fn container(self) -> Option<Container> {
+        match self {
+            Self::Docker => Some(Container::Docker),
+            Self::Podman => Some(Container::Podman),
+            Self::K8s => Some(Container::Kubernetes),
+            Self::Json | Self::Dotenv | Self::Slurm => None,
+        }
+    }
 }
 
 impl Shell {

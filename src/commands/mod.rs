@@ -3,12 +3,14 @@
 mod accounts;
 pub mod attach;
 mod candidates;
+pub mod cdi;
 mod change;
 pub mod check;
 mod choice_args;
 pub mod complete;
 pub mod completions;
 mod consent;
+mod containers;
 mod copies;
 mod devices;
 pub mod down;

@@ -5,14 +5,14 @@ use clap::Args;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for, large_logs, verify, warn};
+use super::{Context, accounts, cdi, detail_for, large_logs, verify, warn};
 use crate::apply::{self, Allowed};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
 use crate::plan::{self, Plan};
-use crate::profile::Profile;
+use crate::profile::{Profile, ProfileError};
 use crate::render::{note, say, unmanaged, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -46,6 +46,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let profile = args.profile.load()?;
     accounts::check(&profile, environment, environment.caller)?;
     let directories = environment.directories()?;
+    refuse_cdi_of_user(&profile, environment)?;
     if profile.settings().next().is_some() {
         environment.mps_programs()?;
     }
@@ -68,10 +69,12 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     let (node, plan) = (&outcome.node, &outcome.plan);
+    let cdi = profile.cdi.map(|(wanted, _)| wanted);
     if outcome.is_unchanged {
         note("Nothing to do: the node is as the profile says.");
         if !args.consent.dry_run {
             large_logs::put_aside(node, &directories, environment);
+            cdi::keep_current(environment, &directories, cdi, false)?;
         }
         if !args.consent.dry_run || args.consent.json {
             outcome.report(&[], &args.consent)?;
@@ -83,6 +86,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
             .context("the node is as the profile says, but its name cannot be noted")?;
         large_logs::put_aside_under_lock(node, &directories, environment);
     }
+    cdi::keep_current(environment, &directories, cdi, true)?;
     outcome.report(&[], &args.consent)?;
     if let Some(error) = outcome.failed {
         return Err(CommandError::from(error).in_document());
@@ -111,6 +115,17 @@ fn verified(args: &UpArgs, environment: &Environment, node: &Node) -> Result<Exi
         verified::print(&all)?;
     }
     Ok(verify::status(&all))
+}
+
+/// Refuses a file for container engines from a plain user, who cannot write it.
+fn refuse_cdi_of_user(profile: &Profile, environment: &Environment) -> Result<(), ProfileError> {
+    match profile.cdi {
+        Some((true, span)) if !environment.is_root() => {
+            let error = profile.error(span, "only root can have cdi = true");
+            Err(error.with_hint("mig-mps cdi prints the file of your own devices"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a run directory in which no MIG device's sockets could be addressed.

@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -187,6 +187,25 @@ impl Directory {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
         Ok(File::from(file.map_err(|error| self.at(name, error))?))
+    }
+
+    /// Replaces a file atomically. A process that is killed meanwhile leaves its new content in `half_made`.
+    pub fn replace_file(
+        &self,
+        name: &str,
+        half_made: &str,
+        content: &[u8],
+        mode: u32,
+    ) -> io::Result<()> {
+        self.remove_file(half_made)?;
+        let written = self
+            .create_file(half_made, mode)
+            .and_then(|mut file| file.write_all(content))
+            .map_err(|error| self.at(name.as_ref(), error));
+        written
+            .and_then(|()| self.rename(half_made, self, name))
+            // The disk may be full, and an incomplete file is of no use.
+            .inspect_err(|_| drop(self.remove_file(half_made)))
     }
 
     /// Returns the names of the entries, unsorted.

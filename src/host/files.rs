@@ -1,11 +1,15 @@
 //! Reads and writes the files that a user names.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
+
+/// The mode of a new file, which the umask may restrict.
+const PUBLIC: u32 = 0o644;
 
 /// Reads text from a file, or from standard input for `-`. Returns the name of the file in messages with it.
 pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
@@ -31,6 +35,25 @@ pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(bytes)
+}
+
+/// Writes text to the file at this path, which is replaced at once.
+pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
+    let is_special = fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+    if is_special {
+        // A terminal or a FIFO cannot be replaced.
+        return fs::write(path, text);
+    }
+    let beside = path.parent().filter(|parent| *parent != Path::new(""));
+    let beside = beside.unwrap_or(Path::new("."));
+    // Else the error names a temporary file.
+    fs::metadata(beside)?;
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(PUBLIC))
+        .tempfile_in(beside)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
 }
 
 /// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.

@@ -68,6 +68,11 @@ impl Host {
         text.split_whitespace().find(is_version).map(str::to_owned)
     }
 
+    /// Returns the directory in which container engines find the devices of running programs.
+    pub fn cdi_dir(&self) -> PathBuf {
+        self.root.join("var/run/cdi")
+    }
+
     /// True if the uid and gid of this process are mapped in its user namespace. `cuInit` of a client without a user
     /// hangs, and was seen to keep every later client waiting (measured on an H200).
     pub fn caller_is_mapped(&self) -> bool {

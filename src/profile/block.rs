@@ -15,6 +15,8 @@ pub struct Profile {
     pub name: Option<String>,
     /// The GPU models it is for, with their places; empty if it does not say.
     pub models: Vec<(String, Span)>,
+    /// True for a CDI file, false for none, with its place; `None` leaves that as it is.
+    pub cdi: Option<(bool, Span)>,
     /// Every `serve` of the file with its place: the caller decides which are allowed.
     pub serves: Vec<(Serve, Span)>,
     /// The blocks in the file's order: the first that selects a GPU applies.

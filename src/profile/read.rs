@@ -36,28 +36,35 @@ impl Profile {
         let file = check.table(Span::from(document.span()), document.get_ref(), PROFILE);
         let read = check.profile(&file);
         let serves = check.serves.take();
-        let (name, models, blocks) = check.finish(read)?;
+        let (name, models, cdi, blocks) = check.finish(read)?;
         Ok(Self {
             source: Arc::clone(&source),
             name,
             models,
+            cdi,
             serves,
             blocks,
         })
     }
 }
 
-/// A profile's name, models and blocks.
-type Parts = (Option<String>, Vec<(String, Span)>, Vec<Block>);
+/// A profile's name, models, `cdi`, and blocks.
+type Parts = (
+    Option<String>,
+    Vec<(String, Span)>,
+    Option<(bool, Span)>,
+    Vec<Block>,
+);
 
 impl<'a> Check<'a> {
     fn profile(&self, file: &Table<'a>) -> Result<Parts, Noted> {
         let name = self.text(file, "name");
         let models = self.models(file);
+        let cdi = self.flag(file, "cdi");
         let defaults = self.settings(&Inherited::default(), file);
         let blocks = self.blocks(&defaults, file);
         let name = name?.map(|(name, _)| name.to_owned());
-        Ok((name, models?, blocks?))
+        Ok((name, models?, cdi?, blocks?))
     }
 
     fn models(&self, file: &Table<'a>) -> Result<Vec<(String, Span)>, Noted> {

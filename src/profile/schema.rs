@@ -78,6 +78,11 @@ pub(super) const PROFILE: &[Key] = &[
         "Settings of every device's daemon, or false for devices without daemons",
     ),
     key(
+        "cdi",
+        Kind::Flag,
+        "true for a file by which container engines find the devices, /var/run/cdi/mig-mps.json; false for none",
+    ),
+    key(
         "gpu",
         Kind::Tables(GPU),
         "Blocks: the first one that selects a GPU applies to it",

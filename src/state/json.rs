@@ -1,6 +1,6 @@
 //! The JSON files of a run directory, and the version of their format.
 
-use std::io::{self, Write};
+use std::io;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -59,21 +59,12 @@ pub(super) fn write(
     content: &impl Serialize,
     mode: u32,
 ) -> io::Result<()> {
-    let new = half_made(name);
-    let write = || {
-        let mut text = serde_json::to_vec_pretty(&Versioned {
-            version: VERSION,
-            content,
-        })?;
-        text.push(b'\n');
-        directory.remove_file(&new)?;
-        directory.create_file(&new, mode)?.write_all(&text)
-    };
-    let written = write().map_err(|error| in_path(&directory.path().join(name), &error));
-    written
-        .and_then(|()| directory.rename(&new, directory, name))
-        // The disk may be full, and an incomplete file is of no use.
-        .inspect_err(|_| drop(directory.remove_file(&new)))
+    let mut text = serde_json::to_vec_pretty(&Versioned {
+        version: VERSION,
+        content,
+    })?;
+    text.push(b'\n');
+    directory.replace_file(name, &half_made(name), &text, mode)
 }
 
 /// Returns the name of a file before it is renamed into place.

@@ -136,6 +136,16 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ),
     (
         "running.md",
+        "sudo mig-mps cdi --output /etc/cdi/mig-mps.json",
+        NotRun("tests/cli/containers.rs"),
+    ),
+    (
+        "running.md",
+        "docker run $(mig-mps env 0.4 --format docker) IMAGE ./train",
+        NotRun("tests/cli/containers.rs"),
+    ),
+    (
+        "running.md",
         "sudo mig-mps verify",
         NotRun("times and pids: tests/cli/verify.rs"),
     ),

@@ -9,6 +9,7 @@ mod completions;
 mod compute_mode;
 mod consent;
 mod console;
+mod containers;
 mod copies;
 mod dead_server;
 mod device_words;

@@ -127,6 +127,7 @@ pub(super) fn alone(
         source: Arc::clone(&profile.source),
         name: profile.name.clone(),
         models: Vec::new(),
+        cdi: None,
         serves: profile.serves.clone(),
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));

@@ -1,0 +1,97 @@
+//! `mig-mps cdi`
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::containers::{container_device, remark};
+use super::{Context, LOCK_LIMIT, locked};
+use crate::apply::CdiFile;
+use crate::client::ClientLimits;
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::{Directories, Environment, write_text_to};
+use crate::integrate::{CDI_KIND, cdi_specification};
+use crate::node::observe_records;
+use crate::render::print;
+
+/// Print the devices for container engines
+///
+/// A CDI specification: with the file in /etc/cdi, `podman run --device mig-mps/device=NAME` makes the
+/// container's programs clients of the device. The GPU itself comes from NVIDIA's own nvidia.com/gpu.
+/// A profile with cdi = true has such a file kept current by `up` and `down`.
+#[derive(Args, Debug)]
+pub struct CdiArgs {
+    /// File to write instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Prints or writes the specification of all devices.
+pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Some(text) = specification(context.environment)? else {
+        return Err(CommandError::failed("no device has a daemon"));
+    };
+    match &args.output {
+        None => print(&text)?,
+        Some(path) => {
+            let written = write_text_to(path, &text);
+            written.context(format_args!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// Makes the node's CDI file say what the records say: if there is one, or there is to be one, unless there is to be none.
+pub(super) fn keep_current(
+    environment: &Environment,
+    directories: &Directories,
+    wanted: Option<bool>,
+    has_lock: bool,
+) -> Result<()> {
+    if !environment.is_root() {
+        return Ok(());
+    }
+    let file = CdiFile::of(&environment.host, CDI_KIND);
+    let before = file.read().context("cannot read the CDI file")?;
+    let is_wanted = wanted.unwrap_or(before.is_some());
+    let text = || {
+        if is_wanted {
+            specification(environment)
+        } else {
+            Ok(None)
+        }
+    };
+    if text()? == before {
+        return Ok(());
+    }
+    let _lock = if has_lock {
+        None
+    } else {
+        Some(locked(environment, directories, LOCK_LIMIT)?)
+    };
+    let written = file.write(text()?.as_deref());
+    written.context("cannot keep the CDI file current")
+}
+
+/// Returns the specification of all devices with records; `None` if there are none.
+fn specification(environment: &Environment) -> Result<Option<String>> {
+    let node = observe_records(environment)?;
+    let mut names = BTreeSet::new();
+    let mut devices = Vec::new();
+    for served in &node.served {
+        // A user's own device may be called as one of root's.
+        if names.insert(&served.record.name) {
+            devices.push(container_device(
+                environment,
+                served,
+                &ClientLimits::default(),
+            )?);
+        }
+    }
+    let Some(first) = devices.first() else {
+        return Ok(None);
+    };
+    remark(first.memory);
+    Ok(Some(format!("{:#}\n", cdi_specification(&devices))))
+}

@@ -1,0 +1,57 @@
+//! Devices in containers, for `env` and `cdi`.
+
+use super::recorded::Recorded;
+use crate::client::ClientLimits;
+use crate::error::{CommandError, Result};
+use crate::host::{Account, Environment};
+use crate::integrate::{ContainerDevice, SharedMemory};
+use crate::node::Served;
+use crate::render::note;
+use crate::settings::Serve;
+
+/// Returns a device as containers use it, with these limits for their programs.
+pub(super) fn container_device(
+    environment: &Environment,
+    served: &Served,
+    limits: &ClientLimits,
+) -> Result<ContainerDevice> {
+    let record = &served.record;
+    let variables = Recorded::of(served).variables(environment, limits)?;
+    let mut pipe = None;
+    let mut set = Vec::new();
+    for (name, value) in variables.set {
+        let value = value.into_string().map_err(|value| {
+            let value = value.display();
+            CommandError::failed(format_args!("{value} is not UTF-8, as containers need it"))
+        })?;
+        match name {
+            // A container has no use for the logs.
+            "CUDA_MPS_LOG_DIRECTORY" => continue,
+            "CUDA_MPS_PIPE_DIRECTORY" => pipe = Some(value.clone()),
+            _ => {}
+        }
+        set.push((name, value));
+    }
+    let user = match &record.settings.serve {
+        Some(Serve::User(name)) => Account::named(name)?.map(|account| account.uid.0),
+        _ => None,
+    };
+    let driver = environment.host.driver_version();
+    Ok(ContainerDevice {
+        name: record.name.clone(),
+        uuid: record.uuid.clone(),
+        pipe: pipe.unwrap_or_default(),
+        variables: set,
+        user,
+        memory: SharedMemory::of_driver(driver.as_deref()),
+    })
+}
+
+/// Says what the text for containers cannot know.
+pub(super) fn remark(memory: SharedMemory) {
+    if memory == SharedMemory::Unknown {
+        note(
+            "The driver's version cannot be read. Before driver 580 a container must share /dev/shm with the host (--ipc host).",
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! A device in a container.
+//!
+//! A client needs its GPU's device nodes and the driver's libraries, which NVIDIA's container toolkit provides, and the pipe
+//! directory, which is mounted here. Driver 580 was measured to need nothing else: no IPC, pid or network namespace of the
+//! host, and no `/dev/shm`. The servers of older drivers share memory with their clients in `/dev/shm`.
+
+use std::fmt::Write as _;
+
+use thiserror::Error;
+
+/// The first driver whose servers share memory without `/dev/shm`.
+const ANONYMOUS_MEMORY: u32 = 580;
+
+/// A value that a shell or a YAML reader would not take as one word.
+#[derive(Debug, Error)]
+#[error("{0:?} has characters that cannot be written for a container")]
+pub struct UnsafeValue(String);
+
+/// The way in which clients and servers of a driver share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedMemory {
+    /// By descriptors: a container needs nothing.
+    Anonymous,
+    /// By files in `/dev/shm`, which the container must share with the host.
+    Files,
+    /// The driver's version cannot be read.
+    Unknown,
+}
+
+impl SharedMemory {
+    /// Returns the way of a driver with this version, such as `580.159.04`.
+    pub fn of_driver(version: Option<&str>) -> Self {
+        let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        match major {
+            Some(major) if major >= ANONYMOUS_MEMORY => Self::Anonymous,
+            Some(_) => Self::Files,
+            None => Self::Unknown,
+        }
+    }
+}
+
+/// A device as containers use it.
+#[derive(Debug)]
+pub struct ContainerDevice {
+    pub name: String,
+    pub uuid: String,
+    /// The pipe directory on the host, and in the container.
+    pub pipe: String,
+    /// The variables of a client.
+    pub variables: Vec<(&'static str, String)>,
+    /// The only user whose programs the device takes.
+    pub user: Option<u32>,
+    pub memory: SharedMemory,
+}
+
+/// A program that starts containers.
+#[derive(Clone, Copy, Debug)]
+pub enum Container {
+    Docker,
+    Podman,
+    Kubernetes,
+}
+
+impl ContainerDevice {
+    /// Returns the options or the part of a pod's specification by which a container uses the device.
+    pub fn text(&self, container: Container) -> Result<String, UnsafeValue> {
+        let values = self.variables.iter().map(|(_, value)| value);
+        for value in values.chain([&self.pipe]) {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=".contains(c);
+            if !value.chars().all(is_plain) {
+                return Err(UnsafeValue(value.clone()));
+            }
+        }
+        Ok(match container {
+            Container::Docker => self.options(&format!("--gpus device={}", self.uuid)),
+            Container::Podman => self.options(&format!("--device nvidia.com/gpu={}", self.uuid)),
+            Container::Kubernetes => self.pod(),
+        })
+    }
+
+    /// True if the container must share `/dev/shm` with the host.
+    pub(super) fn shares_files(&self) -> bool {
+        self.memory == SharedMemory::Files
+    }
+
+    /// Returns options of `docker run` and `podman run`, on one line.
+    fn options(&self, gpu: &str) -> String {
+        let pipe = &self.pipe;
+        let mut text = format!("{gpu} --mount type=bind,src={pipe},dst={pipe},readonly");
+        for (name, value) in &self.variables {
+            let _ = write!(text, " --env {name}={value}");
+        }
+        if let Some(user) = self.user {
+            let _ = write!(text, " --user {user}");
+        }
+        if self.shares_files() {
+            text.push_str(" --ipc host");
+        }
+        text + "\n"
+    }
+
+    /// Returns a part of a pod's specification, in YAML.
+    fn pod(&self) -> String {
+        let Self { name, pipe, .. } = self;
+        let mut text = format!(
+            "# A pod on device {name} of this node. NVIDIA's container runtime brings the GPU in.\nspec:\n  runtimeClassName: nvidia\n"
+        );
+        if self.shares_files() {
+            text.push_str("  hostIPC: true\n");
+        }
+        text.push_str("  containers:\n  - name: main\n");
+        if let Some(user) = self.user {
+            let _ = write!(text, "    securityContext:\n      runAsUser: {user}\n");
+        }
+        text.push_str("    env:\n");
+        let gpu = ("NVIDIA_VISIBLE_DEVICES", self.uuid.clone());
+        for (name, value) in [&gpu].into_iter().chain(&self.variables) {
+            let _ = write!(text, "    - name: {name}\n      value: \"{value}\"\n");
+        }
+        let _ = write!(
+            text,
+            "    volumeMounts:\n    - name: mps\n      mountPath: {pipe}\n      readOnly: true\n\
+             \x20 volumes:\n  - name: mps\n    hostPath:\n      path: {pipe}\n      type: Directory\n"
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_before_580_share_memory_in_files() {
+        let of = SharedMemory::of_driver;
+        assert_eq!(of(Some("580.159.04")), SharedMemory::Anonymous);
+        assert_eq!(of(Some("595.3")), SharedMemory::Anonymous);
+        assert_eq!(of(Some("570.86.15")), SharedMemory::Files);
+        assert_eq!(of(Some("unknown")), SharedMemory::Unknown);
+        assert_eq!(of(None), SharedMemory::Unknown);
+    }
+}

@@ -1,0 +1,7 @@
+//! Text for other systems, made from records: containers.
+
+mod cdi;
+mod container;
+
+pub use cdi::{CDI_KIND, cdi_specification};
+pub use container::{Container, ContainerDevice, SharedMemory};

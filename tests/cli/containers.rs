@@ -1,0 +1,410 @@
+//! Devices in containers: what engines are told, and a real one.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use simnode::harness::{App, can_run};
+
+use crate::common::{NOBODY, Ran, Sim, is_root};
+
+const PROFILE: &str = r#"
+cdi = true
+
+[[gpu]]
+select = { all = true }
+devices = [
+  { name = "trainer", profile = "3g" },
+  { name = "nobodys", profile = "1g", mps = { serve = "user:nobody" } },
+  { profile = "1g" },
+]
+"#;
+
+/// The schema of CDI files, from Debian's golang-github-container-orchestrated-devices-container-device-interface-dev.
+const SCHEMA: &str = "/usr/share/gocode/src/github.com/container-orchestrated-devices/container-device-interface/schema";
+
+fn node() -> Sim {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(PROFILE, &[]).ended(0);
+    sim
+}
+
+impl Sim {
+    fn cdi_file(&self) -> PathBuf {
+        self.node.dir().join("root/var/run/cdi/mig-mps.json")
+    }
+
+    fn cdi(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.cdi_file()).unwrap()).unwrap()
+    }
+
+    /// Text with this node's places replaced.
+    fn anywhere(&self, text: &str) -> String {
+        let mut text = text.replace(self.node.run_dir().to_str().unwrap(), "/run/mig-mps");
+        for (number, device) in self.status()["devices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .enumerate()
+        {
+            text = text.replace(device["uuid"].as_str().unwrap(), &format!("MIG-{number}"));
+        }
+        text
+    }
+
+    fn uuid(&self, name: &str) -> String {
+        self.device(name)["uuid"].as_str().unwrap().to_owned()
+    }
+}
+
+/// The names of all devices of a CDI file.
+fn names(cdi: &Value) -> Vec<&str> {
+    let devices = cdi["devices"].as_array().unwrap().iter();
+    devices
+        .map(|device| device["name"].as_str().unwrap())
+        .collect()
+}
+
+#[test]
+fn engines_get_options() {
+    let sim = node();
+    let text = |device: &str, format: &str| {
+        let ran = sim.run(&["env", device, "--threads", "25", "--format", format]);
+        sim.anywhere(&ran.ended(0).stdout)
+    };
+    assert_snapshot!(text("0.1", "docker"), @"--gpus device=MIG-1 --mount type=bind,src=/run/mig-mps/by-name/0.1/pipe,dst=/run/mig-mps/by-name/0.1/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.1/pipe --env CUDA_VISIBLE_DEVICES=MIG-1 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25");
+    assert_snapshot!(text("nobodys", "podman"), @"--device nvidia.com/gpu=MIG-0 --mount type=bind,src=/run/mig-mps/by-name/nobodys/pipe,dst=/run/mig-mps/by-name/nobodys/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/nobodys/pipe --env CUDA_VISIBLE_DEVICES=MIG-0 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --user 65534");
+    assert_snapshot!(text("nobodys", "k8s"), @r#"
+    # A pod on device nobodys of this node. NVIDIA's container runtime brings the GPU in.
+    spec:
+      runtimeClassName: nvidia
+      containers:
+      - name: main
+        securityContext:
+          runAsUser: 65534
+        env:
+        - name: NVIDIA_VISIBLE_DEVICES
+          value: "MIG-0"
+        - name: CUDA_MPS_PIPE_DIRECTORY
+          value: "/run/mig-mps/by-name/nobodys/pipe"
+        - name: CUDA_VISIBLE_DEVICES
+          value: "MIG-0"
+        - name: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+          value: "25"
+        volumeMounts:
+        - name: mps
+          mountPath: /run/mig-mps/by-name/nobodys/pipe
+          readOnly: true
+      volumes:
+      - name: mps
+        hostPath:
+          path: /run/mig-mps/by-name/nobodys/pipe
+          type: Directory
+    "#);
+}
+
+#[test]
+fn older_drivers_share_memory_files() {
+    let sim = Sim::with("a100-80gb", 1);
+    let version = sim.node.dir().join("root/proc/driver/nvidia/version");
+    fs::write(
+        &version,
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build\n",
+    )
+    .unwrap();
+    sim.up(PROFILE, &[]).ended(0);
+    let text = |format| {
+        sim.run(&["env", "trainer", "--format", format])
+            .ended(0)
+            .stdout
+    };
+    assert!(text("docker").ends_with(" --ipc host\n"));
+    assert!(text("k8s").contains("\n  hostIPC: true\n"));
+    let mounts = &sim.cdi()["devices"][0]["containerEdits"]["mounts"];
+    assert_eq!(mounts[1]["hostPath"], "/dev/shm");
+    assert_eq!(mounts[1]["options"][0], "rw");
+    // Nothing is promised of a driver that cannot be seen.
+    fs::remove_file(version).unwrap();
+    let unknown = sim.run(&["env", "trainer", "--format", "docker"]).ended(0);
+    assert!(!unknown.stdout.contains("--ipc"));
+    assert_snapshot!(unknown.stderr, @"The driver's version cannot be read. Before driver 580 a container must share /dev/shm with the host (--ipc host).");
+}
+
+#[test]
+fn the_cdi_file_follows_the_devices() {
+    let sim = node();
+    let first = sim.cdi();
+    let uuids = ["0.1", "nobodys", "trainer"].map(|name| sim.uuid(name));
+    assert_eq!(
+        names(&first),
+        ["0.1", &uuids[0], "nobodys", &uuids[1], "trainer", &uuids[2]]
+    );
+    let printed = sim.run(&["cdi"]).ended(0).stdout;
+    assert_eq!(printed, fs::read_to_string(sim.cdi_file()).unwrap());
+    let mode = fs::metadata(sim.cdi_file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+
+    sim.run(&["down", "0.1"]).ended(0);
+    assert_eq!(
+        names(&sim.cdi()),
+        ["nobodys", &uuids[1], "trainer", &uuids[2]]
+    );
+    // As after a reboot, or a crash between two steps.
+    fs::remove_file(sim.cdi_file()).unwrap();
+    sim.up(PROFILE, &["--dry-run"]).ended(0);
+    assert!(!sim.cdi_file().exists());
+    sim.up(PROFILE, &[]).ended(0);
+    fs::remove_file(sim.cdi_file()).unwrap();
+    sim.up_does_nothing(PROFILE);
+    assert_eq!(sim.cdi(), first);
+    // A profile that does not say keeps it; one that says no removes it.
+    sim.up_does_nothing(&PROFILE.replace("cdi = true", ""));
+    assert_eq!(sim.cdi(), first);
+    sim.up_does_nothing(&PROFILE.replace("cdi = true", "cdi = false"));
+    assert!(!sim.cdi_file().exists());
+    sim.up_does_nothing(PROFILE);
+    sim.run(&["down"]).ended(0);
+    assert!(!sim.cdi_file().exists());
+    let nothing = sim.run(&["cdi"]).ended(1);
+    assert_snapshot!(nothing.stderr, @"error: no device has a daemon");
+}
+
+#[test]
+fn a_cdi_file_of_others_stays() {
+    let sim = node();
+    let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
+    fs::write(sim.cdi_file(), theirs).unwrap();
+    let refused = sim.up(PROFILE, &[]).ended(1);
+    let node = sim.node.dir().to_str().unwrap();
+    assert_snapshot!(refused.stderr.replace(node, "NODE"), @"
+    Nothing to do: the node is as the profile says.
+    error: cannot keep the CDI file current: NODE/root/var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
+    ");
+    sim.run(&["down"]).ended(0);
+    assert_eq!(fs::read_to_string(sim.cdi_file()).unwrap(), theirs);
+}
+
+#[test]
+fn a_file_that_the_user_names_is_replaced_at_once() {
+    let sim = node();
+    let file = sim.node.dir().join("devices.json");
+    fs::write(&file, "before").unwrap();
+    let before = fs::File::open(&file).unwrap();
+    let words = ["cdi", "--output", file.to_str().unwrap()];
+    assert_eq!(sim.run(&words).ended(0).stdout, "");
+    assert_eq!(fs::read(&file).unwrap(), fs::read(sim.cdi_file()).unwrap());
+    // Whoever reads the old file goes on with it.
+    assert_eq!(std::io::read_to_string(before).unwrap(), "before");
+    let nowhere = sim.run(&["cdi", "-o", "/nowhere/devices.json"]).ended(1);
+    assert_snapshot!(nowhere.stderr, @"error: cannot write /nowhere/devices.json: No such file or directory (os error 2)");
+}
+
+#[test]
+fn only_root_has_a_cdi_file() {
+    if !is_root("only_root_has_a_cdi_file") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile("cdi = true\n[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let refused = Ran::of(&mut sim.by_nobody(&["up", path.to_str().unwrap()])).ended(2);
+    let node = sim.node.dir().to_str().unwrap();
+    assert_snapshot!(refused.stderr.replace(node, "NODE"), @"
+    error: NODE/profile.toml:1:7: only root can have cdi = true
+      |
+    1 | cdi = true
+      |       ^^^^ mig-mps cdi prints the file of your own devices
+    ");
+}
+
+#[test]
+fn the_cdi_file_has_the_form_of_its_schema() {
+    let read = |name: &str| fs::read_to_string(Path::new(SCHEMA).join(name)).unwrap_or_default();
+    let (schema, definitions) = (read("schema.json"), read("defs.json"));
+    let why = "Debian's package of the CDI schema is missing";
+    if !can_run(
+        "the_cdi_file_has_the_form_of_its_schema",
+        !schema.is_empty(),
+        why,
+    ) {
+        return;
+    }
+    let mut schema: Value = serde_json::from_str(&schema.replace("defs.json#", "#")).unwrap();
+    let definitions: Value = serde_json::from_str(&definitions).unwrap();
+    schema["definitions"] = definitions["definitions"].clone();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let sim = node();
+    let cdi = sim.cdi();
+    let errors: Vec<String> = validator
+        .iter_errors(&cdi)
+        .map(|error| error.to_string())
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    // The schema says what it means.
+    let mut wrong = cdi;
+    wrong["devices"][0]["containerEdits"]["mounts"][0]["hostPath"] = json!(1);
+    assert!(!validator.is_valid(&wrong));
+}
+
+/// A node whose devices are there for podman's containers.
+struct Engine {
+    sim: Sim,
+    /// podman in namespaces of its own, with the node's CDI files.
+    script: String,
+}
+
+impl Engine {
+    /// `None` if there is no podman.
+    fn of(sim: Sim, test: &str) -> Option<Self> {
+        let has_podman = ["podman", "runc", "unshare"].iter().all(|program| {
+            let version = Command::new(program).arg("--version").output();
+            version.is_ok_and(|output| output.status.success())
+        });
+        if !is_root(test) || !can_run(test, has_podman, "podman and runc are missing") {
+            return None;
+        }
+        let dir = sim.node.dir();
+        let own = dir.join("podman");
+        let root = own.join("rootfs");
+        for place in ["usr", "proc", "sys", "dev", "tmp", "run", "etc"] {
+            fs::create_dir_all(root.join(place)).unwrap();
+        }
+        for link in ["bin", "lib", "lib64", "sbin"] {
+            std::os::unix::fs::symlink(Path::new("usr").join(link), root.join(link)).unwrap();
+        }
+        sim.write_gpu_devices();
+        let (own, cdi) = (own.display(), dir.join("root/var/run/cdi"));
+        let podman = format!(
+            "podman --root {own}/storage --runroot {own}/run --tmpdir {own}/tmp --runtime runc --storage-driver=vfs \
+             --cgroup-manager=cgroupfs run --rm -i --network=none --ulimit=nofile=1024:1024 \
+             --ulimit=nproc=1024:1024 --security-opt seccomp=unconfined"
+        );
+        let script = format!(
+            "mount -t tmpfs tmpfs /run && mkdir /run/cdi && mount --bind {} /run/cdi && exec {podman} \"$@\" ",
+            cdi.display()
+        );
+        Some(Self { sim, script })
+    }
+
+    /// A container with these options that runs these words.
+    fn run(&self, options: &[&str], words: &[&str]) -> Command {
+        let root = self.sim.node.dir().join("podman/rootfs");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        command.args([&self.script, "podman"]).args(options);
+        command.arg("--rootfs").arg(root).args(words);
+        command
+    }
+}
+
+impl Sim {
+    /// Writes what NVIDIA's container toolkit would: the GPU and the libraries of its driver, for each device.
+    fn write_gpu_devices(&self) {
+        let dir = self.node.dir();
+        let programs = fs::canonicalize(dir.join("bin/cuda-app")).unwrap();
+        let programs = programs.parent().unwrap();
+        let mount = |path: &Path, mode: &str| json!({ "hostPath": path, "containerPath": path, "options": [mode, "rbind"] });
+        let mut mounts = vec![mount(Path::new("/usr"), "ro"), mount(programs, "ro")];
+        for place in ["bin", "lib", "node.json"] {
+            mounts.push(mount(&dir.join(place), "ro"));
+        }
+        for place in ["state", "root"] {
+            mounts.push(mount(&dir.join(place), "rw"));
+        }
+        let path = format!("PATH={}:/usr/bin", dir.join("bin").display());
+        let edits = json!({ "env": [path], "mounts": mounts });
+        let status = self.status();
+        let devices = status["devices"].as_array().unwrap().iter();
+        let devices: Vec<Value> = devices
+            .map(|device| json!({ "name": device["uuid"], "containerEdits": edits }))
+            .collect();
+        let cdi = json!({ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices });
+        fs::write(
+            self.cdi_file().with_file_name("nvidia.json"),
+            cdi.to_string(),
+        )
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_container_is_a_client_of_its_device() {
+    let Some(engine) = Engine::of(node(), "a_container_is_a_client_of_its_device") else {
+        return;
+    };
+    let sim = &engine.sim;
+    let gpu = format!("nvidia.com/gpu={}", sim.uuid("trainer"));
+    let options = ["--device", &gpu, "--device", "mig-mps/device=trainer"];
+    let mut app = App::start(engine.run(&options, &["cuda-app", "hold"]));
+    let up = app.wait_up();
+    assert!(
+        up.contains("MIG 3g.40gb") && up.ends_with("mps yes"),
+        "{up}"
+    );
+    let clients = sim.status()["clients"].clone();
+    assert_eq!(clients.as_array().unwrap().len(), 1);
+    assert_eq!(clients[0]["device"], "trainer");
+    // By its pid on the host, which is not the one that it has in the container.
+    let pid = clients[0]["pid"].as_u64().unwrap();
+    assert!(!up.starts_with(&format!("pid {pid} ")), "{up}");
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.starts_with("Name:\tcuda-app\n"), "{status}");
+    assert!(
+        clients[0]["memory_used_bytes"].as_u64() > Some(0),
+        "{clients}"
+    );
+    assert!(app.finish().status.success());
+    assert_eq!(sim.status()["clients"], json!([]));
+
+    // Without the device, the same program is outside MPS.
+    let mut alone = App::start(engine.run(&options[..2], &["cuda-app", "hold"]));
+    assert!(alone.wait_up().ends_with("mps no"));
+    alone.finish();
+}
+
+#[test]
+fn the_options_of_env_do_the_same() {
+    let Some(engine) = Engine::of(node(), "the_options_of_env_do_the_same") else {
+        return;
+    };
+    let sim = &engine.sim;
+    for device in ["trainer", "nobodys"] {
+        let text = sim
+            .run(&["env", device, "--format", "podman"])
+            .ended(0)
+            .stdout;
+        let options: Vec<&str> = text.split_whitespace().collect();
+        let mut app = App::start(engine.run(&options, &["cuda-app", "hold"]));
+        let up = app.wait_up();
+        assert!(up.ends_with("mps yes"), "{up}");
+        // A server of a user ends if root comes.
+        let user = if device == "nobodys" { NOBODY } else { 0 };
+        assert!(up.contains(&format!(" uid {user} ")), "{up}");
+        assert_eq!(sim.status()["clients"][0]["device"], device);
+        app.finish();
+    }
+}
+
+#[test]
+fn a_container_user_without_a_name_waits_without_end() {
+    let test = "a_container_user_without_a_name_waits_without_end";
+    let Some(engine) = Engine::of(node(), test) else {
+        return;
+    };
+    let sim = &engine.sim;
+    let gpu = format!("nvidia.com/gpu={}", sim.uuid("trainer"));
+    let options = ["--device", &gpu, "--device", "mig-mps/device=trainer"];
+    let words = ["timeout", "1", "unshare", "-U", "cuda-app", "run", "0"];
+    let hung = Ran::of(&mut engine.run(&options, &words)).ended(124);
+    assert_eq!(hung.stdout, "");
+    // Mapped to another user of the host, it is that user's program.
+    let mapped = [
+        &["--uidmap", "0:20000:1000", "--gidmap", "0:20000:1000"],
+        &options[..],
+    ]
+    .concat();
+    let ran = Ran::of(&mut engine.run(&mapped, &["cuda-app", "run", "0"]));
+    assert!(ran.stdout.contains("mps yes"), "{ran:?}");
+}
