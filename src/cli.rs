@@ -63,6 +63,7 @@ subcommands! {
         env Env EnvArgs
         cdi Cdi CdiArgs
         verify Verify VerifyArgs
+        compare Compare CompareArgs
     }
     "Change the node": {
         plan Plan PlanArgs

@@ -7,6 +7,7 @@
 mod access;
 mod attached;
 mod choice;
+mod comparison;
 mod limits;
 mod rank;
 mod ready;
@@ -17,6 +18,7 @@ pub use access::{NoAccess, refuse_unmapped};
 use attached::attach_as;
 pub use attached::{Attached, NotAttached};
 pub use choice::{NoneFree, Wanted, devices_for, free_devices};
+pub use comparison::{Compared, Comparison, Quantity, Spread, Way};
 pub use limits::{ClientLimits, TooMuch};
 pub use rank::{LocalRank, Map, NoRank};
 pub use ready::{NotReady, Slot, Verified, ready, verify};

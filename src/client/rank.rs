@@ -40,8 +40,16 @@ pub enum NoRank {
         "--map block needs the number of ranks on this node, which the launcher does not tell: use --map cycle"
     )]
     NoSize,
-    #[error("there is no device for rank {0}: no device here is for this user")]
-    NoDevice(usize),
+    #[error("there is no device for rank {rank}: {}", none_of(*all))]
+    NoDevice { rank: usize, all: usize },
+}
+
+fn none_of(all: usize) -> String {
+    match all {
+        0 => "no device on this node has a daemon".to_owned(),
+        1 => "the one here is not as asked for, or not for this user".to_owned(),
+        _ => format!("none of the {all} here is as asked for and for this user"),
+    }
 }
 
 fn names() -> String {
@@ -66,10 +74,11 @@ impl LocalRank {
         })
     }
 
-    /// Returns the position of the rank's device among `count`.
-    pub fn device(self, count: usize, map: Map) -> Result<usize, NoRank> {
+    /// Returns the position of the rank's device among `count`, which are chosen from `all`.
+    pub fn device(self, count: usize, all: usize, map: Map) -> Result<usize, NoRank> {
+        let rank = self.rank;
         match (map, self.size) {
-            _ if count == 0 => Err(NoRank::NoDevice(self.rank)),
+            _ if count == 0 => Err(NoRank::NoDevice { rank, all }),
             (Map::Cycle, _) => Ok(self.rank % count),
             (Map::Block, Some(size)) => Ok(self.rank * count / size.max(count)),
             (Map::Block, None) => Err(NoRank::NoSize),
@@ -120,7 +129,7 @@ mod tests {
                 size: Some(ranks),
             };
             (0..ranks)
-                .map(|rank| at(rank).device(devices, map).unwrap())
+                .map(|rank| at(rank).device(devices, devices, map).unwrap())
                 .collect()
         };
         assert_eq!(spread(Map::Cycle, 5, 2), [0, 1, 0, 1, 0]);
@@ -139,8 +148,11 @@ mod tests {
             "PMI_LOCAL_RANK is \"x\", which is no rank"
         );
         let unknown = rank(&[("PMI_LOCAL_RANK", "2")]).unwrap();
-        assert_eq!(unknown.device(7, Map::Block), Err(NoRank::NoSize));
-        assert_eq!(unknown.device(0, Map::Cycle), Err(NoRank::NoDevice(2)));
-        assert_eq!(unknown.device(2, Map::Cycle), Ok(0));
+        assert_eq!(unknown.device(7, 7, Map::Block), Err(NoRank::NoSize));
+        assert_eq!(
+            unknown.device(0, 7, Map::Cycle),
+            Err(NoRank::NoDevice { rank: 2, all: 7 })
+        );
+        assert_eq!(unknown.device(2, 7, Map::Cycle), Ok(0));
     }
 }

@@ -1,5 +1,5 @@
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::ClientLimits;
 use crate::mps::MAX_PIPE_DIR;
@@ -27,6 +27,19 @@ pub struct Variables {
 }
 
 impl Variables {
+    /// Returns the variables of a program on a device outside MPS: its pipe directory is an empty one.
+    pub fn outside(record: &DeviceRecord, nowhere: &Path) -> Self {
+        let mut unset = SPOILING.to_vec();
+        unset.push("CUDA_MPS_LOG_DIRECTORY");
+        Self {
+            set: vec![
+                ("CUDA_MPS_PIPE_DIRECTORY", nowhere.into()),
+                ("CUDA_VISIBLE_DEVICES", record.uuid.clone().into()),
+            ],
+            unset,
+        }
+    }
+
     /// Returns the variables for a device.
     ///
     /// The pipe directory is named by the device's link, which survives a change of its UUID, unless that path is too long

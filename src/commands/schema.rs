@@ -7,8 +7,8 @@ use super::Context;
 use crate::error::{ExitStatus, Result};
 use crate::profile::profile_schema;
 use crate::render::json::{
-    ChangeDocument, CheckDocument, EnvDocument, ErrorDocument, ListDocument, LogLineDocument,
-    ModelsDocument, PlanDocument, VerifyDocument, schema_of,
+    ChangeDocument, CheckDocument, CompareDocument, EnvDocument, ErrorDocument, ListDocument,
+    LogLineDocument, ModelsDocument, PlanDocument, VerifyDocument, schema_of,
 };
 use crate::render::print_json;
 use crate::render::status::Status;
@@ -48,6 +48,8 @@ enum Document {
     Down,
     /// The output of verify --json
     Verify,
+    /// The output of compare --json
+    Compare,
     /// The output of env --format json
     Env,
     /// The output of check --json
@@ -70,6 +72,7 @@ impl Document {
                 schema_of::<ChangeDocument>()
             }
             Self::Verify => schema_of::<VerifyDocument>(),
+            Self::Compare => schema_of::<CompareDocument<'_>>(),
             Self::Env => schema_of::<EnvDocument>(),
             Self::Check => schema_of::<CheckDocument>(),
             Self::Models => schema_of::<ModelsDocument>(),

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use tempfile::TempDir;
+
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
 
@@ -54,6 +56,11 @@ pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.persist(path)?;
     Ok(())
+}
+
+/// Makes an empty directory that nobody else can enter. It is removed when it is dropped.
+pub fn empty_directory() -> io::Result<TempDir> {
+    TempDir::new()
 }
 
 /// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.

@@ -47,7 +47,7 @@ pub const TOPICS: [Topic; 14] = [
     topic!(
         "running",
         "How programs use devices",
-        ["run", "env", "cdi", "verify"]
+        ["run", "env", "cdi", "verify", "compare"]
     ),
     topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(

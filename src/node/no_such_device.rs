@@ -1,10 +1,15 @@
 use thiserror::Error;
 
+use crate::host::nearest;
+
 /// The name matches no device, or several.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSuchDevice {
     /// No device has this name or UUID.
-    #[error("no device is called \"{wanted}\"; there {}", there_are(known))]
+    #[error(
+        "no device is called \"{wanted}\"; there {}",
+        there_are_devices(wanted, known)
+    )]
     Unknown {
         /// The name from the command line.
         wanted: String,
@@ -43,9 +48,21 @@ fn there_are(known: &[String]) -> String {
     format!("are {}", known.join(", "))
 }
 
+/// The most names of a message.
+const MOST: usize = 8;
+
+/// All names, or how many there are and the nearest one.
+fn there_are_devices(wanted: &str, known: &[String]) -> String {
+    if known.len() <= MOST {
+        return there_are(known);
+    }
+    let near = nearest(wanted, known.iter().map(String::as_str));
+    let near = near.map(|near| format!(", of which {near} is the nearest name"));
+    format!("are {} devices{}", known.len(), near.unwrap_or_default())
+}
+
 /// `0.0, 0.2 or 0.4`, and not more than a line of names.
 fn list(names: &[String]) -> String {
-    const MOST: usize = 8;
     match names {
         [all @ .., last] if all.len() < MOST => format!("{} or {last}", all.join(", ")),
         _ => format!(
@@ -53,5 +70,30 @@ fn list(names: &[String]) -> String {
             names[..MOST].join(", "),
             names.len() - MOST
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_devices_the_nearest_is_named() {
+        let unknown = |wanted: &str, count: usize| {
+            let known = (0..count)
+                .map(|number| format!("trainer-{number}"))
+                .collect();
+            let wanted = wanted.to_owned();
+            NoSuchDevice::Unknown { wanted, known }.to_string()
+        };
+        assert_eq!(
+            unknown("trainr-7", 56),
+            "no device is called \"trainr-7\"; there are 56 devices, of which trainer-7 is the nearest name"
+        );
+        assert_eq!(
+            unknown("x", 56),
+            "no device is called \"x\"; there are 56 devices"
+        );
+        assert!(unknown("x", 2).ends_with("there are trainer-0, trainer-1"));
     }
 }

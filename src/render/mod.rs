@@ -1,6 +1,7 @@
 //! The output of commands: tables, JSON, progress, questions.
 
 pub mod check;
+pub mod comparison;
 mod consent;
 pub mod consequences;
 mod format;
@@ -26,5 +27,5 @@ pub use json::print_json;
 pub use logs::LogView;
 pub use output::{error, note, print, say, terminal_width, width};
 pub use pager::page;
-pub use progress::Bar;
+pub use progress::{Bar, Steps};
 pub use screen::{Key, Screen, restore_terminal};

@@ -241,7 +241,7 @@ impl Ran {
         Self::from(command.output().unwrap())
     }
 
-    fn from(output: Output) -> Self {
+    pub(crate) fn from(output: Output) -> Self {
         Self {
             status: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),

@@ -146,6 +146,11 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ),
     (
         "running.md",
+        "mig-mps compare -n 1,2,4,8 -- ./compare tiny 2",
+        NotRun("figures of a real GPU: fixtures/gpu/compare.sh"),
+    ),
+    (
+        "running.md",
         "sudo mig-mps verify",
         NotRun("times and pids: tests/cli/verify.rs"),
     ),

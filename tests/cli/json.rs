@@ -11,8 +11,8 @@ use crate::common::{SMALL, Sim, shell, without_gpu};
 use crate::shipped::is_shipped;
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 10] = [
-    "list", "status", "logs", "verify", "env", "plan", "up", "check", "models", "error",
+const DOCUMENTS: [&str; 11] = [
+    "list", "status", "logs", "verify", "compare", "env", "plan", "up", "check", "models", "error",
 ];
 
 /// The other commands that change the node.
@@ -111,6 +111,9 @@ fn what_each_command_prints_keeps_to_its_schema() {
     }
     printed(&["verify", "--json"], "verify");
     printed(&["env", "0.0", "--format", "json"], "env");
+    let program = ["-n", "1", "--rounds", "1", "--json", "--", "echo", "5"];
+    let compare = [&["compare", "--device", "0.2"], &program[..]].concat();
+    printed(&compare, "compare");
     printed(&["check", profile, "--json"], "check");
     let gpus = ["check", profile, "--json", "--gpu", "h100-80gb-sxm:2"];
     printed(&gpus, "check");
@@ -190,6 +193,12 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "client_count",
         "clients_unseen",
         "client_limit",
+        "copies",
+        "rounds",
+        // Of a ratio, or of what the document's "quantity" says.
+        "least",
+        "mean",
+        "greatest",
         "others",
     ];
     let units = ["_bytes", "_seconds", "_percent", "_percentage"];

@@ -5,6 +5,7 @@ mod boundary;
 mod check;
 mod clients;
 mod common;
+mod compare;
 mod completions;
 mod compute_mode;
 mod consent;

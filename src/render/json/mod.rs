@@ -3,6 +3,7 @@
 mod change;
 mod check;
 mod client;
+mod compare;
 mod env;
 mod list;
 mod logs;
@@ -22,6 +23,7 @@ use serde_json::Value;
 
 pub use change::ChangeDocument;
 pub use check::CheckDocument;
+pub use compare::CompareDocument;
 pub use env::EnvDocument;
 pub use list::ListDocument;
 pub use logs::LogLineDocument;

@@ -1,0 +1,217 @@
+//! `mig-mps compare`
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::duration::duration;
+use super::recorded::Recorded;
+use super::trial::{Throughput, Trial};
+use super::{Context, verify};
+use crate::client::{
+    ClientLimits, Compared, Comparison, Quantity, Slot, Variables, Wanted, Way, free_devices, ready,
+};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Environment, empty_directory};
+use crate::node::{Client, Detail, Node, Served, observe, observe_records};
+use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
+use crate::render::json::CompareDocument;
+use crate::render::{Steps, comparison, print, print_json};
+
+/// Compare a program outside MPS with the same as clients
+///
+/// Runs copies of the program at once, outside MPS and as clients of a device, by turns. Measured is the rate
+/// that the program prints, the number at the end of its last line, or else how often it runs. Refuses a
+/// device that others use.
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// Device: a name, a UUID, or a unique prefix of either [default: one that nobody uses]
+    #[arg(long)]
+    device: Option<String>,
+    /// Numbers of copies
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    copies: Vec<u32>,
+    /// Time of a measurement: a program that ends sooner is started again, and one that goes on printing its
+    /// rate is ended
+    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = duration)]
+    seconds: Duration,
+    /// Number of measurements of each kind
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Measure how often the program runs, whatever it prints
+    #[arg(long)]
+    by_runs: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Program to run, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the program both ways, and shows what is gained.
+pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    verify::prepare(environment)?;
+    let node = observe(environment, Detail::Status)?;
+    let served = match &args.device {
+        Some(word) => Recorded::find(&node, word)?.served,
+        None => free_devices(&node, &Wanted::default(), environment.caller)?[0],
+    };
+    refuse_in_use(&node, served)?;
+    args.refuse_too_many(served)?;
+    let mps = Recorded::of(served).variables(environment, &ClientLimits::default())?;
+    let name = &served.record.name;
+    let caller = |environment: &Environment, _: &Served| environment.caller;
+    let records = observe_records(environment)?;
+    ready(environment, &records, name, &mps, Slot::Needed, caller)?;
+
+    let nowhere = empty_directory()?;
+    let mut measurements = Measurements {
+        args,
+        environment,
+        nvml: Nvml::open(environment.nvml_library.as_deref())?,
+        device: &served.record.uuid,
+        outside: Variables::outside(&served.record, nowhere.path()),
+        mps,
+        quantity: None,
+    };
+    let rows = measurements.make()?;
+    let words = args.command.iter();
+    let compared = Comparison {
+        device: name.clone(),
+        kind: kind(&node, served),
+        command: words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        quantity: measurements.quantity.unwrap_or(Quantity::Runs),
+        rounds: args.rounds,
+        rows,
+    };
+    if args.json {
+        print_json(&CompareDocument::of(&compared))?;
+    } else {
+        print(&comparison::text(&compared))?;
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// Refuses a device on which the program would not be alone, or could not run outside MPS.
+fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
+    let name = &served.record.name;
+    let clients = served.clients.listed().iter().chain(&served.waiting);
+    let clients = clients.map(Client::shown_pid);
+    let outside = node.outside_mps.iter();
+    let outside = outside.filter(|outside| outside.uuid == served.record.uuid);
+    let pids: Vec<String> = clients
+        .chain(outside.map(|outside| outside.pid.to_string()))
+        .collect();
+    if !pids.is_empty() {
+        let what = format!("{name} is in use: pid {}", pids.join(", "));
+        let error = CommandError::new(ExitStatus::Refused, what);
+        return Err(error.with_hint("a comparison needs the device for itself"));
+    }
+    if served.compute_mode == Some(EXCLUSIVE_PROCESS) {
+        return Err(CommandError::failed(format_args!(
+            "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
+        )));
+    }
+    Ok(())
+}
+
+/// Describes a device, such as `3g.40gb of NVIDIA A100-SXM4-80GB`.
+fn kind(node: &Node, served: &Served) -> String {
+    let record = &served.record;
+    let product = node.gpu(&record.key.gpu).map(|gpu| gpu.product.as_str());
+    let parts = record.profile.as_deref().into_iter().chain(product);
+    parts.collect::<Vec<_>>().join(" of ")
+}
+
+impl CompareArgs {
+    fn refuse_too_many(&self, served: &Served) -> Result<()> {
+        let most = self.copies.iter().max().copied().unwrap_or_default();
+        match served.client_limit {
+            Some(limit) if limit < most => {
+                let name = &served.record.name;
+                let what = format!("{name} takes {limit} clients, and not {most}");
+                Err(CommandError::new(ExitStatus::Usage, what))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The measurements of a comparison.
+struct Measurements<'a> {
+    args: &'a CompareArgs,
+    environment: &'a Environment,
+    nvml: Nvml,
+    /// The UUID of the device.
+    device: &'a str,
+    outside: Variables,
+    mps: Variables,
+    /// `None` before the first measurement.
+    quantity: Option<Quantity>,
+}
+
+impl Measurements<'_> {
+    fn make(&mut self) -> Result<Vec<Compared>> {
+        let rows = self.args.copies.iter().map(|&copies| Compared {
+            copies,
+            outside: Way::default(),
+            mps: Way::default(),
+        });
+        let mut rows: Vec<Compared> = rows.collect();
+        let rounds = self.args.rounds;
+        let steps = Steps::new(2 * rows.len() * rounds as usize);
+        // Until it is dropped, an interrupt ends the copies first.
+        let interrupt = self.environment.interrupt.clone();
+        let _change = interrupt.begin();
+        for round in 1..=rounds {
+            for row in &mut rows {
+                for is_mps in [round % 2 == 0, round % 2 == 1] {
+                    let (way, words) = if is_mps {
+                        (&mut row.mps, "as clients")
+                    } else {
+                        (&mut row.outside, "outside MPS")
+                    };
+                    let copies = row.copies;
+                    steps.begin(&format!("{copies} {words}, round {round} of {rounds}"));
+                    let measured = self.measure(copies, is_mps, way)?;
+                    way.throughput.push(measured);
+                    steps.end();
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Makes one measurement. Returns the throughput.
+    fn measure(&mut self, copies: u32, is_mps: bool, way: &mut Way) -> Result<f64> {
+        let trial = Trial {
+            words: &self.args.command,
+            variables: if is_mps { &self.mps } else { &self.outside },
+            copies: copies as usize,
+            time: self.args.seconds,
+            by_runs: self.args.by_runs,
+        };
+        let sample = || {
+            let uuid = self.device.to_owned();
+            let read = self
+                .nvml
+                .supervise(move |session| session.read_processes(&uuid));
+            let memory = read.ok().and_then(|processes| processes.memory);
+            way.memory = way.memory.max(memory.map(|memory| memory.used));
+        };
+        let Throughput { quantity, value } = trial.run(&self.environment.interrupt, sample)?;
+        if self.quantity.is_some_and(|before| before != quantity) {
+            let what = "the program ends its output with a number in some measurements alone";
+            let hint = "--by-runs measures how often it runs";
+            return Err(CommandError::failed(what).with_hint(hint));
+        }
+        self.quantity = Some(quantity);
+        Ok(value)
+    }
+}

@@ -1,0 +1,275 @@
+//! One measurement: copies of a program, all at once.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ExitStatus as ProgramStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::user_program::{command, not_started};
+use crate::client::{Quantity, Variables};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Interrupt, bounded};
+
+/// The time between two samples.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The time that a copy gets to exit after SIGTERM.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The most time for one measurement.
+const LIMIT: Duration = Duration::from_secs(3600);
+
+/// The longest line that is read whole, in bytes.
+const LINE: u64 = 64 << 10;
+
+/// A measurement to make.
+pub(super) struct Trial<'a> {
+    pub(super) words: &'a [OsString],
+    pub(super) variables: &'a Variables,
+    pub(super) copies: usize,
+    /// The time for which short programs are started again, and after which one that has printed its rate is ended.
+    pub(super) time: Duration,
+    /// Rates that the program prints do not count.
+    pub(super) by_runs: bool,
+}
+
+/// The throughput of a copy, or of all.
+#[derive(Clone, Copy)]
+pub(super) struct Throughput {
+    pub(super) quantity: Quantity,
+    pub(super) value: f64,
+}
+
+/// A copy of the program.
+#[derive(Default)]
+struct Copy {
+    /// The process, until it was waited for.
+    child: Mutex<Option<Child>>,
+    has_rate: AtomicBool,
+    has_failed: AtomicBool,
+    /// The time at which it got SIGTERM.
+    ended: Mutex<Option<Instant>>,
+}
+
+/// A run of the program that has come to its end.
+struct Run {
+    /// The last line with text.
+    line: String,
+    status: ProgramStatus,
+}
+
+impl Trial<'_> {
+    /// Makes the measurement. Calls `sample` from time to time.
+    pub(super) fn run(
+        &self,
+        interrupt: &Interrupt,
+        mut sample: impl FnMut(),
+    ) -> Result<Throughput> {
+        let copies: Vec<Copy> = (0..self.copies).map(|_| Copy::default()).collect();
+        let begun = Instant::now();
+        let ran: Result<Vec<Throughput>> = std::thread::scope(|scope| {
+            let start = |copy| Builder::new().spawn_scoped(scope, move || self.repeat(copy, begun));
+            let threads: io::Result<Vec<_>> = copies.iter().map(start).collect();
+            if threads.is_err() {
+                copies.iter().for_each(Copy::end);
+            }
+            let threads = threads?;
+            while !threads.iter().all(ScopedJoinHandle::is_finished) {
+                sample();
+                let has_failed = copies
+                    .iter()
+                    .any(|copy| copy.has_failed.load(Ordering::Relaxed));
+                let is_over = interrupt.is_asked() || has_failed || begun.elapsed() > LIMIT;
+                let is_measured = |copy: &&Copy| {
+                    let is_late = !self.by_runs && begun.elapsed() >= self.time;
+                    is_late && copy.has_rate.load(Ordering::Relaxed)
+                };
+                let ended = copies.iter().filter(|copy| is_over || is_measured(copy));
+                ended.for_each(Copy::end);
+                std::thread::sleep(PAUSE);
+            }
+            let ran = threads.into_iter().map(|thread| {
+                let crashed = |_| Err(CommandError::failed("a thread of mig-mps has crashed"));
+                thread.join().unwrap_or_else(crashed)
+            });
+            ran.collect()
+        });
+        if interrupt.is_asked() {
+            return Err(CommandError::new(ExitStatus::Interrupted, "interrupted"));
+        }
+        sum(&ran?)
+    }
+
+    /// Runs a copy until it is measured.
+    fn repeat(&self, copy: &Copy, begun: Instant) -> Result<Throughput> {
+        let mut runs = 0.0;
+        let measured = loop {
+            let run = match self.once(copy) {
+                Ok(run) => run,
+                Err(error) => break Err(error),
+            };
+            let is_ended = copy.is_ended();
+            if !is_ended && !run.status.success() {
+                break Err(failed(self.words, &run));
+            }
+            runs += 1.0;
+            let rate = rate_in(&run.line).filter(|_| !self.by_runs);
+            if let Some(value) = rate {
+                break Ok(Throughput {
+                    quantity: Quantity::Rate,
+                    value,
+                });
+            }
+            let elapsed = begun.elapsed();
+            if elapsed >= self.time || is_ended {
+                break Ok(Throughput {
+                    quantity: Quantity::Runs,
+                    value: runs / elapsed.as_secs_f64(),
+                });
+            }
+        };
+        let has_failed = measured.is_err();
+        copy.has_failed.store(has_failed, Ordering::Relaxed);
+        measured
+    }
+
+    /// Runs a copy once.
+    fn once(&self, copy: &Copy) -> Result<Run> {
+        let (reader, writer) = io::pipe()?;
+        let mut command = command(self.words, self.variables);
+        command.stdin(Stdio::null());
+        command.stdout(writer.try_clone()?).stderr(writer);
+        {
+            let mut child = lock(&copy.child);
+            if copy.is_ended() {
+                return Err(CommandError::failed("the measurement was given up"));
+            }
+            // Signals reach what the program starts, too.
+            let started = command.process_group(0).spawn();
+            *child = Some(started.map_err(|error| not_started(&command, &error))?);
+        }
+        // With its ends of the pipe, so that reading ends with the program.
+        drop(command);
+        let line = copy.read(reader)?;
+        Ok(Run {
+            line,
+            status: copy.wait()?,
+        })
+    }
+}
+
+impl Copy {
+    /// Reads the program's output to its end. Returns the last line with text.
+    fn read(&self, output: impl Read) -> io::Result<String> {
+        let mut output = BufReader::new(output);
+        let mut last = String::new();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if output.by_ref().take(LINE).read_until(b'\n', &mut line)? == 0 {
+                return Ok(last);
+            }
+            let text = String::from_utf8_lossy(&line);
+            let is_cut = !text.ends_with('\n') && self.is_ended();
+            if !text.trim().is_empty() && !is_cut {
+                text.trim().clone_into(&mut last);
+                let has_rate = rate_in(&last).is_some();
+                self.has_rate.store(has_rate, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits for the program, which has closed its output.
+    fn wait(&self) -> io::Result<ProgramStatus> {
+        loop {
+            let mut child = lock(&self.child);
+            if let Some(running) = child.as_mut()
+                && let Some(status) = running.try_wait()?
+            {
+                *child = None;
+                return Ok(status);
+            }
+            drop(child);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_ended(&self) -> bool {
+        lock(&self.ended).is_some()
+    }
+
+    /// Tells the program to exit, and ends it if it does not.
+    fn end(&self) {
+        let (is_first, since) = {
+            let mut ended = lock(&self.ended);
+            (ended.is_none(), *ended.get_or_insert_with(Instant::now))
+        };
+        let signal = match since.elapsed() >= GRACE {
+            true => Signal::KILL,
+            false if is_first => Signal::TERM,
+            false => return,
+        };
+        // Under the lock nobody waits for it, so its pid is its own.
+        if let Some(child) = lock(&self.child).as_ref() {
+            let _ = kill_process_group(Pid::from_child(child), signal);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the number at the end of a line, if it can be a rate.
+fn rate_in(line: &str) -> Option<f64> {
+    let rate: f64 = line.split_whitespace().next_back()?.parse().ok()?;
+    (rate.is_finite() && rate > 0.0).then_some(rate)
+}
+
+/// Returns the error for a program that does not succeed.
+fn failed(words: &[OsString], run: &Run) -> CommandError {
+    let program = words.first().map(|word| word.display());
+    let program = program.map_or_else(String::new, |program| program.to_string());
+    let last = match run.line.as_str() {
+        "" => String::new(),
+        line => format!(": {}", bounded(line)),
+    };
+    CommandError::failed(format_args!("{program} ended with {}{last}", run.status))
+}
+
+/// Adds the throughputs of all copies.
+fn sum(copies: &[Throughput]) -> Result<Throughput> {
+    let quantity = copies.first().map_or(Quantity::Runs, |copy| copy.quantity);
+    if copies.iter().any(|copy| copy.quantity != quantity) {
+        return Err(CommandError::failed(
+            "some copies end their output with a number, and others do not",
+        ));
+    }
+    Ok(Throughput {
+        quantity,
+        value: copies.iter().map(|copy| copy.value).sum(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_numbers_at_the_end_of_a_line() {
+        assert_eq!(
+            rate_in("small mps=1 iters 43164 per_s 10790.9"),
+            Some(10790.9)
+        );
+        assert_eq!(rate_in("1e3"), Some(1000.0));
+        for none in ["done", "", "870 it/s", "loss nan", "0", "-3", "inf"] {
+            assert_eq!(rate_in(none), None, "{none}");
+        }
+    }
+}

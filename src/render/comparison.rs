@@ -1,0 +1,115 @@
+use std::fmt::Write as _;
+
+use super::format::{count, escaped, gib, or};
+use super::output::width;
+use super::table::{Column, Table};
+use crate::client::{Comparison, Quantity, Spread};
+
+/// The widest bar, in characters.
+const WIDEST: usize = 60;
+
+/// Formats a comparison as a table and a bar chart.
+pub fn text(comparison: &Comparison) -> String {
+    let program = comparison.command.first().map_or("", String::as_str);
+    let measured = match comparison.quantity {
+        Quantity::Rate => "the number at the end of the program's last line",
+        Quantity::Runs => "runs per second",
+    };
+    let mut text = format!(
+        "{} ({}): {}, {} of each\nMeasured: {measured}, summed over the copies; the mean of all rounds\n\n",
+        comparison.device,
+        escaped(&comparison.kind),
+        escaped(program),
+        count(comparison.rounds as usize, "round"),
+    );
+    let mut table = Table::new(vec![
+        Column::right("COPIES", 0),
+        Column::right("OUTSIDE MPS", 0),
+        Column::right("AS CLIENTS", 0),
+        Column::right("SPEED-UP", 0),
+        Column::left("RANGE", 1),
+        Column::right("GIB OUTSIDE", 2),
+        Column::right("GIB AS CLIENTS", 2),
+    ]);
+    let mean = |throughput: &[f64]| Spread::of(throughput).mean;
+    for row in &comparison.rows {
+        let speed_up = row.speed_up();
+        table.row(vec![
+            row.copies.to_string(),
+            figure(mean(&row.outside.throughput)),
+            figure(mean(&row.mps.throughput)),
+            times(speed_up.mean),
+            format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
+            or(row.outside.memory.map(gib), "n/a"),
+            or(row.mps.memory.map(gib), "n/a"),
+        ]);
+    }
+    text += &table.within(width(), "--json");
+    text.push('\n');
+    let bars = comparison.rows.iter().flat_map(|row| {
+        [
+            (
+                format!("{:>4} outside", row.copies),
+                mean(&row.outside.throughput),
+            ),
+            ("     clients".to_owned(), mean(&row.mps.throughput)),
+        ]
+    });
+    let bars: Vec<(String, f64)> = bars.collect();
+    let greatest = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+    let room = width().saturating_sub(24).clamp(10, WIDEST);
+    for (label, value) in bars {
+        let bar = "#".repeat(length(value / greatest, room));
+        let _ = writeln!(text, "{label} {bar} {}", figure(value));
+    }
+    text
+}
+
+/// Returns the length of a bar that is this share of the widest one.
+fn length(share: f64, room: usize) -> usize {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a share of a screen's width"
+    )]
+    let length = (share * room as f64).round() as usize;
+    length.max(1)
+}
+
+/// Formats a number with three digits or more.
+fn figure(value: f64) -> String {
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        0.1.. => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Formats a ratio.
+fn times(ratio: f64) -> String {
+    let decimals = if ratio < 10.0 { 2 } else { 1 };
+    format!("{ratio:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        let shown = [86616.4, 123.4, 12.34, 1.234, 0.1234, 0.01234].map(figure);
+        assert_eq!(shown, ["86616", "123", "12.3", "1.23", "0.123", "0.0123"]);
+    }
+
+    #[test]
+    fn bars_are_shares_of_the_widest() {
+        assert_eq!(
+            [1.0, 0.5, 0.001].map(|share| length(share, 60)),
+            [60, 30, 1]
+        );
+    }
+}

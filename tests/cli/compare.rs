@@ -1,0 +1,222 @@
+//! `compare`: what MPS is worth to a program.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+use simnode::harness::App;
+
+use crate::common::{Ran, Sim, shell};
+
+const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+
+/// A program that is three times as fast as a client.
+const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in
+    */by-name/*) echo "client $CUDA_VISIBLE_DEVICES per_s 30.5" ;;
+    *) echo "in $(ls -A "$CUDA_MPS_PIPE_DIRECTORY" | wc -l) per_s 10" ;;
+esac"#;
+
+fn whole() -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(WHOLE, &[]).ended(0);
+    sim
+}
+
+/// `compare` of a shell script, with these options before it.
+fn compare(sim: &Sim, options: &[&str], script: &str) -> Ran {
+    sim.run(&[&["compare"], options, &["--", "sh", "-c", script]].concat())
+}
+
+#[test]
+fn the_rate_that_a_program_prints() {
+    let sim = whole();
+    let ran = compare(&sim, &[], FASTER).ended(0);
+    assert_snapshot!(ran.stdout, @r#"
+    0 (NVIDIA H200): sh, 3 rounds of each
+    Measured: the number at the end of the program's last line, summed over the copies; the mean of all rounds
+
+    COPIES  OUTSIDE MPS  AS CLIENTS  SPEED-UP  RANGE         GIB OUTSIDE  GIB AS CLIENTS
+         1         10.0        30.5      3.05  3.05 to 3.05          0.1             0.1
+         2         20.0        61.0      3.05  3.05 to 3.05          0.1             0.1
+         4         40.0         122      3.05  3.05 to 3.05          0.1             0.1
+         8         80.0         244      3.05  3.05 to 3.05          0.1             0.1
+
+       1 outside ## 10.0
+         clients ######## 30.5
+       2 outside ##### 20.0
+         clients ############### 61.0
+       4 outside ########## 40.0
+         clients ############################## 122
+       8 outside #################### 80.0
+         clients ############################################################ 244
+    "#);
+    assert_eq!(ran.stderr, "");
+    let json = compare(&sim, &["-n", "2", "--rounds", "2", "--json"], FASTER).json();
+    let compared = &json["comparisons"][0];
+    assert_eq!(json["quantity"], "rate");
+    assert_eq!(compared["outside_mps"]["throughput"]["mean"], 20.0);
+    assert_eq!(compared["as_clients"]["throughput"]["least"], 61.0);
+    assert_eq!(compared["speed_up"]["greatest"], 3.05);
+}
+
+#[test]
+fn copies_run_both_ways_and_again_until_the_time_is_over() {
+    let sim = whole();
+    let words = [
+        "compare",
+        "-n",
+        "1,3",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.5",
+        "--json",
+    ];
+    let program = ["--", "cuda-app", "run", "0.2"];
+    let json = sim.run(&[&words[..], &program].concat()).json();
+    assert_eq!(json["quantity"], "runs per second");
+    for (compared, copies) in json["comparisons"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip([1_u32, 3])
+    {
+        assert_eq!(compared["copies"], copies);
+        for way in ["outside_mps", "as_clients"] {
+            let way = &compared[way];
+            let throughput = way["throughput"]["mean"].as_f64().unwrap();
+            let most = 5.0 * f64::from(copies);
+            assert!(throughput > most / 5.0 && throughput < most, "{json:#}");
+            // Each has a context of more than 500 MB on this GPU.
+            let memory = way["memory_used_bytes"].as_u64().unwrap();
+            assert!(memory > 500_000_000 * u64::from(copies), "{json:#}");
+        }
+    }
+    let starts = |is_client: bool| {
+        let events = sim.node.events().into_iter();
+        let starts = events.filter(|event| event.what == "client start");
+        starts
+            .filter(|event| event.detail["mps"] == is_client)
+            .count()
+    };
+    // Two rounds of one and three copies, at least twice each.
+    assert!(starts(true) >= 16 && starts(false) >= 16);
+    assert_eq!(sim.status()["clients"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn an_endless_program_is_ended_when_it_has_printed_its_rate() {
+    let sim = whole();
+    let begun = Instant::now();
+    let options = ["-n", "2", "--rounds", "1", "--seconds", "0.5", "--json"];
+    let endless = "while :; do echo iterations 5; sleep 0.1; done";
+    let json = compare(&sim, &options, endless).json();
+    assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_number_need_not_be_a_rate() {
+    let sim = whole();
+    let options = [
+        "-n",
+        "1",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0",
+        "--by-runs",
+        "--json",
+    ];
+    let json = compare(&sim, &options, "echo loss 0.1").json();
+    assert_eq!(json["quantity"], "runs per second");
+    let options = ["-n", "1,2", "--rounds", "1", "--seconds", "0"];
+    let mixed = "case $CUDA_MPS_PIPE_DIRECTORY in */by-name/*) echo 1 ;; esac";
+    let refused = compare(&sim, &options, mixed).ended(1);
+    assert_snapshot!(refused.stderr, @r#"
+    error: the program ends its output with a number in some measurements alone
+    hint: --by-runs measures how often it runs
+    "#);
+}
+
+#[test]
+fn what_fails_is_said() {
+    let sim = whole();
+    let failed = |options: &[&str], script: &str| compare(&sim, options, script).stderr;
+    assert_snapshot!(failed(&["-n", "2"], "echo no GPU >&2; exit 3"), @"error: sh ended with exit status: 3: no GPU");
+    assert_snapshot!(failed(&["-n", "49"], "true"), @"error: 0 takes 48 clients, and not 49");
+    assert_snapshot!(failed(&["--device", "trainer"], "true"), @r#"error: no device is called "trainer"; there are 0"#);
+    let missing = sim.run(&["compare", "--", "no-such-program"]).ended(127);
+    assert_snapshot!(missing.stderr, @"error: cannot run no-such-program: No such file or directory (os error 2)");
+    // One copy of two fails, and the other one is ended.
+    let place = sim.node.dir().join("first");
+    let script = format!("mkdir {} && exec sleep 600; exit 7", place.display());
+    let begun = Instant::now();
+    let ran = compare(&sim, &["-n", "2"], &script).ended(1);
+    assert!(ran.stderr.contains("exit status: 7"), "{ran:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn others_are_not_disturbed() {
+    let sim = whole();
+    let refused = || {
+        let ran = compare(&sim, &[], "true");
+        (ran.status, ran.stderr)
+    };
+    let client = sim.client("0");
+    let (status, text) = refused();
+    assert_eq!(status, 4);
+    let pid = client.pid();
+    assert_snapshot!(text.replace(&pid.to_string(), "PID"), @r#"
+    error: 0 is in use: pid PID
+    hint: a comparison needs the device for itself
+    "#);
+    drop(client);
+    let mut alone = App::start({
+        let mut command = sim.node.program("cuda-app");
+        command
+            .arg("hold")
+            .env("CUDA_MPS_PIPE_DIRECTORY", sim.node.dir());
+        command
+    });
+    assert!(alone.wait_up().ends_with("mps no"));
+    assert_eq!(refused().0, 4);
+    drop(alone);
+    let exclusive = format!("[mps]\ncompute-mode = \"exclusive-process\"\n{WHOLE}");
+    sim.up(&exclusive, &["--yes"]).ended(0);
+    assert_snapshot!(refused().1, @"error: the GPU of 0 is in exclusive-process mode: no program can use it outside MPS");
+}
+
+#[test]
+fn an_interrupt_ends_the_copies() {
+    let sim = whole();
+    let marks = sim.node.dir().join("marks");
+    std::fs::create_dir(&marks).unwrap();
+    let script = format!("touch {}/$$; exec sleep 600", marks.display());
+    let mut command = sim.command(&["compare", "-n", "3", "--", "sh", "-c", &script]);
+    let compare = command.stderr(Stdio::piped()).spawn().unwrap();
+    let pids = || -> Vec<String> {
+        let names = std::fs::read_dir(&marks).unwrap().flatten();
+        names
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect()
+    };
+    let begun = Instant::now();
+    while pids().len() < 3 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "three copies start"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    shell(format!("kill -TERM {}", compare.id())).ended(0);
+    let ran = Ran::from(compare.wait_with_output().unwrap()).ended(130);
+    assert_snapshot!(ran.stderr, @r#"
+    interrupted: stopping at the next safe point
+    error: interrupted
+    "#);
+    for pid in pids() {
+        assert!(!std::path::Path::new("/proc").join(&pid).exists(), "{pid}");
+    }
+}
