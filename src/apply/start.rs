@@ -1,5 +1,7 @@
 //! Starts a daemon, gives it its settings, and reads them back.
 
+use std::io;
+
 use jiff::Timestamp;
 
 use super::cause::Cause;
@@ -8,7 +10,7 @@ use super::shared::Shared;
 use crate::host::{Pid, Reader, Uid, group_named};
 use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
 use crate::plan::{Start, StartServer};
-use crate::settings::{Serve, Server};
+use crate::settings::{CpuChoice, Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
 
 /// A device that exists, as its record describes it.
@@ -115,12 +117,24 @@ impl Shared<'_> {
                 (Access::User(account), Some((name.clone(), reader)))
             }
         };
+        let cpus = match &record.settings.cpus {
+            None => None,
+            Some(CpuChoice::These(cpus)) => Some(cpus.clone()),
+            Some(CpuChoice::Near) => {
+                let host = &self.context.environment.host;
+                let cpus = host.cpus_near(&record.key.gpu).map_err(|error| {
+                    let what = format!("cannot tell the CPUs near the GPU: {error}");
+                    io::Error::new(error.kind(), what)
+                });
+                Some(cpus?)
+            }
+        };
         Ok(LaunchOptions {
             device: record.uuid.clone(),
             multiuser: serve.is_shared(),
             access,
             readers: reader.into_iter().collect(),
-            cpus: record.settings.cpus.clone(),
+            cpus,
             nofile: record.settings.nofile,
         })
     }

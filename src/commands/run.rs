@@ -219,7 +219,7 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
         ))
     })?;
     let limits = Limits {
-        cpus: Some(cpus),
+        cpus: Some(cpus.numbers().collect()),
         ..Limits::default()
     };
     Ok(limits.take()?)

@@ -74,7 +74,37 @@ fn number(digits: &str) -> Result<usize, String> {
     }
 }
 
-serde_as_text!(Cpus);
+/// The CPUs that a daemon and its server run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CpuChoice {
+    /// Those of the GPU's NUMA node.
+    Near,
+    These(Cpus),
+}
+
+const NEAR: &str = "near";
+
+impl fmt::Display for CpuChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Near => f.write_str(NEAR),
+            Self::These(cpus) => cpus.fmt(f),
+        }
+    }
+}
+
+impl FromStr for CpuChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            NEAR => Ok(Self::Near),
+            cpus => cpus.parse().map(Self::These),
+        }
+    }
+}
+
+serde_as_text!(CpuChoice);
 
 #[cfg(test)]
 mod tests {

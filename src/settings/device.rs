@@ -4,7 +4,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::text::words;
-use super::{Cpus, MemoryLimit, Serve, WrongValue};
+use super::{CpuChoice, MemoryLimit, Serve, WrongValue};
 
 /// The settings of a device's daemon. `None` stands for the default of the user who applies the profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Settings {
     pub client_priority: ClientPriority,
     /// The CPUs that the daemon and its server run on; by default those of the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<Cpus>,
+    pub cpus: Option<CpuChoice>,
     /// The compute mode that a whole GPU has while its daemon runs; by default it is left as it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute_mode: Option<ComputeMode>,

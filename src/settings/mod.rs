@@ -10,7 +10,7 @@ mod serve;
 mod text;
 mod wrong_value;
 
-pub use cpus::Cpus;
+pub use cpus::{CpuChoice, Cpus};
 pub use device::{ClientPriority, NOFILE, Percentage, Server, Settings};
 pub use key::{Control, Form, SettingKey, Update};
 pub use keys::{COMPUTE_MODE, KEYS, SERVE};

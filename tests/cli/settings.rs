@@ -331,6 +331,53 @@ fn a_value_that_reads_back_otherwise_fails_in_words() {
 }
 
 #[test]
+fn a_daemon_runs_on_the_cpus_near_its_gpu() {
+    let sim = Sim::with("h200", 2);
+    let near = whole("cpus = \"near\"");
+    sim.up(&near, &[]).ended(0);
+    for (index, name) in ["0", "1"].iter().enumerate() {
+        let address = &sim.node.node().state().unwrap().gpus[index].pci;
+        let wanted = near_cpus(
+            &sim,
+            &format!(
+                "{:04x}:{:02x}:{:02x}.0",
+                address.domain, address.bus, address.device
+            ),
+        );
+        let device = sim.device(name);
+        assert_eq!(device["cpus"], "near");
+        for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let allowed = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            assert_eq!(allowed.unwrap().trim(), wanted);
+        }
+    }
+    sim.up_does_nothing(&near);
+    let missing = sim.node.dir().join("root/proc/driver/nvidia/gpus");
+    std::fs::remove_dir_all(missing).unwrap();
+    let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
+    assert!(
+        ran.stderr.contains("cannot tell the CPUs near the GPU: "),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// What the kernel says of a GPU's CPUs.
+fn near_cpus(sim: &Sim, address: &str) -> String {
+    let devices = sim.node.dir().join("root/sys/bus/pci/devices");
+    let text = std::fs::read_to_string(devices.join(address).join("local_cpulist")).unwrap();
+    // The kernel writes a range of one as a number.
+    let text = text.trim();
+    match text.split_once('-') {
+        Some((first, last)) if first == last => first.to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+#[test]
 fn cpus_that_are_not_there_are_no_success() {
     let sim = Sim::with("h200", 1);
     for (cpus, said) in [
