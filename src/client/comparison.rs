@@ -22,10 +22,10 @@ impl Spread {
 }
 
 /// The quantity that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// The number at the end of a program's last line.
-    Rate,
+    /// The number at the end of a program's last line, and one of these lines.
+    Rate(String),
     /// Runs of the program per second.
     Runs,
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::duration::duration;
 use super::recorded::Recorded;
-use super::trial::{Throughput, Trial};
+use super::trial::{Throughput, Trial, mixed};
 use super::{Context, verify};
 use crate::client::{
     ClientLimits, Compared, Comparison, Quantity, Slot, Variables, Wanted, Way, free_devices, ready,
@@ -205,13 +205,13 @@ impl Measurements<'_> {
             let memory = read.ok().and_then(|processes| processes.memory);
             way.memory = way.memory.max(memory.map(|memory| memory.used));
         };
-        let Throughput { quantity, value } = trial.run(&self.environment.interrupt, sample)?;
-        if self.quantity.is_some_and(|before| before != quantity) {
+        let Throughput { value, line } = trial.run(&self.environment.interrupt, sample)?;
+        let quantity = line.map_or(Quantity::Runs, Quantity::Rate);
+        let first = self.quantity.get_or_insert_with(|| quantity.clone());
+        if std::mem::discriminant(first) != std::mem::discriminant(&quantity) {
             let what = "the program ends its output with a number in some measurements alone";
-            let hint = "--by-runs measures how often it runs";
-            return Err(CommandError::failed(what).with_hint(hint));
+            return Err(mixed(what));
         }
-        self.quantity = Some(quantity);
         Ok(value)
     }
 }

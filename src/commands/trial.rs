@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::user_program::{command, not_started};
-use crate::client::{Quantity, Variables};
+use crate::client::Variables;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{Interrupt, bounded};
 
@@ -40,10 +40,11 @@ pub(super) struct Trial<'a> {
 }
 
 /// The throughput of a copy, or of all.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Throughput {
-    pub(super) quantity: Quantity,
     pub(super) value: f64,
+    /// The line with the program's rate; `None` if its runs are counted.
+    pub(super) line: Option<String>,
 }
 
 /// A copy of the program.
@@ -73,7 +74,7 @@ impl Trial<'_> {
     ) -> Result<Throughput> {
         let copies: Vec<Copy> = (0..self.copies).map(|_| Copy::default()).collect();
         let begun = Instant::now();
-        let ran: Result<Vec<Throughput>> = std::thread::scope(|scope| {
+        let ran: Result<Vec<Option<Throughput>>> = std::thread::scope(|scope| {
             let start = |copy| Builder::new().spawn_scoped(scope, move || self.repeat(copy, begun));
             let threads: io::Result<Vec<_>> = copies.iter().map(start).collect();
             if threads.is_err() {
@@ -103,44 +104,50 @@ impl Trial<'_> {
         if interrupt.is_asked() {
             return Err(CommandError::new(ExitStatus::Interrupted, "interrupted"));
         }
-        sum(&ran?)
+        // Of several failures the first one has ended the others.
+        let ran: Option<Vec<Throughput>> = ran?.into_iter().collect();
+        sum(ran.ok_or_else(|| {
+            let hours = LIMIT.as_secs() / 3600;
+            CommandError::failed(format_args!("the program has not ended within {hours} h"))
+        })?)
     }
 
-    /// Runs a copy until it is measured.
-    fn repeat(&self, copy: &Copy, begun: Instant) -> Result<Throughput> {
-        let mut runs = 0.0;
-        let measured = loop {
-            let run = match self.once(copy) {
-                Ok(run) => run,
-                Err(error) => break Err(error),
-            };
-            let is_ended = copy.is_ended();
-            if !is_ended && !run.status.success() {
-                break Err(failed(self.words, &run));
-            }
-            runs += 1.0;
-            let rate = rate_in(&run.line).filter(|_| !self.by_runs);
-            if let Some(value) = rate {
-                break Ok(Throughput {
-                    quantity: Quantity::Rate,
-                    value,
-                });
-            }
-            let elapsed = begun.elapsed();
-            if elapsed >= self.time || is_ended {
-                break Ok(Throughput {
-                    quantity: Quantity::Runs,
-                    value: runs / elapsed.as_secs_f64(),
-                });
-            }
-        };
+    /// Runs a copy until it is measured. Returns `None` if it was ended before.
+    fn repeat(&self, copy: &Copy, begun: Instant) -> Result<Option<Throughput>> {
+        let measured = self.measure(copy, begun);
         let has_failed = measured.is_err();
         copy.has_failed.store(has_failed, Ordering::Relaxed);
         measured
     }
 
-    /// Runs a copy once.
-    fn once(&self, copy: &Copy) -> Result<Run> {
+    fn measure(&self, copy: &Copy, begun: Instant) -> Result<Option<Throughput>> {
+        let mut runs = 0.0;
+        loop {
+            let Some(run) = self.once(copy)? else {
+                return Ok(None);
+            };
+            let is_ended = copy.is_ended();
+            if !is_ended && !run.status.success() {
+                return Err(failed(self.words, &run));
+            }
+            if let Some(value) = rate_in(&run.line).filter(|_| !self.by_runs) {
+                let line = Some(run.line);
+                return Ok(Some(Throughput { value, line }));
+            }
+            if is_ended {
+                return Ok(None);
+            }
+            runs += 1.0;
+            let elapsed = begun.elapsed();
+            if elapsed >= self.time {
+                let value = runs / elapsed.as_secs_f64();
+                return Ok(Some(Throughput { value, line: None }));
+            }
+        }
+    }
+
+    /// Runs a copy once. Returns `None` if no other run is to begin.
+    fn once(&self, copy: &Copy) -> Result<Option<Run>> {
         let (reader, writer) = io::pipe()?;
         let mut command = command(self.words, self.variables);
         command.stdin(Stdio::null());
@@ -148,7 +155,7 @@ impl Trial<'_> {
         {
             let mut child = lock(&copy.child);
             if copy.is_ended() {
-                return Err(CommandError::failed("the measurement was given up"));
+                return Ok(None);
             }
             // Signals reach what the program starts, too.
             let started = command.process_group(0).spawn();
@@ -157,10 +164,8 @@ impl Trial<'_> {
         // With its ends of the pipe, so that reading ends with the program.
         drop(command);
         let line = copy.read(reader)?;
-        Ok(Run {
-            line,
-            status: copy.wait()?,
-        })
+        let status = copy.wait()?;
+        Ok(Some(Run { line, status }))
     }
 }
 
@@ -244,17 +249,21 @@ fn failed(words: &[OsString], run: &Run) -> CommandError {
 }
 
 /// Adds the throughputs of all copies.
-fn sum(copies: &[Throughput]) -> Result<Throughput> {
-    let quantity = copies.first().map_or(Quantity::Runs, |copy| copy.quantity);
-    if copies.iter().any(|copy| copy.quantity != quantity) {
-        return Err(CommandError::failed(
+fn sum(copies: Vec<Throughput>) -> Result<Throughput> {
+    let value = copies.iter().map(|copy| copy.value).sum();
+    let with_rates = copies.iter().filter(|copy| copy.line.is_some()).count();
+    if with_rates > 0 && with_rates < copies.len() {
+        return Err(mixed(
             "some copies end their output with a number, and others do not",
         ));
     }
-    Ok(Throughput {
-        quantity,
-        value: copies.iter().map(|copy| copy.value).sum(),
-    })
+    let line = copies.into_iter().find_map(|copy| copy.line);
+    Ok(Throughput { value, line })
+}
+
+/// Returns the error for a program that does not always print a rate.
+pub(super) fn mixed(what: &'static str) -> CommandError {
+    CommandError::failed(what).with_hint("--by-runs measures how often the program runs")
 }
 
 #[cfg(test)]

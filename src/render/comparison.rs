@@ -8,12 +8,15 @@ use crate::client::{Comparison, Quantity, Spread};
 /// The widest bar, in characters.
 const WIDEST: usize = 60;
 
+/// The most that is shown of a program's line, in characters.
+const LINE: usize = 40;
+
 /// Formats a comparison as a table and a bar chart.
 pub fn text(comparison: &Comparison) -> String {
     let program = comparison.command.first().map_or("", String::as_str);
-    let measured = match comparison.quantity {
-        Quantity::Rate => "the number at the end of the program's last line",
-        Quantity::Runs => "runs per second",
+    let measured = match &comparison.quantity {
+        Quantity::Rate(line) => format!("the number at the end of {:?}", end_of(line)),
+        Quantity::Runs => "runs per second".to_owned(),
     };
     let mut text = format!(
         "{} ({}): {}, {} of each\nMeasured: {measured}, summed over the copies; the mean of all rounds\n\n",
@@ -63,6 +66,16 @@ pub fn text(comparison: &Comparison) -> String {
         let _ = writeln!(text, "{label} {bar} {}", figure(value));
     }
     text
+}
+
+/// Returns a line, or the end of a long one.
+fn end_of(line: &str) -> String {
+    let length = line.chars().count();
+    if length <= LINE {
+        return line.to_owned();
+    }
+    let end = line.chars().skip(length - LINE);
+    ['…'].into_iter().chain(end).collect()
 }
 
 /// Returns the length of a bar that is this share of the widest one.

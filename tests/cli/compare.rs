@@ -33,7 +33,7 @@ fn the_rate_that_a_program_prints() {
     let ran = compare(&sim, &[], FASTER).ended(0);
     assert_snapshot!(ran.stdout, @r#"
     0 (NVIDIA H200): sh, 3 rounds of each
-    Measured: the number at the end of the program's last line, summed over the copies; the mean of all rounds
+    Measured: the number at the end of "in 0 per_s 10", summed over the copies; the mean of all rounds
 
     COPIES  OUTSIDE MPS  AS CLIENTS  SPEED-UP  RANGE         GIB OUTSIDE  GIB AS CLIENTS
          1         10.0        30.5      3.05  3.05 to 3.05          0.1             0.1
@@ -54,8 +54,9 @@ fn the_rate_that_a_program_prints() {
     let json = compare(&sim, &["-n", "2", "--rounds", "2", "--json"], FASTER).json();
     let compared = &json["comparisons"][0];
     assert_eq!(json["quantity"], "rate");
-    assert_eq!(compared["outside_mps"]["throughput"]["mean"], 20.0);
-    assert_eq!(compared["as_clients"]["throughput"]["least"], 61.0);
+    assert_eq!(json["last_line"], "in 0 per_s 10");
+    assert_eq!(compared["without_mps"]["throughput"]["mean"], 20.0);
+    assert_eq!(compared["with_mps"]["throughput"]["least"], 61.0);
     assert_eq!(compared["speed_up"]["greatest"], 3.05);
 }
 
@@ -82,7 +83,7 @@ fn copies_run_both_ways_and_again_until_the_time_is_over() {
         .zip([1_u32, 3])
     {
         assert_eq!(compared["copies"], copies);
-        for way in ["outside_mps", "as_clients"] {
+        for way in ["without_mps", "with_mps"] {
             let way = &compared[way];
             let throughput = way["throughput"]["mean"].as_f64().unwrap();
             let most = 5.0 * f64::from(copies);
@@ -135,7 +136,7 @@ fn a_number_need_not_be_a_rate() {
     let refused = compare(&sim, &options, mixed).ended(1);
     assert_snapshot!(refused.stderr, @r#"
     error: the program ends its output with a number in some measurements alone
-    hint: --by-runs measures how often it runs
+    hint: --by-runs measures how often the program runs
     "#);
 }
 

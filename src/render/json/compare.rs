@@ -15,6 +15,8 @@ pub struct CompareDocument<'a> {
     command_line: &'a [String],
     /// The quantity that `throughput` counts: `rate` for the number at the end of a program's last line, or `runs per second`.
     quantity: &'static str,
+    /// A last line with a rate; null if runs are counted.
+    last_line: Option<&'a str>,
     rounds: u32,
     comparisons: Vec<ComparedCopies>,
 }
@@ -24,8 +26,8 @@ pub struct CompareDocument<'a> {
 #[schemars(rename = "compared_copies")]
 struct ComparedCopies {
     copies: u32,
-    outside_mps: ComparedWay,
-    as_clients: ComparedWay,
+    without_mps: ComparedWay,
+    with_mps: ComparedWay,
     /// The throughput as clients divided by that outside MPS, over all rounds.
     speed_up: ComparedSpread,
 }
@@ -57,8 +59,12 @@ impl<'a> CompareDocument<'a> {
             device: &comparison.device,
             command_line: &comparison.command,
             quantity: match comparison.quantity {
-                Quantity::Rate => "rate",
+                Quantity::Rate(_) => "rate",
                 Quantity::Runs => "runs per second",
+            },
+            last_line: match &comparison.quantity {
+                Quantity::Rate(line) => Some(line),
+                Quantity::Runs => None,
             },
             rounds: comparison.rounds,
             comparisons: comparison.rows.iter().map(ComparedCopies::of).collect(),
@@ -70,8 +76,8 @@ impl ComparedCopies {
     fn of(compared: &Compared) -> Self {
         Self {
             copies: compared.copies,
-            outside_mps: ComparedWay::of(&compared.outside),
-            as_clients: ComparedWay::of(&compared.mps),
+            without_mps: ComparedWay::of(&compared.outside),
+            with_mps: ComparedWay::of(&compared.mps),
             speed_up: compared.speed_up().into(),
         }
     }
