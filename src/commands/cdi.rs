@@ -15,14 +15,14 @@ use crate::integrate::{CDI_KIND, cdi_specification};
 use crate::node::observe_records;
 use crate::render::print;
 
-/// Print the devices for container engines
+/// Print a CDI specification of the devices, for container engines
 ///
-/// A CDI specification: with the file in /etc/cdi, `podman run --device mig-mps/device=NAME` makes the
-/// container's programs clients of the device. The GPU itself comes from NVIDIA's own nvidia.com/gpu.
-/// A profile with cdi = true has such a file kept current by `up` and `down`.
+/// With this file in /etc/cdi, `podman run --device mig-mps/device=NAME` makes the container's programs clients
+/// of the device. The GPU itself comes from NVIDIA's own nvidia.com/gpu. With cdi = true in the profile, `up`
+/// and `down` keep such a file current.
 #[derive(Args, Debug)]
 pub struct CdiArgs {
-    /// File to write instead of standard output
+    /// Write to this file instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -19,28 +19,28 @@ use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::render::json::CompareDocument;
 use crate::render::{Steps, comparison, print, print_json};
 
-/// Compare a program outside MPS with the same as clients
+/// Compare a program's throughput outside MPS and as MPS clients
 ///
-/// Runs copies of the program at once, outside MPS and as clients of a device, by turns. Measured is the rate
-/// that the program prints, the number at the end of its last line, or else how often it runs. Refuses a
-/// device that others use.
+/// Runs several copies of the program at once, alternately outside MPS and as clients of a device. If the last
+/// line of its output ends in a number, that is the copy's throughput; otherwise its runs are counted. A device
+/// that others use is refused.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// Device: a name, a UUID, or a unique prefix of either [default: one that nobody uses]
     #[arg(long)]
     device: Option<String>,
-    /// Numbers of copies
+    /// Numbers of copies to compare, separated by commas
     #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     copies: Vec<u32>,
-    /// Time of a measurement: a program that ends sooner is started again, and one that goes on printing its
-    /// rate is ended
+    /// Time for one measurement: a program that ends sooner is started again, and one that keeps printing its
+    /// throughput is ended
     #[arg(long, value_name = "DURATION", default_value = "10", value_parser = duration)]
     seconds: Duration,
-    /// Number of measurements of each kind
+    /// Number of measurements of each kind, which are averaged
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Measure how often the program runs, whatever it prints
+    /// Count runs, whatever the program prints
     #[arg(long)]
     by_runs: bool,
     /// Print JSON
