@@ -70,6 +70,7 @@ subcommands! {
         up Up UpArgs
         set Set SetArgs
         restart Restart RestartArgs
+        heal Heal HealArgs
         kill Kill KillArgs
         down Down DownArgs
     }

@@ -311,7 +311,7 @@ impl Shared<'_> {
             }
             Err(cause) => cause,
         };
-        let kept = if start.again {
+        let kept = if start.by.keeps_record() {
             self.keep_record(&record)
         } else {
             Ok(())

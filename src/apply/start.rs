@@ -9,7 +9,7 @@ use super::owner::{owner, serve, user};
 use super::shared::Shared;
 use crate::host::{Pid, Reader, Uid, group_named};
 use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
-use crate::plan::{Start, StartServer};
+use crate::plan::{Start, StartServer, StartedBy};
 use crate::settings::{CpuChoice, Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
 
@@ -31,6 +31,14 @@ impl Shared<'_> {
         device: DeviceNow,
         start: &Start,
     ) -> (DeviceRecord, Result<bool, Cause>) {
+        let now = Timestamp::now();
+        let before = self.served(&device.uuid).map(|served| &served.record);
+        let before = before.filter(|record| record.boot_id == self.context.node.boot_id);
+        let mut healed = Vec::new();
+        if start.by == StartedBy::Heal {
+            healed.extend(before.iter().flat_map(|record| record.recently_healed(now)));
+            healed.push(now);
+        }
         let mut record = DeviceRecord {
             name: start.name.clone(),
             compute_mode_before: self.context.node.mode_before(&device.uuid, &self.run_dir),
@@ -43,7 +51,10 @@ impl Shared<'_> {
             daemon: None,
             finished: false,
             boot_id: self.context.node.boot_id.clone(),
-            since: Timestamp::now(),
+            since: now,
+            restarts: before.map_or(0, |record| record.restarts + u64::from(record.finished)),
+            healed,
+            leaving: false,
         };
         let is_new = self.bring_up(&mut record);
         (record, is_new)

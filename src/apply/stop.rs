@@ -14,7 +14,7 @@ use crate::state::DeviceRecord;
 /// True if the plan starts the daemon of a record again, unchanged.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
     let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
-    starts.any(|start| start.again && start.name == record.name)
+    starts.any(|start| start.by.keeps_record() && start.name == record.name)
 }
 
 impl Shared<'_> {
@@ -68,7 +68,20 @@ impl Shared<'_> {
         how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        self.end_process(record, how, alone)?;
+        let is_recorded = self.run_dir.has_record(&record.uuid);
+        if is_recorded {
+            self.run_dir.write_record(&DeviceRecord {
+                leaving: true,
+                ..record.clone()
+            })?;
+        }
+        if let Err(cause) = self.end_process(record, how, alone) {
+            let written = match is_recorded {
+                true => self.run_dir.write_record(record),
+                false => Ok(()),
+            };
+            return Err(cause.and(written.map_err(Cause::from)));
+        }
         self.clear_away(&self.daemon(record), record)
     }
 

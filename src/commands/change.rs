@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::consent::{ConsentArgs, HINT};
 use super::drain::Drain;
@@ -35,6 +36,8 @@ pub(super) struct Change<'a> {
     pub(super) does_without_driver: bool,
     /// Plans again afterwards: a node that reads back as something else is an error.
     pub(super) verify: bool,
+    /// True for a change that nobody watches: it shows no plan, and waits for no other change.
+    pub(super) is_unattended: bool,
 }
 
 /// The outcome of a change.
@@ -47,7 +50,7 @@ pub(super) struct Outcome {
     pub(super) plan: Plan,
     /// The node afterwards.
     pub(super) node: Node,
-    /// Messages of daemons that run as other users; everything else was done.
+    /// What failed, where everything else was done.
     pub(super) failed: Option<ApplyError>,
 }
 
@@ -90,6 +93,7 @@ impl<'a> Change<'a> {
             needs_consent: &|_| true,
             does_without_driver: false,
             verify: false,
+            is_unattended: false,
         }
     }
 
@@ -166,7 +170,7 @@ impl Run<'_> {
 
     fn show(&self, node: &Node, plan: &Plan) -> Result<()> {
         (self.change.remark)(node, plan);
-        if !self.change.consent.json {
+        if !self.change.consent.json && !self.change.is_unattended {
             print(&render::plan::text(plan))?;
         }
         Ok(())
@@ -226,7 +230,12 @@ impl Run<'_> {
             return Ok(None);
         }
         let environment = self.change.context.environment;
-        locked(environment, self.change.directories, LOCK_LIMIT).map(Some)
+        let limit = if self.change.is_unattended {
+            Duration::ZERO
+        } else {
+            LOCK_LIMIT
+        };
+        locked(environment, self.change.directories, limit).map(Some)
     }
 
     /// The consent that a plan still wants, after another one was agreed to.
@@ -319,6 +328,7 @@ impl Run<'_> {
         match apply::run(plan, &context, &progress, self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
+            Err(error) if self.change.is_unattended => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }
     }

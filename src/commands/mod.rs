@@ -20,6 +20,7 @@ mod duration;
 pub mod env;
 pub mod export;
 mod guard;
+pub mod heal;
 pub mod help;
 pub mod import;
 pub mod kill;

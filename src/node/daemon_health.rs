@@ -12,6 +12,9 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
     if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
         return Some(logs_without_pause(growth, served, &pid));
     }
+    if served.is_failing() {
+        return Some(failing(served));
+    }
     match (served.state, &served.problem) {
         (DaemonState::Dead, _) => dead(node, served),
         (DaemonState::Orphan, _) => Some(format!(
@@ -40,6 +43,19 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
         )),
         _ => None,
     }
+}
+
+/// Describes a device that `heal` has given up.
+fn failing(served: &Served) -> String {
+    let name = &served.record.name;
+    let (times, state) = match served.state {
+        DaemonState::Hung => (served.record.healed.len(), "hangs"),
+        _ => (served.record.healed.len(), "is dead"),
+    };
+    format!(
+        "`heal` has started it {times} times within an hour, and it {state} again: `mig-mps logs {name}` may show the \
+         cause, `mig-mps restart {name}` starts it again"
+    )
 }
 
 fn dead(node: &Node, served: &Served) -> Option<String> {

@@ -17,6 +17,8 @@ pub struct Served {
     pub state: DaemonState,
     /// True if its start was interrupted, and no change in progress will finish it.
     pub is_abandoned: bool,
+    /// True if `heal` no longer starts it: it did so too often within the last hour.
+    pub is_given_up: bool,
     /// An answer that cannot be parsed, or the reason why it did not answer.
     pub problem: Option<String>,
     /// Its servers: at most one, except while one user's server replaces another's.
@@ -80,6 +82,11 @@ impl Served {
         self.state == DaemonState::NoServerYet
             && self.record.finished
             && self.record.settings.server == Server::Eager
+    }
+
+    /// True if it is down, and `heal` has given it up.
+    pub fn is_failing(&self) -> bool {
+        self.is_given_up && matches!(self.state, DaemonState::Dead | DaemonState::Hung)
     }
 
     /// True if its daemon runs, or may run.

@@ -87,7 +87,7 @@ impl Node {
     }
 
     /// True if a change is in progress, as far as the caller may know.
-    pub(super) fn is_changing(&self) -> bool {
+    pub fn is_changing(&self) -> bool {
         self.may_be_changing || !self.under_way.is_empty()
     }
 

@@ -113,6 +113,25 @@ pub struct Stop {
     pub unasked: Option<Obstacle>,
 }
 
+/// The command that starts a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartedBy {
+    /// `up`, with the settings of a profile.
+    Up,
+    /// `restart`, unchanged.
+    Restart,
+    /// `heal`, unchanged.
+    Heal,
+}
+
+impl StartedBy {
+    /// True if the daemon restarts unchanged: its record stays until it runs, so that the next run completes a failed
+    /// or killed one.
+    pub fn keeps_record(self) -> bool {
+        self != Self::Up
+    }
+}
+
 /// A daemon to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
@@ -123,9 +142,8 @@ pub struct Start {
     pub settings: Settings,
     /// The keys that `mig-mps set` has set, not a profile.
     pub by_hand: Vec<String>,
-    /// True if it restarts unchanged: its record stays until it runs, so that the next run completes a failed or killed
-    /// one.
-    pub again: bool,
+    /// The command that starts it.
+    pub by: StartedBy,
     /// The unmanaged daemons that also serve its device.
     pub beside: Vec<Beside>,
 }

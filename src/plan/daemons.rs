@@ -4,7 +4,8 @@ use super::instance_use::{concerns_us, is_unknowable};
 use super::planner::Planner;
 use super::slot::{NO_DAEMON, Slot};
 use super::{
-    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, Step, Stop, beside,
+    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
+    beside,
 };
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
@@ -91,7 +92,7 @@ impl Daemons {
             place: slot.place,
             settings: settings.clone(),
             by_hand: Vec::new(),
-            again: false,
+            by: StartedBy::Up,
             beside,
         };
         let step = Action::Start(start).because(because);

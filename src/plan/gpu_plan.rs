@@ -152,7 +152,7 @@ impl Plan {
     pub fn restarts(&self) -> usize {
         let again = |name: &&str| {
             let mut starts = self.starts();
-            starts.any(|start| start.again && start.name == *name)
+            starts.any(|start| start.by.keeps_record() && start.name == *name)
         };
         self.interrupts().into_iter().filter(again).count()
     }

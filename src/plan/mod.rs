@@ -32,14 +32,16 @@ mod strays;
 mod up;
 mod victim;
 
-pub use action::{Action, EndStray, GpuInstance, Place, Set, Start, StartServer, Step, Stop};
+pub use action::{
+    Action, EndStray, GpuInstance, Place, Set, Start, StartServer, StartedBy, Step, Stop,
+};
 pub use beside::Beside;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
 pub use kill::{KillRequest, device_of, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
-pub use restart::restart;
+pub use restart::{heal, restart};
 pub use set::set;
 pub use up::up;
 pub use victim::{Kill, Signal, Victim};

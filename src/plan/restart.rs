@@ -1,8 +1,8 @@
-//! Daemons that restart unchanged.
+//! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
 use super::daemons::{ailment, check_ours, recorded};
 use super::driver::{too_old, visible};
-use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, Stop};
+use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays};
 use crate::mps::Patience;
 use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::state::RunDir;
@@ -13,6 +13,40 @@ use crate::state::RunDir;
 /// # Errors
 /// `run_dir` has no record of a device, or the device is gone. [`Plan::permit`] refuses for clients.
 pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    let plan = again(node, run_dir, names, StartedBy::Restart)?;
+    Ok(plan.with_compute_modes(node, run_dir))
+}
+
+/// Plans to start the daemons that have died, and to restart those that hang and have no clients. Of the devices with
+/// these names, or of all if none is named; the others stay as they are, and so do all while a change is in progress.
+pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    if node.is_changing() {
+        return Ok(Plan::default());
+    }
+    let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
+    let served = node.served.iter().filter(is_meant);
+    let ill = served.filter(|served| served.run_dir == *run_dir && is_healed(served, node));
+    let (names, uuids): (Vec<String>, Vec<&String>) = ill
+        .map(|served| (served.record.name.clone(), &served.record.uuid))
+        .unzip();
+    let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
+    // The server of a dead daemon keeps its GPU memory.
+    strays::end_idle(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
+    Ok(plan.with_compute_modes(node, run_dir))
+}
+
+/// True if `heal` starts or restarts it.
+fn is_healed(served: &Served, node: &Node) -> bool {
+    let record = &served.record;
+    let is_ill = match served.state {
+        DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
+        DaemonState::Hung => served.clients.are_none(),
+        _ => false,
+    };
+    is_ill && !served.is_given_up && served.device_is_there
+}
+
+fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Result<Plan, Refusal> {
     too_old(node)?;
     let mut plan = Plan::default();
     let mut starts = Vec::new();
@@ -33,7 +67,7 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
             place,
             settings: served.record.settings.clone(),
             by_hand: by_hand.clone(),
-            again: true,
+            by,
             beside: Beside::all(node, run_dir, &served.record.uuid),
         });
         let because = match by_hand.as_slice() {
@@ -46,7 +80,7 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
         plan.of_gpu(node, gpu).steps.push(step);
     }
     plan.sort();
-    Ok(plan.with_compute_modes(node, run_dir))
+    Ok(plan)
 }
 
 /// Returns the record of the device with that name.
@@ -197,7 +231,7 @@ mod tests {
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         let start = starts(&plan)[0];
         assert_eq!(start.settings, node.served[2].record.settings);
-        assert!(start.again && start.by_hand == ["max-clients"]);
+        assert!(start.by == StartedBy::Restart && start.by_hand == ["max-clients"]);
         let because: Vec<&str> = plan.steps().map(|step| step.because.as_str()).collect();
         assert_eq!(
             because,

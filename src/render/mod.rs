@@ -25,7 +25,7 @@ pub mod verified;
 pub use consent::{Consent, NoConsent, confirm};
 pub use json::print_json;
 pub use logs::LogView;
-pub use output::{error, note, print, say, terminal_width, width};
+pub use output::{error, is_watched, note, print, say, terminal_width, width};
 pub use pager::page;
 pub use progress::{Bar, Steps};
 pub use screen::{Key, Screen, restore_terminal};

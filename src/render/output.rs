@@ -39,6 +39,11 @@ pub fn width() -> usize {
     terminal_width().unwrap_or(usize::MAX)
 }
 
+/// True if somebody reads the messages on a terminal.
+pub fn is_watched() -> bool {
+    console::user_attended_stderr()
+}
+
 /// Prints text to standard output.
 pub fn print(text: &str) -> Result<()> {
     match io::stdout()

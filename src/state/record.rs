@@ -2,12 +2,15 @@
 
 use std::fmt;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{Host, Pid, Process, StartTime, Uid, Unit, bounded};
 use crate::settings::Settings;
+
+/// The time for which `heal` counts its starts.
+const HEALS_COUNT_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// Identifies a device across boots: a MIG UUID is opaque and may change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +73,39 @@ pub struct DeviceRecord {
     pub boot_id: String,
     /// The time at which it was started.
     pub since: Timestamp,
+    /// How often its daemon, or its server that hung, was started again since `up` made the record.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restarts: u64,
+    /// The times at which `heal` started the daemon, within the hour before the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub healed: Vec<Timestamp>,
+    /// True while a change takes the device from mig-mps: if that is interrupted, `heal` does not start it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl DeviceRecord {
+    /// The number of times that `heal` starts a daemon within an hour before it gives up.
+    pub const MOST_HEALS: usize = 5;
+
+    /// Returns the times within the last hour at which `heal` started its daemon.
+    pub fn recently_healed(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> {
+        let healed = self.healed.iter().copied();
+        healed.filter(move |&at| at <= now && now.duration_since(at) < HEALS_COUNT_FOR)
+    }
+
+    /// True if `heal` has given up: somebody ends the daemon again and again, or it cannot run.
+    pub fn is_given_up(&self, now: Timestamp) -> bool {
+        self.recently_healed(now).count() >= Self::MOST_HEALS
+    }
 }
 
 /// A control daemon's identity.

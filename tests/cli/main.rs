@@ -25,6 +25,7 @@ mod export;
 mod failures;
 mod fault;
 mod guard;
+mod heal;
 mod hung;
 mod import;
 mod json;

@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use jiff::Timestamp;
+
 use crate::host::{Environment, printable};
 use crate::node::name_order::name_order;
 use crate::node::{Clients, DaemonState, Node, Served};
@@ -87,6 +89,7 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         return;
     }
     node.served.push(Served {
+        is_given_up: record.is_given_up(Timestamp::now()),
         record,
         run_dir: run_dir.clone(),
         device_is_there: false,

@@ -245,7 +245,9 @@ fn since(served: &Served) -> Duration {
 fn state(state: &State) -> String {
     let style = match state {
         State::Ready => Style::new().green(),
-        State::Fault | State::Dead | State::Orphan | State::NoDevice => Style::new().red().bold(),
+        State::Fault | State::Dead | State::Failing | State::Orphan | State::NoDevice => {
+            Style::new().red().bold()
+        }
         State::NoDaemon | State::NoServerYet => Style::new().dim(),
         _ => Style::new().yellow(),
     };

@@ -142,6 +142,9 @@ pub(super) enum State {
     /// It has ended.
     #[serde(rename = "dead")]
     Dead,
+    /// It is dead or hung, and `heal` has given it up.
+    #[serde(rename = "failing")]
+    Failing,
     /// It runs, and its device is gone.
     #[serde(rename = "no device")]
     NoDevice,
@@ -155,6 +158,7 @@ impl State {
         match row.served {
             None => Self::NoDaemon,
             Some(served) if served.is_alive() && !served.device_is_there => Self::NoDevice,
+            Some(served) if served.is_failing() => Self::Failing,
             Some(served) => match served.state {
                 DaemonState::Ready => Self::Ready,
                 DaemonState::NoServerYet => Self::NoServerYet,

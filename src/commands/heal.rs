@@ -1,0 +1,116 @@
+//! `mig-mps heal`
+
+use clap::Args;
+
+use super::Context;
+use super::change::{Change, Outcome};
+use super::consent::ConsentArgs;
+use super::devices::DeviceArgs;
+use crate::apply::OnFailure;
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::node::{Node, Served};
+use crate::plan;
+use crate::render::{is_watched, note, print};
+use crate::state::DeviceRecord;
+
+/// Start daemons that died, and restart those that hang without clients
+///
+/// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Does nothing while
+/// another change is in progress, and never starts what `down` has stopped. After five starts of a device within an
+/// hour it gives that device up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
+#[derive(Args, Debug)]
+pub struct HealArgs {
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// Show the plan and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the plan and the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Heals the devices that need it.
+pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    environment.mps_programs()?;
+    let directories = environment.directories()?;
+    let consent = ConsentArgs {
+        dry_run: args.dry_run,
+        yes: true,
+        drain: None,
+        force: false,
+        json: args.json,
+    };
+    let changed = Change {
+        on_failure: OnFailure::GoOn,
+        is_unattended: !args.dry_run,
+        ..Change::new(context, &directories, &consent, &|node, run_dir| {
+            plan::heal(node, run_dir, &args.devices.names(node)?)
+        })
+    }
+    .run();
+    let outcome = match changed {
+        // Another change holds the lock, or a client has come to a device that hung.
+        Err(error) if error.kind == ExitStatus::Refused => {
+            note(&error.message().what);
+            return Ok(ExitStatus::Done);
+        }
+        changed => changed?,
+    };
+    let Some(outcome) = outcome else {
+        return Ok(ExitStatus::Done);
+    };
+    let names = args.devices.names(&outcome.node)?;
+    if args.json {
+        outcome.report(&names, &consent)?;
+    } else {
+        report(&outcome)?;
+    }
+    if let Some(error) = outcome.failed {
+        return Err(CommandError::from(error).in_document());
+    }
+    Ok(status(&outcome.node, &names))
+}
+
+/// Prints a line for each device that was healed.
+fn report(outcome: &Outcome) -> Result<()> {
+    if outcome.plan.is_empty() && is_watched() {
+        note("Nothing to heal.");
+    }
+    for step in outcome.plan.steps() {
+        let Some(start) = step.action.as_start() else {
+            continue;
+        };
+        let served = outcome.node.served_as(&start.name);
+        let Some(record) = served.map(|served| &served.record) else {
+            continue;
+        };
+        if let Some(daemon) = record.daemon.filter(|_| record.finished) {
+            let (name, because, pid) = (&start.name, &step.because, daemon.pid);
+            let (times, most) = (record.healed.len(), DeviceRecord::MOST_HEALS);
+            print(&format!(
+                "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)\n"
+            ))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reports the devices that are given up, and returns the exit status.
+fn status(node: &Node, names: &[String]) -> ExitStatus {
+    let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
+    let served = node.served.iter().filter(is_meant);
+    let failing: Vec<String> = served
+        .filter(|served| served.is_failing())
+        .map(|served| served.record.name.clone())
+        .collect();
+    if failing.is_empty() {
+        return ExitStatus::Done;
+    }
+    let problems = node.problems(&failing).into_iter();
+    for problem in problems.filter(|problem| problem.device.is_some()) {
+        note(&problem.to_string());
+    }
+    ExitStatus::Drift
+}

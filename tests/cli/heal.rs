@@ -1,0 +1,212 @@
+//! `heal`: daemons that died and devices that hang come back, unattended, and nothing else is touched.
+
+use std::fs::{self, File};
+
+use insta::assert_snapshot;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy};
+use crate::hung::starve;
+use crate::settings::{ask, whole};
+
+/// Ends the daemon of a device without a word.
+fn kill_daemon(sim: &Sim, device: &str) {
+    end(&sim.device(device)["daemon_pid"], "-9");
+}
+
+fn end(pid: &Value, signal: &str) {
+    shell(format!("kill {signal} {pid}")).ended(0);
+    while is_alive(pid) {
+        std::thread::yield_now();
+    }
+}
+
+#[track_caller]
+fn does_nothing(ran: &Ran) {
+    assert_eq!((ran.status, ran.stdout.as_str()), (0, ""), "{ran:?}");
+}
+
+/// A GPU that is served as a whole.
+fn one(mps: &str) -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(mps), &[]).ended(0);
+    sim
+}
+
+#[test]
+fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
+    let sim = one("active-thread-percentage = 50");
+    sim.run(&["set", "0", "active-thread-percentage=25"])
+        .ended(0);
+    does_nothing(&sim.run(&["heal"]));
+    kill_daemon(&sim, "0");
+    let dry = sim.run(&["heal", "--dry-run"]).ended(0);
+    assert!(
+        dry.stdout.contains("+ start 1 daemon (its daemon has died"),
+        "{dry:?}"
+    );
+    assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
+    let ran = sim.run(&["heal"]).ended(0);
+    let daemon = sim.device("0")["daemon_pid"].to_string();
+    assert_snapshot!(tidy(&ran.stdout.replace(&daemon, "PID")), @"0: its daemon has died; active-thread-percentage as set by hand: healed, daemon PID serves it (1 of 5 times within an hour)");
+    assert_eq!(ran.stderr, "");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    assert_eq!(
+        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        "25.0\n"
+    );
+    sim.client("0").finish();
+    does_nothing(&sim.run(&["heal"]));
+}
+
+#[test]
+fn a_hung_device_is_cured_once_no_client_works_there() {
+    let sim = one("");
+    let client = sim.client("0");
+    starve(&sim);
+    does_nothing(&sim.run(&["heal"]));
+    assert_eq!(
+        in_state(&sim.status(), "hung"),
+        ["0"],
+        "a client works there"
+    );
+    client.finish();
+    let ran = sim.run(&["heal"]).ended(0);
+    assert!(
+        ran.stdout
+            .starts_with("0: it hangs: every new client waits"),
+        "{ran:?}"
+    );
+    sim.client("0").finish();
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+#[test]
+fn the_server_of_a_hung_daemon_that_died_is_ended_too() {
+    let sim = one("");
+    starve(&sim);
+    let device = sim.device("0");
+    end(&device["daemon_pid"], "-TERM");
+    let server = &device["servers"][0]["pid"];
+    assert!(is_alive(server), "it outlives its daemon");
+    sim.run(&["heal"]).ended(0);
+    assert!(!is_alive(server));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+/// Any user can end a daemon again and again.
+#[test]
+fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() {
+    let sim = one("");
+    for time in 1..=5 {
+        kill_daemon(&sim, "0");
+        let ran = sim.run(&["heal"]).ended(0);
+        assert!(
+            ran.stdout
+                .ends_with(&format!("({time} of 5 times within an hour)\n")),
+            "{ran:?}"
+        );
+    }
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    kill_daemon(&sim, "0");
+    let ran = sim.run(&["heal"]).ended(3);
+    assert_eq!(ran.stdout, "");
+    assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `mig-mps restart 0` starts it again");
+    assert_eq!(in_state(&sim.status(), "failing"), ["0"]);
+    sim.run(&["restart", "0"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    kill_daemon(&sim, "0");
+    let ran = sim.run(&["heal"]).ended(0);
+    assert!(ran.stdout.contains("(1 of 5 times"), "{ran:?}");
+}
+
+#[test]
+fn what_happened_more_than_an_hour_ago_does_not_count() {
+    let sim = one("");
+    for _ in 0..5 {
+        kill_daemon(&sim, "0");
+        sim.run(&["heal"]).ended(0);
+    }
+    kill_daemon(&sim, "0");
+    let path = sim.node.run_dir().join("by-name/0/device.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["healed"][0] = "2026-01-01T00:00:00Z".into();
+    fs::write(&path, record.to_string()).unwrap();
+    let ran = sim.run(&["heal"]).ended(0);
+    assert!(ran.stdout.contains("(5 of 5 times"), "{ran:?}");
+}
+
+#[test]
+fn what_down_took_stays_down() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let devices = in_state(&sim.status(), "ready");
+    let (first, second) = (devices[0].as_str(), devices[1].as_str());
+    sim.run(&["down", first]).ended(0);
+    does_nothing(&sim.run(&["heal"]));
+    assert_eq!(in_state(&sim.status(), "no daemon"), [first]);
+    // The change that takes a device is killed half-way.
+    sim.node.fault("quit").nth(1).kills().unwrap();
+    let daemon = sim.device(second)["daemon_pid"].clone();
+    let killed = sim.run(&["down", second]);
+    assert_eq!(killed.status, -1, "{killed:?}");
+    if is_alive(&daemon) {
+        end(&daemon, "-9");
+    }
+    does_nothing(&sim.run(&["heal"]));
+    assert_eq!(in_state(&sim.status(), "dead"), [second]);
+}
+
+#[test]
+fn it_waits_for_no_other_change() {
+    let sim = one("");
+    kill_daemon(&sim, "0");
+    let lock = File::open(sim.node.run_dir().join("lock")).unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let ran = sim.run(&["heal"]);
+    does_nothing(&ran);
+    assert!(ran.stderr.contains("is changing this node"), "{ran:?}");
+    assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
+    drop(lock);
+    sim.run(&["heal"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+#[test]
+fn a_device_of_an_earlier_boot_is_left_to_up() {
+    let sim = one("");
+    sim.node.node().reboot().unwrap();
+    does_nothing(&sim.run(&["heal"]));
+    assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
+}
+
+#[test]
+fn one_daemon_that_does_not_start_keeps_no_other_from_it() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let devices = in_state(&sim.status(), "ready");
+    for device in &devices {
+        kill_daemon(&sim, device);
+    }
+    sim.node.fault("daemon start").nth(1).fails(100).unwrap();
+    let ran = sim.run(&["heal"]).ended(1);
+    assert_eq!(ran.stdout.lines().count(), devices.len() - 1, "{ran:?}");
+    assert!(ran.stderr.contains("CUDA sees no device"), "{ran:?}");
+    let ran = sim.run(&["heal"]).ended(0);
+    assert!(ran.stdout.contains("(2 of 5 times"), "{ran:?}");
+    assert_eq!(in_state(&sim.status(), "ready"), devices);
+}
+
+#[test]
+fn devices_can_be_named() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let devices = in_state(&sim.status(), "ready");
+    for device in &devices {
+        kill_daemon(&sim, device);
+    }
+    sim.run(&["heal", &devices[0]]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), devices[..1]);
+    assert_eq!(in_state(&sim.status(), "dead"), devices[1..]);
+}
