@@ -74,6 +74,9 @@ subcommands! {
         kill Kill KillArgs
         down Down DownArgs
     }
+    "Run it in a cluster": {
+        systemd Systemd SystemdArgs
+    }
     "Write profiles": {
         check Check CheckArgs
         import Import ImportArgs

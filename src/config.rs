@@ -16,6 +16,8 @@ pub const CONTROL: &str = "MIG_MPS_CONTROL";
 pub const NVIDIA_SMI: &str = "MIG_MPS_NVIDIA_SMI";
 /// Path of the program that stops and starts services.
 pub const SYSTEMCTL: &str = "MIG_MPS_SYSTEMCTL";
+/// Path of the program that starts daemons in scopes of their own.
+pub const SYSTEMD_RUN: &str = "MIG_MPS_SYSTEMD_RUN";
 /// The run directory.
 pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
 /// The log directory.
@@ -24,7 +26,7 @@ pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
 /// Every variable with its meaning, for the help and the manual.
-pub const VARIABLES: [(&str, &str); 8] = [
+pub const VARIABLES: [(&str, &str); 9] = [
     (
         NVML_LIBRARY,
         "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
@@ -46,6 +48,10 @@ pub const VARIABLES: [(&str, &str); 8] = [
         "path of systemctl, which stops monitoring services [default: found in PATH]",
     ),
     (
+        SYSTEMD_RUN,
+        "path of systemd-run, which gives each daemon a scope [default: found in PATH]",
+    ),
+    (
         RUN_DIR,
         "directory of state and pipes [default: /run/mig-mps for root, $XDG_RUNTIME_DIR/mig-mps for others]",
     ),
@@ -64,6 +70,7 @@ pub const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
 pub const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
 pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
+pub const SYSTEMD_RUN_PROGRAM: &str = "systemd-run";
 
 /// The state and logs of root's daemons.
 pub const SYSTEM_RUN_DIR: &str = "/run/mig-mps";

@@ -6,7 +6,7 @@ use std::io;
 use crate::apply::ApplyError;
 use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
 use crate::host::EnvironmentError;
-use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory};
+use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory, UnitsError};
 use crate::mps::MpsError;
 use crate::node::{NoSuchDevice, ObserveError};
 use crate::nvml::NvmlError;
@@ -243,6 +243,12 @@ impl Ending for MpsError {
 impl Ending for NoAccess {
     fn hints(&self) -> Vec<String> {
         vec![self.hint()]
+    }
+}
+
+impl Ending for UnitsError {
+    fn hints(&self) -> Vec<String> {
+        self.hint().map(str::to_owned).into_iter().collect()
     }
 }
 

@@ -29,6 +29,7 @@ mod settings;
 mod shared;
 mod start;
 mod stop;
+mod unit_files;
 
 pub use cause::Cause;
 pub use cdi_file::CdiFile;
@@ -38,3 +39,4 @@ pub use journal::{pick_up, read as read_journal};
 pub use logs::{has_large_logs, put_logs_aside};
 pub use node_record::record_profile;
 pub use run::run;
+pub use unit_files::UnitFiles;

@@ -41,6 +41,7 @@ pub mod run;
 pub mod schema;
 pub mod set;
 pub mod status;
+pub mod systemd;
 mod trial;
 pub mod up;
 mod user_program;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Host, Interrupt, NvidiaSmi, TimeForUsers, Uid, Units, caller};
+use super::{Host, Interrupt, NvidiaSmi, Scopes, TimeForUsers, Uid, Units, caller};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
     NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR,
-    SYSTEMCTL, SYSTEMCTL_PROGRAM,
+    SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
 
 /// The environment of this program.
@@ -32,6 +32,7 @@ pub struct Environment {
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
     systemctl: Option<PathBuf>,
+    systemd_run: Option<PathBuf>,
     run: Option<PathBuf>,
     log: Option<PathBuf>,
     path: OsString,
@@ -53,6 +54,8 @@ pub struct MpsPrograms {
     /// `mig-mps` as the helper that becomes another user and then the control program.
     pub helper: PathBuf,
     pub time_for_users: TimeForUsers,
+    /// The scopes of daemons, if systemd runs this machine.
+    pub scopes: Option<Scopes>,
 }
 
 impl Environment {
@@ -80,6 +83,7 @@ impl Environment {
             control: path(CONTROL),
             nvidia_smi: path(NVIDIA_SMI),
             systemctl: path(SYSTEMCTL),
+            systemd_run: path(SYSTEMD_RUN),
             run: path(RUN_DIR),
             log: path(LOG_DIR),
             path: variable("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
@@ -184,7 +188,18 @@ impl Environment {
             path,
             helper: self.helper.clone(),
             time_for_users: TimeForUsers::default(),
+            scopes: self.scopes(),
         })
+    }
+
+    /// Returns the scopes of root's daemons; `None` where systemd does not run the machine.
+    fn scopes(&self) -> Option<Scopes> {
+        if !self.is_root() || !self.host.is_run_by_systemd() {
+            return None;
+        }
+        let set = self.systemd_run.clone();
+        let program = set.or_else(|| find(SYSTEMD_RUN_PROGRAM, &self.path))?;
+        Some(Scopes::by(program))
     }
 
     /// Finds the program that resets GPUs.

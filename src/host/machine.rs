@@ -68,6 +68,24 @@ impl Host {
         text.split_whitespace().find(is_version).map(str::to_owned)
     }
 
+    /// True if systemd is the first process, as seen from here.
+    pub(super) fn is_run_by_systemd(&self) -> bool {
+        let first = std::fs::read_to_string(self.root.join("proc/1/comm"));
+        // A container may show the directory of its host, and has another first process.
+        first.is_ok_and(|first| first.trim() == "systemd")
+            && self.root.join("run/systemd/system").is_dir()
+    }
+
+    /// Returns the directory of the administrator's systemd units.
+    pub fn units_dir(&self) -> PathBuf {
+        self.root.join("etc/systemd/system")
+    }
+
+    /// Returns the directory of the administrator's settings of mig-mps.
+    pub fn settings_dir(&self) -> PathBuf {
+        self.root.join("etc/mig-mps")
+    }
+
     /// Returns the directory in which container engines find the devices of running programs.
     pub fn cdi_dir(&self) -> PathBuf {
         self.root.join("var/run/cdi")

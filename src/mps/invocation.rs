@@ -69,9 +69,17 @@ impl Invocation {
         command
     }
 
-    /// Returns the command, run as another user or with other limits. The helper applies both and becomes the control
-    /// program.
+    /// Returns the command, run as another user or with other limits, and a daemon in a scope of its own.
     pub(super) fn command_within(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
+        let command = self.limited_command(limits, programs);
+        match (&self.task, &programs.scopes) {
+            (Task::Daemon(daemon), Some(scopes)) => scopes.wrap(&daemon.device, &command),
+            _ => command,
+        }
+    }
+
+    /// Returns the command for these limits. The helper applies them and becomes the control program.
+    fn limited_command(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
         if *limits == Limits::default() {
             return self.command(programs);
         }

@@ -58,6 +58,7 @@ mod start_failures;
 mod state;
 mod status;
 mod status_json;
+mod systemd;
 mod up;
 mod users;
 mod verify;

@@ -79,13 +79,36 @@ impl Units {
         self.change("start", unit, Shown::is_up)
     }
 
+    /// Has systemd read its unit files anew.
+    pub fn reload(&self) -> Result<(), UnitsError> {
+        self.systemctl(&["daemon-reload"], CHANGE_LIMIT).map(drop)
+    }
+
+    /// Has units start at boot, and this one now.
+    pub fn enable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
+        self.systemctl(&[&["enable"], names].concat(), CHANGE_LIMIT)?;
+        self.systemctl(&["start", now], CHANGE_LIMIT).map(drop)
+    }
+
+    /// Undoes [`enable`](Self::enable). What the other units have started goes on.
+    pub fn disable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
+        self.systemctl(&["stop", now], CHANGE_LIMIT)?;
+        self.systemctl(&[&["disable"], names].concat(), CHANGE_LIMIT)
+            .map(drop)
+    }
+
     fn change(
         &self,
         verb: &str,
         unit: Unit,
         is_done: impl Fn(&Shown) -> bool,
     ) -> Result<(), UnitsError> {
-        let (asked, output) = self.systemctl(&[verb, unit.0], CHANGE_LIMIT)?;
+        // A unit that waits for the service that runs this program would wait for ever.
+        let mode = "--job-mode=ignore-dependencies";
+        let (asked, output) = match verb {
+            "start" => self.systemctl(&[verb, mode, unit.0], CHANGE_LIMIT)?,
+            _ => self.systemctl(&[verb, unit.0], CHANGE_LIMIT)?,
+        };
         let left = self
             .show(&[unit])?
             .into_iter()

@@ -1,0 +1,118 @@
+//! The unit files and the profile by which systemd applies it at boot.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::host::{Directory, Host, in_path};
+
+const PROFILE: &str = "profile.toml";
+const PUBLIC: u32 = 0o644;
+
+/// The files of an installation, in two directories of the administrator.
+#[derive(Debug)]
+pub struct UnitFiles {
+    units: PathBuf,
+    settings: PathBuf,
+    /// The first line of our units, by which they are recognised.
+    mark: &'static str,
+}
+
+impl UnitFiles {
+    /// Returns the files of units that begin with this line.
+    pub fn of(host: &Host, mark: &'static str) -> Self {
+        Self {
+            units: host.units_dir(),
+            settings: host.settings_dir(),
+            mark,
+        }
+    }
+
+    /// Returns the path of a unit.
+    pub fn unit(&self, name: &str) -> PathBuf {
+        self.units.join(name)
+    }
+
+    /// Returns the path of the profile that is applied at boot.
+    pub fn profile(&self) -> PathBuf {
+        self.settings.join(PROFILE)
+    }
+
+    /// Writes a unit; returns false if it was there already. Refuses to replace one that mig-mps did not write.
+    pub fn write_unit(&self, name: &str, text: &str) -> io::Result<bool> {
+        let directory = Directory::make(&self.units, 0o755)?;
+        let before = self.read_ours(&directory, name)?;
+        if before.as_deref() == Some(text) {
+            return Ok(false);
+        }
+        directory.replace_file(name, &half_made(name), text.as_bytes(), PUBLIC)?;
+        Ok(true)
+    }
+
+    /// Removes a unit; returns false if there is none. Refuses to remove one that mig-mps did not write.
+    pub fn remove_unit(&self, name: &str) -> io::Result<bool> {
+        let Some(directory) = open(&self.units)? else {
+            return Ok(false);
+        };
+        let is_there = self.read_ours(&directory, name)?.is_some();
+        directory.remove_file(name)?;
+        Ok(is_there)
+    }
+
+    /// Writes the profile; returns false if it was there already. Refuses to replace another one, which is the
+    /// administrator's.
+    pub fn write_profile(&self, text: &str) -> io::Result<bool> {
+        let directory = Directory::make(&self.settings, 0o755)?;
+        match directory.read_file(PROFILE)? {
+            Some(before) if before == text.as_bytes() => return Ok(false),
+            Some(_) => {
+                let error = io::Error::new(io::ErrorKind::AlreadyExists, "it is another profile");
+                return Err(in_path(&self.profile(), &error));
+            }
+            None => {}
+        }
+        directory.replace_file(PROFILE, &half_made(PROFILE), text.as_bytes(), PUBLIC)?;
+        Ok(true)
+    }
+
+    /// Removes the profile if it is this one, and the directory if that is then empty; returns true if a profile stays.
+    pub fn remove_profile(&self, text: Option<&str>) -> io::Result<bool> {
+        let Some(directory) = open(&self.settings)? else {
+            return Ok(false);
+        };
+        let Some(before) = directory.read_file(PROFILE)? else {
+            return Ok(false);
+        };
+        if text.is_none_or(|text| text.as_bytes() != before) {
+            return Ok(true);
+        }
+        directory.remove_file(PROFILE)?;
+        if let (Some(parent), Some(name)) = (self.settings.parent(), self.settings.file_name()) {
+            Directory::open(parent)?.remove_dir_if_empty(name)?;
+        }
+        Ok(false)
+    }
+
+    /// Reads a unit; `None` if there is none.
+    fn read_ours(&self, directory: &Directory, name: &str) -> io::Result<Option<String>> {
+        let Some(bytes) = directory.read_file(name)? else {
+            return Ok(None);
+        };
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if text.starts_with(self.mark) {
+            return Ok(Some(text));
+        }
+        let error = io::Error::other("mig-mps did not write it, and leaves it as it is");
+        Err(in_path(&self.unit(name), &error))
+    }
+}
+
+fn open(path: &Path) -> io::Result<Option<Directory>> {
+    match Directory::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn half_made(name: &str) -> String {
+    format!(".{name}.new")
+}

@@ -1,0 +1,168 @@
+//! `mig-mps systemd`
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::Context;
+use super::profile_source::ProfileSource;
+use crate::apply::UnitFiles;
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::{Environment, UnitsError, only_root_can_change};
+use crate::integrate::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
+use crate::profile::Profile;
+use crate::render::{note, print};
+
+/// Print or install systemd units that apply a profile at boot and heal daemons
+///
+/// MIG instances and daemons do not survive a reboot. mig-mps.service applies the profile at boot, before Slurm,
+/// container engines and DCGM start, and stops the daemons at shutdown. mig-mps-heal.timer runs `heal` every minute.
+/// Nothing else stays running. Without an option the units are printed.
+#[derive(Args, Debug)]
+pub struct SystemdArgs {
+    /// Profile to apply at boot: a TOML file, - for standard input, or a built-in profile
+    #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "uninstall")]
+    profile: Option<ProfileSource>,
+    /// Write the units, and copy the profile to /etc/mig-mps/profile.toml if there is none
+    #[arg(long)]
+    install: bool,
+    /// Also enable the service and start the timer; the service itself starts at the next boot
+    #[arg(long, requires = "install")]
+    enable: bool,
+    /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
+    #[arg(long, conflicts_with = "install")]
+    uninstall: bool,
+}
+
+/// Prints, installs or removes the units.
+pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
+    let files = UnitFiles::of(&environment.host, WRITTEN);
+    let program = std::env::current_exe().context("cannot tell the path of this program")?;
+    let units = unit_files(&program, &files.profile());
+    if !args.install && !args.uninstall {
+        print_units(&units, &files)?;
+        return Ok(ExitStatus::Done);
+    }
+    if !environment.is_root() {
+        return Err(
+            CommandError::failed("only root can install units").with_hint("run it with sudo")
+        );
+    }
+    if args.uninstall {
+        uninstall(&units, &files, profile.as_ref(), environment)?;
+        return Ok(ExitStatus::Done);
+    }
+    if let Some(profile) = &profile {
+        check_program(&program)?;
+        install(&units, &files, profile, args.enable, environment)?;
+    }
+    Ok(ExitStatus::Done)
+}
+
+fn print_units(units: &[UnitFile], files: &UnitFiles) -> Result<()> {
+    let texts: Vec<String> = units
+        .iter()
+        .map(|unit| format!("# {}\n{}", files.unit(unit.name).display(), unit.text))
+        .collect();
+    Ok(print(&texts.join("\n"))?)
+}
+
+/// Refuses a program that another user could replace: systemd runs it as root.
+fn check_program(program: &Path) -> Result<()> {
+    only_root_can_change(program).map_err(|error| {
+        CommandError::failed(format_args!(
+            "systemd would run {} as root, and another user can change it: {error}",
+            program.display()
+        ))
+        .with_hint("sudo install -m 755 mig-mps /usr/local/bin/, and run that")
+    })
+}
+
+fn install(
+    units: &[UnitFile],
+    files: &UnitFiles,
+    profile: &Profile,
+    enable: bool,
+    environment: &Environment,
+) -> Result<()> {
+    let path = files.profile();
+    match files.write_profile(profile.source.text()) {
+        Ok(is_new) => tell(is_new, "wrote", &path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return Err(CommandError::failed(format_args!("{error}, and is not replaced")).with_hint(
+                "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
+            ));
+        }
+        Err(error) => Err(error).context("cannot copy the profile")?,
+    }
+    for unit in units {
+        let is_new = files.write_unit(unit.name, &unit.text);
+        tell(
+            is_new.context("cannot write the unit")?,
+            "wrote",
+            &files.unit(unit.name),
+        );
+    }
+    let systemctl = environment.units()?;
+    tolerate(systemctl.reload())?;
+    if enable {
+        systemctl.enable(&[SERVICE, HEAL_TIMER], HEAL_TIMER)?;
+        note(&format!("enabled {SERVICE} and {HEAL_TIMER}"));
+        note("systemctl start mig-mps applies the profile now, without a reboot");
+    } else {
+        note("mig-mps systemd … --install --enable enables them");
+    }
+    Ok(())
+}
+
+fn uninstall(
+    units: &[UnitFile],
+    files: &UnitFiles,
+    profile: Option<&Profile>,
+    environment: &Environment,
+) -> Result<()> {
+    let paths: Vec<PathBuf> = units.iter().map(|unit| files.unit(unit.name)).collect();
+    let is_installed = paths.iter().any(|path| path.exists());
+    let systemctl = environment.units()?;
+    if is_installed {
+        tolerate(systemctl.disable(&[SERVICE, HEAL_TIMER], HEAL_TIMER))?;
+    }
+    for (unit, path) in units.iter().zip(&paths) {
+        let was_there = files.remove_unit(unit.name);
+        if was_there.context("cannot remove the unit")? {
+            note(&format!("removed {}", path.display()));
+        }
+    }
+    if is_installed {
+        tolerate(systemctl.reload())?;
+    } else {
+        note("No unit of mig-mps is installed.");
+    }
+    let text = profile.map(|profile| profile.source.text());
+    if files
+        .remove_profile(text)
+        .context("cannot remove the profile")?
+    {
+        note(&format!("{} stays", files.profile().display()));
+    }
+    Ok(())
+}
+
+fn tell(is_new: bool, verb: &str, path: &Path) {
+    if is_new {
+        note(&format!("{verb} {}", path.display()));
+    } else {
+        note(&format!("{} is up to date", path.display()));
+    }
+}
+
+/// Without systemd, as while the image of a machine is made, nothing has to read the files anew.
+fn tolerate(result: Result<(), UnitsError>) -> Result<()> {
+    match result {
+        Err(UnitsError::NoSystemd(_)) => Ok(()),
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,396 @@
+//! `systemd`: units that apply a profile at boot and heal daemons; and daemons in scopes of their own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use insta::assert_snapshot;
+use serde_json::Value;
+use simnode::harness::can_run;
+
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use crate::settings::whole;
+
+const NAMES: [&str; 3] = [
+    "mig-mps.service",
+    "mig-mps-heal.service",
+    "mig-mps-heal.timer",
+];
+
+fn etc(sim: &Sim, name: &str) -> PathBuf {
+    sim.node.dir().join("root/etc").join(name)
+}
+
+fn unit(sim: &Sim, name: &str) -> PathBuf {
+    etc(sim, "systemd/system").join(name)
+}
+
+fn profile(sim: &Sim) -> PathBuf {
+    etc(sim, "mig-mps/profile.toml")
+}
+
+/// Runs `mig-mps systemd` with a profile of that text.
+fn systemd(sim: &Sim, profile: &str, args: &[&str]) -> Ran {
+    let path = sim.profile(profile);
+    let all = [&["systemd", path.to_str().unwrap()], args].concat();
+    sim.run(&all)
+}
+
+/// Text without the paths of this test.
+fn said(sim: &Sim, text: &str) -> String {
+    let program = sim.command(&[]).get_program().to_owned();
+    let root = sim.node.dir().join("root");
+    text.replace(program.to_str().unwrap(), "/usr/local/bin/mig-mps")
+        .replace(root.to_str().unwrap(), "")
+}
+
+/// Runs a command line of a unit, as systemd does.
+fn execute(sim: &Sim, key: &str) -> Ran {
+    let text = fs::read_to_string(unit(sim, "mig-mps.service")).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key))
+        .unwrap();
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    command.env_clear().envs(sim.node.env());
+    Ran::of(command.args(words))
+}
+
+#[test]
+fn the_units_are_printed() {
+    let sim = Sim::with("h200", 1);
+    let ran = systemd(&sim, &whole(""), &[]).ended(0);
+    assert_snapshot!(said(&sim, &ran.stdout), @"
+    # /etc/systemd/system/mig-mps.service
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=MIG partitions and MPS daemons
+    ConditionPathExists=/etc/mig-mps/profile.toml
+    After=nvidia-persistenced.service nvidia-fabricmanager.service
+    Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
+
+    # Without a sandbox: the daemons would inherit it.
+    [Service]
+    Type=oneshot
+    RemainAfterExit=yes
+    ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset
+    ExecReload=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes
+    ExecStop=/usr/local/bin/mig-mps down --yes --drain 60 --force
+    TimeoutStartSec=15min
+    TimeoutStopSec=180
+    LimitNOFILE=524288
+
+    [Install]
+    WantedBy=multi-user.target
+
+    # /etc/systemd/system/mig-mps-heal.service
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Start MPS daemons that died, and cure devices that hang
+    After=mig-mps.service
+
+    [Service]
+    Type=oneshot
+    ExecStart=/usr/local/bin/mig-mps heal
+    TimeoutStartSec=5min
+    LimitNOFILE=524288
+
+    # /etc/systemd/system/mig-mps-heal.timer
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Heal MPS daemons every minute
+
+    [Timer]
+    OnBootSec=1min
+    OnUnitInactiveSec=1min
+    AccuracySec=5s
+
+    [Install]
+    WantedBy=timers.target
+    ");
+    assert!(!etc(&sim, "systemd").exists());
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    let has_analyze = Command::new("systemd-analyze")
+        .arg("--version")
+        .output()
+        .is_ok();
+    if !can_run("systemd_takes_the_units", has_analyze, "no systemd-analyze")
+        || !is_root("systemd_takes_the_units")
+    {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    systemd(&sim, &whole(""), &["--install"]).ended(0);
+    let mut verify = Command::new("systemd-analyze");
+    verify
+        .arg("verify")
+        .args(NAMES.map(|name| unit(&sim, name)));
+    let ran = Ran::of(&mut verify).ended(0);
+    // It prints what it does not understand, and what is missing.
+    assert_eq!(format!("{}{}", ran.stdout, ran.stderr), "");
+}
+
+#[test]
+fn an_installation_comes_and_goes() {
+    if !is_root("an_installation_comes_and_goes") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let ran = systemd(&sim, &whole(""), &["--install", "--enable"]).ended(0);
+    assert_snapshot!(said(&sim, &ran.stderr), @"
+    wrote /etc/mig-mps/profile.toml
+    wrote /etc/systemd/system/mig-mps.service
+    wrote /etc/systemd/system/mig-mps-heal.service
+    wrote /etc/systemd/system/mig-mps-heal.timer
+    enabled mig-mps.service and mig-mps-heal.timer
+    systemctl start mig-mps applies the profile now, without a reboot
+    ");
+    assert_eq!(fs::read_to_string(profile(&sim)).unwrap(), whole(""));
+    let wanted = unit(&sim, "multi-user.target.wants/mig-mps.service");
+    assert!(wanted.is_symlink());
+    assert!(unit(&sim, "timers.target.wants/mig-mps-heal.timer").is_symlink());
+    let ran = systemd(&sim, &whole(""), &["--install"]).ended(0);
+    assert!(!ran.stderr.contains("wrote"), "{ran:?}");
+    let ran = systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
+    assert_snapshot!(said(&sim, &ran.stderr), @"
+    removed /etc/systemd/system/mig-mps.service
+    removed /etc/systemd/system/mig-mps-heal.service
+    removed /etc/systemd/system/mig-mps-heal.timer
+    ");
+    assert!(NAMES.iter().all(|name| !unit(&sim, name).exists()));
+    assert!(!wanted.is_symlink() && !profile(&sim).exists());
+    let ran = sim.run(&["systemd", "--uninstall"]).ended(0);
+    assert!(
+        ran.stderr.contains("No unit of mig-mps is installed."),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn what_the_administrator_wrote_stays() {
+    if !is_root("what_the_administrator_wrote_stays") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    fs::create_dir_all(profile(&sim).parent().unwrap()).unwrap();
+    fs::write(profile(&sim), "# mine\n").unwrap();
+    let ran = systemd(&sim, &whole(""), &["--install"]).ended(1);
+    assert_snapshot!(said(&sim, &ran.stderr), @"
+    error: /etc/mig-mps/profile.toml: it is another profile, and is not replaced
+    hint: edit that file, then run systemctl reload mig-mps; or remove it, and run this again
+    ");
+    assert!(!unit(&sim, NAMES[0]).exists());
+    fs::remove_file(profile(&sim)).unwrap();
+    systemd(&sim, &whole(""), &["--install"]).ended(0);
+    // The administrator edits the profile, and replaces a unit.
+    fs::write(profile(&sim), "# mine\n").unwrap();
+    let ran = sim.run(&["systemd", "--uninstall"]).ended(0);
+    assert!(ran.stderr.contains("profile.toml stays"), "{ran:?}");
+    assert_eq!(fs::read_to_string(profile(&sim)).unwrap(), "# mine\n");
+    fs::write(unit(&sim, NAMES[0]), "[Service]\n").unwrap();
+    fs::remove_file(profile(&sim)).unwrap();
+    let ran = systemd(&sim, &whole(""), &["--install"]).ended(1);
+    assert!(ran.stderr.contains("mig-mps did not write it"), "{ran:?}");
+    assert_eq!(
+        fs::read_to_string(unit(&sim, NAMES[0])).unwrap(),
+        "[Service]\n"
+    );
+}
+
+#[test]
+fn without_systemd_the_files_are_written_all_the_same() {
+    if !is_root("without_systemd_the_files_are_written_all_the_same") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let node = sim.node.node();
+    node.update(|state| state.policy.systemd = false).unwrap();
+    systemd(&sim, &whole(""), &["--install"]).ended(0);
+    assert!(unit(&sim, NAMES[0]).exists());
+    systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
+    assert!(!unit(&sim, NAMES[0]).exists());
+}
+
+#[test]
+fn a_program_that_users_can_replace_is_not_installed() {
+    if !is_root("a_program_that_users_can_replace_is_not_installed") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let open = sim.node.dir().join("open");
+    fs::create_dir(&open).unwrap();
+    let copy = open.join("mig-mps");
+    fs::copy(sim.command(&[]).get_program(), &copy).unwrap();
+    shell(format!("chmod 777 {}", open.display())).ended(0);
+    let mut command = Command::new(&copy);
+    command.env_clear().envs(sim.node.env());
+    let path = sim.profile(&whole(""));
+    command.arg("systemd").arg(path).arg("--install");
+    let ran = Ran::of(&mut command).ended(1);
+    assert!(ran.stderr.contains("others can write to it"), "{ran:?}");
+    assert!(!etc(&sim, "systemd").exists());
+}
+
+#[test]
+fn a_reboot_brings_every_device_back_under_its_name() {
+    if !is_root("a_reboot_brings_every_device_back_under_its_name") {
+        return;
+    }
+    let sim = Sim::with("h100-80gb-sxm", 2);
+    systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
+    execute(&sim, "ExecStart=").ended(0);
+    let before = sim.status();
+    let devices = in_state(&before, "ready");
+    assert_eq!(devices.len(), 4);
+    sim.node.reboot();
+    assert!(in_state(&sim.status(), "ready").is_empty());
+    // It is up before the service, and holds every GPU.
+    sim.node.service("nvidia-persistenced.service");
+    execute(&sim, "ExecStart=").ended(0);
+    let after = sim.status();
+    assert_eq!(in_state(&after, "ready"), devices);
+    for device in &devices {
+        let link = fs::read_link(sim.node.run_dir().join("by-name").join(device)).unwrap();
+        let uuid = sim.device(device)["uuid"].as_str().unwrap().to_owned();
+        assert_eq!(link, Path::new("..").join(uuid));
+        sim.client(device).finish();
+    }
+    execute(&sim, "ExecReload=").ended(0);
+    assert_eq!(
+        sim.device(&devices[0])["daemon_pid"],
+        after["devices"][0]["daemon_pid"]
+    );
+    execute(&sim, "ExecStop=").ended(0);
+    assert!(in_state(&sim.status(), "ready").is_empty());
+}
+
+/// The cgroup in which a process of the node is.
+fn cgroup(sim: &Sim, pid: &Value) -> String {
+    let pid = u32::try_from(pid.as_u64().unwrap()).unwrap();
+    sim.node.node().cgroup(pid).unwrap_or_default()
+}
+
+/// The environment of a process.
+fn environment(pid: &Value) -> BTreeSet<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    text.split('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn each_daemon_has_a_scope_of_its_own() {
+    if !is_root("each_daemon_has_a_scope_of_its_own") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let devices = in_state(&sim.status(), "ready");
+    let bare = sim.device(&devices[0]);
+    assert_eq!(
+        cgroup(&sim, &bare["daemon_pid"]),
+        "",
+        "systemd does not run this node"
+    );
+    sim.node.node().boot_with_systemd().unwrap();
+    sim.run(&["restart", &devices[0], &devices[1], "--yes"])
+        .ended(0);
+    let scopes = || -> BTreeSet<String> {
+        let scopes = devices.iter().map(|name| {
+            let device = sim.device(name);
+            let scope = cgroup(&sim, &device["daemon_pid"]);
+            let start = format!(
+                "/mig.slice/mig-mps.slice/mig-mps-{}-",
+                device["uuid"].as_str().unwrap()
+            );
+            assert!(
+                scope.starts_with(&start) && scope.ends_with(".scope"),
+                "{scope}"
+            );
+            assert_eq!(cgroup(&sim, &device["servers"][0]["pid"]), scope);
+            scope
+        });
+        scopes.collect()
+    };
+    let first = scopes();
+    assert_eq!(first.len(), 2);
+    assert_eq!(
+        environment(&sim.device(&devices[0])["daemon_pid"]),
+        environment(&{
+            // The same daemon without a scope.
+            let node = sim.node.node();
+            node.update(|state| state.policy.booted_with_systemd = false)
+                .unwrap();
+            fs::remove_dir_all(sim.node.dir().join("root/run/systemd")).unwrap();
+            sim.run(&["restart", &devices[0], "--yes"]).ended(0);
+            sim.device(&devices[0])["daemon_pid"].clone()
+        }),
+    );
+    sim.node.node().boot_with_systemd().unwrap();
+    for name in &devices {
+        let daemon = &sim.device(name)["daemon_pid"];
+        shell(format!("kill -9 {daemon}")).ended(0);
+        while is_alive(daemon) {
+            std::thread::yield_now();
+        }
+    }
+    sim.run(&["heal"]).ended(0);
+    assert!(scopes().is_disjoint(&first), "each start makes another");
+}
+
+#[test]
+fn the_daemon_of_a_user_has_one_too() {
+    if !is_root("the_daemon_of_a_user_has_one_too") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.node.node().boot_with_systemd().unwrap();
+    sim.up(&whole("serve = \"user:nobody\""), &[]).ended(0);
+    let device = sim.device("0");
+    let scope = cgroup(&sim, &device["daemon_pid"]);
+    assert!(scope.starts_with("/mig.slice/mig-mps.slice/"), "{scope}");
+    let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
+    assert!(status.contains("Uid:\t65534\t65534"), "{status}");
+}
+
+#[test]
+fn a_scope_that_systemd_refuses_fails_the_start_in_its_words() {
+    if !is_root("a_scope_that_systemd_refuses_fails_the_start_in_its_words") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.node.node().boot_with_systemd().unwrap();
+    sim.node.fault("systemd-run").nth(1).fails(1).unwrap();
+    let ran = sim.up(&whole(""), &[]).ended(1);
+    assert!(
+        ran.stderr
+            .contains("Failed to start transient scope unit: Access denied"),
+        "{ran:?}"
+    );
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);
+    sim.up(&whole(""), &[]).ended(0);
+}
+
+/// The simulated one takes what the real one takes: that parses its options before it looks for systemd.
+#[test]
+fn the_real_systemd_run_takes_the_options() {
+    let real = Path::new("/usr/bin/systemd-run");
+    let is_booted = Path::new("/run/systemd/system").exists();
+    let name = "the_real_systemd_run_takes_the_options";
+    if !can_run(name, real.exists(), "no systemd-run") || is_booted || !is_root(name) {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.node.node().boot_with_systemd().unwrap();
+    let path = sim.profile(&whole(""));
+    let mut up = sim.command(&["up", path.to_str().unwrap()]);
+    let ran = Ran::of(up.env("MIG_MPS_SYSTEMD_RUN", real)).ended(1);
+    assert!(
+        ran.stderr
+            .contains("System has not been booted with systemd"),
+        "{ran:?}"
+    );
+}
