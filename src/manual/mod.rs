@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 14] = [
+pub const TOPICS: [Topic; 15] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -38,6 +38,11 @@ pub const TOPICS: [Topic; 14] = [
         "changing",
         "How a node is changed, and who is disrupted",
         ["plan", "up", "down", "set", "restart"]
+    ),
+    topic!(
+        "boot",
+        "What happens at boot, healing, and fleets",
+        ["systemd", "heal"]
     ),
     topic!(
         "states",

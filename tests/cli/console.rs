@@ -55,6 +55,16 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         With("a100-80gb", 1, BALANCED),
     ),
     (
+        "boot.md",
+        "sudo mig-mps systemd profile.toml --install --enable",
+        NotRun("tests/cli/systemd.rs"),
+    ),
+    (
+        "boot.md",
+        "mig-mps check balanced --gpu h100-80gb-sxm:8",
+        Node("h200", 1),
+    ),
+    (
         "changing.md",
         "cargo sim plan quarters.toml",
         With("a100-80gb", 2, HALVES),
