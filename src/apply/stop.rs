@@ -76,9 +76,10 @@ impl Shared<'_> {
             })?;
         }
         if let Err(cause) = self.end_process(record, how, alone) {
-            let written = match is_recorded {
-                true => self.run_dir.write_record(record),
-                false => Ok(()),
+            let written = if is_recorded {
+                self.run_dir.write_record(record)
+            } else {
+                Ok(())
             };
             return Err(cause.and(written.map_err(Cause::from)));
         }

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use super::consent::{ConsentArgs, HINT};
 use super::drain::Drain;
+use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Lock, MpsPrograms, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
-use crate::render::json::{ChangeDocument, Message};
-use crate::render::{self, Bar, Consent, confirm, consequences, note, print, print_json, status};
+use crate::render::json::ChangeDocument;
+use crate::render::{self, Bar, Consent, confirm, consequences, note, print, print_json};
 use crate::state::RunDir;
 
 type Planner<'a> = dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal> + 'a;
@@ -38,39 +39,6 @@ pub(super) struct Change<'a> {
     pub(super) verify: bool,
     /// True for a change that nobody watches: it shows no plan, and waits for no other change.
     pub(super) is_unattended: bool,
-}
-
-/// The outcome of a change.
-pub(super) struct Outcome {
-    /// Nobody else changes anything until this is dropped.
-    _lock: Option<Lock>,
-    /// True if the node was as wanted from the start.
-    pub(super) is_unchanged: bool,
-    /// The actions that were carried out; none if somebody else had done them meanwhile.
-    pub(super) plan: Plan,
-    /// The node afterwards.
-    pub(super) node: Node,
-    /// What failed, where everything else was done.
-    pub(super) failed: Option<ApplyError>,
-}
-
-impl Outcome {
-    /// Shows the devices with these names, or all, as they are after the change.
-    pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs) -> Result<()> {
-        if consent.json {
-            let error = self.failed.as_ref().map(|failed| Message {
-                what: failed.to_string(),
-                hints: failed.hints(),
-            });
-            let document = if consent.dry_run {
-                ChangeDocument::planned(&self.plan)
-            } else {
-                ChangeDocument::made(&self.plan, &self.node, error)
-            };
-            return Ok(print_json(&document)?);
-        }
-        Ok(status::print(&self.node, devices, &[])?)
-    }
 }
 
 impl<'a> Change<'a> {
@@ -120,7 +88,7 @@ impl<'a> Change<'a> {
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
             return Ok(Some(Outcome {
-                _lock: None,
+                lock: None,
                 is_unchanged: true,
                 plan,
                 node,
@@ -279,7 +247,7 @@ impl Run<'_> {
             let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
             if rest.is_empty() || (failed.is_some() && !goes_on) {
                 return Ok(Outcome {
-                    _lock: lock,
+                    lock,
                     is_unchanged: false,
                     plan: carried_out,
                     node: after,

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 
 use clap::Args;
 
-use super::change::{Change, Outcome};
+use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
+use super::outcome::Outcome;
 use super::{Context, cdi};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};

@@ -3,15 +3,16 @@
 use clap::Args;
 
 use super::Context;
-use super::change::{Change, Outcome};
+use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
+use super::outcome::Outcome;
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::node::{Node, Served};
+use crate::node::{Detail, Node, Served, observe};
 use crate::plan;
 use crate::render::{is_watched, note, print};
-use crate::state::DeviceRecord;
+use crate::state::{DeviceRecord, RunDir};
 
 /// Start daemons that died, and restart those that hang without clients
 ///
@@ -35,6 +36,16 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     environment.mps_programs()?;
     let directories = environment.directories()?;
+    // A plan asks every daemon, which takes time and adds to its log.
+    let node = observe(environment, Detail::Status)?;
+    let names = args.devices.names(&node)?;
+    let planned = plan::heal(&node, &RunDir::at(&directories.run), &names)?;
+    if planned.is_empty() && !args.json {
+        if is_watched() {
+            note("Nothing to heal.");
+        }
+        return Ok(status(&node, &names));
+    }
     let consent = ConsentArgs {
         dry_run: args.dry_run,
         yes: true,
@@ -52,7 +63,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run();
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
-        Err(error) if error.kind == ExitStatus::Refused => {
+        Err(error) if error.kind == ExitStatus::Refused && !args.json => {
             note(&error.message().what);
             return Ok(ExitStatus::Done);
         }
@@ -75,9 +86,6 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Prints a line for each device that was healed.
 fn report(outcome: &Outcome) -> Result<()> {
-    if outcome.plan.is_empty() && is_watched() {
-        note("Nothing to heal.");
-    }
     for step in outcome.plan.steps() {
         let Some(start) = step.action.as_start() else {
             continue;

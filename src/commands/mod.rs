@@ -31,6 +31,7 @@ mod lines;
 pub mod list;
 pub mod logs;
 pub mod man;
+mod outcome;
 mod patience;
 pub mod plan;
 mod profile_source;

@@ -42,6 +42,8 @@ enum Document {
     Set,
     /// The output of restart --json
     Restart,
+    /// The output of heal --json
+    Heal,
     /// The output of kill --json
     Kill,
     /// The output of down --json
@@ -68,7 +70,7 @@ impl Document {
             Self::Status => schema_of::<Status>(),
             Self::Logs => schema_of::<LogLineDocument<'_>>(),
             Self::Plan => schema_of::<PlanDocument>(),
-            Self::Up | Self::Set | Self::Restart | Self::Kill | Self::Down => {
+            Self::Up | Self::Set | Self::Restart | Self::Heal | Self::Kill | Self::Down => {
                 schema_of::<ChangeDocument>()
             }
             Self::Verify => schema_of::<VerifyDocument>(),

@@ -10,7 +10,7 @@ pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and remo
 pub const SERVICE: &str = "mig-mps.service";
 /// The timer of `heal`.
 pub const HEAL_TIMER: &str = "mig-mps-heal.timer";
-/// What the timer starts.
+/// The service that the timer starts.
 const HEAL_SERVICE: &str = "mig-mps-heal.service";
 
 /// The time that clients get to exit when the service stops, in seconds.
@@ -25,34 +25,6 @@ pub struct UnitFile {
 
 /// Returns the units that run `program` with `profile`.
 pub fn unit_files(program: &Path, profile: &Path) -> [UnitFile; 3] {
-    let program = word(program);
-    let profile_word = word(profile);
-    // A drain of 60 s, and the time that a node full of daemons takes to stop.
-    let stop_limit = DRAIN + 120;
-    let service = format!(
-        "\
-[Unit]
-Description=MIG partitions and MPS daemons
-ConditionPathExists={profile}
-After=nvidia-persistenced.service nvidia-fabricmanager.service
-Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
-
-# Without a sandbox: the daemons would inherit it.
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart={program} up {profile_word} --yes --stop-holders --reset
-ExecReload={program} up {profile_word} --yes
-ExecStop={program} down --yes --drain {DRAIN} --force
-TimeoutStartSec=15min
-TimeoutStopSec={stop_limit}
-LimitNOFILE=524288
-
-[Install]
-WantedBy=multi-user.target
-",
-        profile = profile.display().to_string().replace('%', "%%"),
-    );
     let heal = format!(
         "\
 [Unit]
@@ -64,9 +36,52 @@ Type=oneshot
 ExecStart={program} heal
 TimeoutStartSec=5min
 LimitNOFILE=524288
-"
+",
+        program = word(program)
     );
-    let timer = "\
+    let unit = |name, text: &str| UnitFile {
+        name,
+        text: format!("{WRITTEN}\n{text}"),
+    };
+    [
+        unit(SERVICE, &service(program, profile)),
+        unit(HEAL_SERVICE, &heal),
+        unit(HEAL_TIMER, TIMER),
+    ]
+}
+
+/// The service needs its drain to stop, and the time that a node full of daemons takes.
+fn service(program: &Path, profile: &Path) -> String {
+    format!(
+        "\
+[Unit]
+Description=MIG partitions and MPS daemons
+ConditionPathExists={condition}
+After=nvidia-persistenced.service nvidia-fabricmanager.service
+Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
+
+# Without a sandbox: the daemons would inherit it.
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={program} up {profile} --yes --stop-holders --reset
+ExecReload={program} up {profile} --yes
+ExecStop={program} down --yes --drain {DRAIN} --force
+TimeoutStartSec=15min
+TimeoutStopSec={stop_limit}
+LimitNOFILE=524288
+
+[Install]
+WantedBy=multi-user.target
+",
+        condition = profile.display().to_string().replace('%', "%%"),
+        program = word(program),
+        profile = word(profile),
+        stop_limit = DRAIN + 120,
+    )
+}
+
+const TIMER: &str = "\
 [Unit]
 Description=Heal MPS daemons every minute
 
@@ -78,16 +93,6 @@ AccuracySec=5s
 [Install]
 WantedBy=timers.target
 ";
-    let unit = |name, text: &str| UnitFile {
-        name,
-        text: format!("{WRITTEN}\n{text}"),
-    };
-    [
-        unit(SERVICE, &service),
-        unit(HEAL_SERVICE, &heal),
-        unit(HEAL_TIMER, timer),
-    ]
-}
 
 /// Quotes a path for a command line of systemd, which has variables and specifiers.
 fn word(path: &Path) -> String {

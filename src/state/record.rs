@@ -73,7 +73,7 @@ pub struct DeviceRecord {
     pub boot_id: String,
     /// The time at which it was started.
     pub since: Timestamp,
-    /// How often its daemon, or its server that hung, was started again since `up` made the record.
+    /// The number of times that its daemon, or its server that hung, was started again since `up` made the record.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u64,
     /// The times at which `heal` started the daemon, within the hour before the last one.

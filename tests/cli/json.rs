@@ -16,7 +16,7 @@ const DOCUMENTS: [&str; 11] = [
 ];
 
 /// The other commands that change the node.
-const CHANGES: [&str; 4] = ["set", "restart", "kill", "down"];
+const CHANGES: [&str; 5] = ["set", "restart", "heal", "kill", "down"];
 
 fn path(document: &str) -> String {
     format!("fixtures/schemas/{document}.json")
@@ -101,6 +101,7 @@ fn what_each_command_prints_keeps_to_its_schema() {
     let killed = printed(&["kill", "0.0", &pid, "--json", "--yes"], "up");
     assert_eq!(killed["plan"]["kill"]["victims"][0]["pid"], client.pid());
     printed(&["restart", "0.2", "--json", "--yes"], "up");
+    printed(&["heal", "--json"], "up");
     let logs = sim.run(&["logs", "0.0", "--json"]).ended(0).stdout;
     assert!(logs.lines().count() > 3, "{logs}");
     for line in logs.lines() {

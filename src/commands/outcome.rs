@@ -1,0 +1,44 @@
+//! The outcome of a change.
+
+use super::consent::ConsentArgs;
+use crate::apply::ApplyError;
+use crate::error::Result;
+use crate::host::Lock;
+use crate::node::Node;
+use crate::plan::Plan;
+use crate::render::json::{ChangeDocument, Message};
+use crate::render::{print_json, status};
+
+/// The outcome of a change.
+pub(super) struct Outcome {
+    /// Nobody else changes anything until this is dropped.
+    #[expect(dead_code, reason = "it is held, not read")]
+    pub(super) lock: Option<Lock>,
+    /// True if the node was as wanted from the start.
+    pub(super) is_unchanged: bool,
+    /// The actions that were carried out; none if somebody else had done them meanwhile.
+    pub(super) plan: Plan,
+    /// The node afterwards.
+    pub(super) node: Node,
+    /// The failures, if everything else was done.
+    pub(super) failed: Option<ApplyError>,
+}
+
+impl Outcome {
+    /// Shows the devices with these names, or all, as they are after the change.
+    pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs) -> Result<()> {
+        if consent.json {
+            let error = self.failed.as_ref().map(|failed| Message {
+                what: failed.to_string(),
+                hints: failed.hints(),
+            });
+            let document = if consent.dry_run {
+                ChangeDocument::planned(&self.plan)
+            } else {
+                ChangeDocument::made(&self.plan, &self.node, error)
+            };
+            return Ok(print_json(&document)?);
+        }
+        Ok(status::print(&self.node, devices, &[])?)
+    }
+}
