@@ -59,7 +59,7 @@ pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use process_handle::ProcessHandle;
 pub use reader::Reader;
 pub use spawn::ChildSignal;
-pub use surroundings::{FileSystem, Surroundings, Zombie, file_system};
+pub use surroundings::{Surroundings, file_system, may_write};
 pub use text::{bounded, nearest, printable, steers};
 pub use time_for_users::TimeForUsers;
 pub use trusted_program::only_root_can_change;

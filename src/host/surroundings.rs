@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 use super::files::field;
 use super::{Host, Pid, printable};
@@ -64,6 +64,11 @@ pub struct FileSystem {
     /// The bytes that this user may still write.
     pub free: u64,
     pub is_read_only: bool,
+}
+
+/// True if this process may make entries in a directory.
+pub fn may_write(directory: &Path) -> bool {
+    access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 /// Returns the file system that a path is on.

@@ -83,6 +83,11 @@ pub const TOPICS: [Topic; 15] = [
         "What goes wrong, and the remedy",
         ["status", "logs", "restart", "kill"]
     ),
+    topic!(
+        "doctor",
+        "Checks of the node, with their ids",
+        ["doctor", "status"]
+    ),
 ];
 
 /// The meaning of a setting, from the table of the chapter `profile`; empty if it is not there.

@@ -93,8 +93,7 @@ impl Node {
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
             Problem::new(ProblemId::SeesAllGpus, what)
         });
-        let is_at_default = daemon.is_at_default() && daemon.program == MpsProgram::Control;
-        let is_at_default = is_at_default.then(|| {
+        let is_at_default = daemon.captures_others().then(|| {
             let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             );

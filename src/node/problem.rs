@@ -23,21 +23,21 @@ macro_rules! ids {
             }
 
             /// Returns its meaning.
-            pub fn meaning(self) -> &'static str {
+            pub const fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $meaning,)*
                 }
             }
 
             /// Returns the reason why it matters.
-            pub fn why(self) -> &'static str {
+            pub const fn why(self) -> &'static str {
                 match self {
                     $(Self::$name => $why,)*
                 }
             }
 
             /// Returns the remedy in general.
-            pub fn remedy(self) -> &'static str {
+            pub const fn remedy(self) -> &'static str {
                 match self {
                     $(Self::$name => $remedy,)*
                 }

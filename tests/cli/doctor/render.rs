@@ -1,0 +1,69 @@
+//! The report on a screen.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+
+use super::healthy;
+use crate::common::{is_alive, shell, tidy};
+
+#[test]
+fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
+    let sim = healthy();
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    sim.prepare("dev/shm/mps.shm.0.4194304", "");
+    let ran = sim.run(&["doctor"]).ended(3);
+    assert_snapshot!(tidy(&ran.stdout), @"");
+    assert_eq!(ran.stderr, "");
+    let verbose = sim.run(&["doctor", "--verbose"]).ended(3).stdout;
+    assert!(verbose.contains("kernel-module: 580.159.04\n"), "{verbose}");
+    assert!(
+        verbose.lines().count() > ran.stdout.lines().count() + 20,
+        "{verbose}"
+    );
+}
+
+#[test]
+fn it_fits_a_narrow_terminal() {
+    let sim = healthy();
+    let ran = sim.in_80_columns("doctor");
+    for line in ran.stdout.lines() {
+        let width = console::measure_text_width(line.trim_end());
+        assert!(width <= 80, "{line}");
+    }
+}
+
+/// Names of files in a directory that users may write to.
+#[test]
+fn nothing_that_users_write_steers_the_terminal() {
+    let sim = healthy();
+    let evil = sim.machine("dev/shm/mps.shm.\u{1b}[31m.4194304");
+    fs::write(evil, "").unwrap();
+    for args in [&["doctor"][..], &["doctor", "--json"]] {
+        let ran = sim.run(args).ended(0);
+        assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
+        assert!(
+            ran.stdout.contains("mps.shm.?[31m.4194304"),
+            "{}",
+            ran.stdout
+        );
+    }
+}
+
+/// A healthy node is examined quickly: a timer may do it. Measured with room for a debug build on a busy machine.
+#[test]
+fn a_healthy_node_takes_no_time() {
+    let sim = healthy();
+    let fastest = (0..5).map(|_| {
+        let begun = Instant::now();
+        sim.run(&["doctor"]).ended(0);
+        begun.elapsed()
+    });
+    let fastest = fastest.min().unwrap();
+    assert!(fastest < Duration::from_millis(1500), "{fastest:?}");
+}
