@@ -3,8 +3,11 @@
 use super::check::Judge;
 use super::{AttachResult, Check, Examined, Finding, Subject};
 
+/// It starts a process for each device, and is not made unless it is asked for.
+pub(super) const ID: &str = "attach";
+
 pub(super) const CHECKS: &[Check] = &[Check {
-    id: "attach",
+    id: ID,
     subject: Subject::Daemons,
     fault: "a new program does not become a client of a device",
     why: "this is what users get: it fails, waits for ever, or runs outside MPS",
@@ -13,10 +16,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
 }];
 
 fn attach(examined: &Examined<'_>) -> Vec<Finding> {
-    let Some(attached) = &examined.attached else {
-        return vec![Finding::ok("not tried: --attach does so")];
-    };
-    let found = attached.iter().map(|one| {
+    let found = examined.attached.iter().flatten().map(|one| {
         let finding = match &one.result {
             AttachResult::Attached(how) => Finding::ok(how.as_str()),
             AttachResult::LeftAlone(why) => Finding::unknown(why.as_str()),

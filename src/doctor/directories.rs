@@ -161,7 +161,7 @@ fn pipe_length(examined: &Examined<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Returns the users whom a device is for.
+/// Returns the users of a device.
 fn users_of(served: &Served) -> Option<Reader> {
     let anybody = Reader::User(ANYBODY, vec![ANYBODY.0]);
     match &served.record.settings.serve {

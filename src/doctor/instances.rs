@@ -12,6 +12,9 @@ use crate::node::{Device, Gpu};
 use crate::nvml::GpuInstanceReading;
 use crate::state::Created;
 
+/// It asks no driver.
+pub(super) const DEVICE_NODES: &str = "device-nodes";
+
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "instance-without-device",
@@ -38,7 +41,7 @@ pub(super) const CHECKS: &[Check] = &[
         judge: Judge::Own(missing),
     },
     Check {
-        id: "device-nodes",
+        id: DEVICE_NODES,
         subject: Subject::Gpus,
         fault: "the device nodes of a GPU are missing, or users may not open them",
         why: "a program that cannot open them sees no GPU (error 100)",

@@ -1,7 +1,7 @@
 //! Daemons of others, and tools that manage the same GPUs.
 
 use super::check::Judge;
-use super::{Check, Examined, Finding, Severity, Subject};
+use super::{Check, Examined, Finding, Severity, Subject, reported};
 use crate::node::{ProblemId, Unmanaged};
 
 /// Tools that change MIG or start MPS by themselves: name of the program, name of the unit, description.
@@ -74,20 +74,22 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Returns the problems with this id as findings, each with the command that ends the daemon.
+/// Adds the command that ends the daemon to each problem of `status` with this id.
 fn of_daemons(
     examined: &Examined<'_>,
     id: ProblemId,
     is_it: impl Fn(&Unmanaged) -> bool,
 ) -> Vec<Finding> {
     let daemons = examined.node.unmanaged.iter().filter(|one| is_it(one));
-    let problems = examined.problems.iter().filter(|problem| problem.id == id);
-    let found = problems.zip(daemons).map(|(problem, daemon)| {
-        let finding = Finding::of_problem(problem, Severity::Fail);
-        match daemon.quit_command() {
-            Some(command) => finding.run(command),
-            None => finding,
-        }
+    let mut commands = daemons.map(Unmanaged::quit_command);
+    let found = reported::findings(examined, id).into_iter();
+    let found = found.map(|finding| match finding.severity {
+        // In the order of the daemons.
+        Severity::Fail => Finding {
+            command: commands.next().flatten(),
+            ..finding
+        },
+        _ => finding,
     });
     found.collect()
 }

@@ -2,8 +2,8 @@
 
 use super::check::Judge;
 use super::{
-    Check, Diagnosis, Examined, attach, daemons, directories, driver, gpus, instances, others,
-    reported, surroundings,
+    Check, Diagnosis, Examined, Finding, Subject, attach, daemons, directories, driver, gpus,
+    instances, others, reported, surroundings,
 };
 
 /// Returns every check, by subject.
@@ -29,17 +29,37 @@ pub fn checks() -> Vec<Check> {
     checks
 }
 
-/// Makes every check.
+/// Checks of other subjects than GPUs that the driver must answer for.
+const OF_DRIVER: [&str; 5] = [
+    "clients-full",
+    "outside-mps",
+    "pipe-too-long",
+    "several-daemons",
+    "too-many-clients",
+];
+
+/// Makes every check; the attach check only if it was asked for.
 pub fn examine(examined: &Examined<'_>) -> Vec<Diagnosis> {
-    let checks = checks().into_iter();
+    let is_made = |check: &Check| check.id != attach::ID || examined.attached.is_some();
+    let checks = checks().into_iter().filter(is_made);
     let made = checks.map(|check| Diagnosis {
         check,
-        findings: match check.judge {
-            Judge::Own(judge) => judge(examined),
-            Judge::Reported(id) => reported::findings(examined, id),
-        },
+        findings: findings(examined, &check),
     });
     made.collect()
+}
+
+fn findings(examined: &Examined<'_>, check: &Check) -> Vec<Finding> {
+    let is_of_gpus = check.subject == Subject::Gpus && check.id != instances::DEVICE_NODES;
+    let found = match check.judge {
+        Judge::Own(judge) => judge(examined),
+        Judge::Reported(id) => reported::findings(examined, id),
+    };
+    let needs_driver = is_of_gpus || OF_DRIVER.contains(&check.id);
+    if examined.node.has_no_driver && needs_driver && found.is_empty() {
+        return vec![Finding::unknown("the driver does not answer")];
+    }
+    found
 }
 
 #[cfg(test)]
@@ -54,8 +74,8 @@ mod tests {
         let checks = checks();
         let ids: BTreeSet<&str> = checks.iter().map(|check| check.id).collect();
         assert_eq!(ids.len(), checks.len());
-        for id in ProblemId::ALL {
-            assert!(ids.contains(id.name()), "{}", id.name());
+        for id in ProblemId::ALL.iter().map(|id| id.name()).chain(OF_DRIVER) {
+            assert!(ids.contains(id), "{id}");
         }
     }
 }

@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 15] = [
+pub const TOPICS: [Topic; 16] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",

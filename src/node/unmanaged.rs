@@ -85,6 +85,11 @@ impl Unmanaged {
         self.is_at_default() || self.pipe_directory == Variable::Hidden
     }
 
+    /// True if it is a daemon whose environment the caller may not read.
+    pub fn is_hidden(&self) -> bool {
+        self.is_daemon() && self.pipe_directory == Variable::Hidden
+    }
+
     /// Returns the command by which its owner ends it; `None` if its pipe directory is hidden. The owner chose the
     /// directory: none is returned that a shell would interpret.
     pub fn quit_command(&self) -> Option<String> {

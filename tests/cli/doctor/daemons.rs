@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use simnode::harness::App;
 
 use super::{Report, healthy};
-use crate::common::{NOBODY, SMALL, Sim, is_alive, is_root, shell, stop};
+use crate::common::{NOBODY, Sim, is_alive, is_root, shell, stop};
 use crate::hung::{logs_without_pause, starve};
 use crate::settings::{ask, whole};
 use crate::sight::{beside, unmanaged_daemon};
@@ -47,7 +47,7 @@ fn a_daemon_that_died() {
         .is("fail", Some("0.0"), "its daemon has died");
     assert_eq!(command, "mig-mps restart 0.0");
     is_in_status(&sim, "problems", "daemon-dead", Some("0.0"));
-    assert_eq!(sim.doctor(&["0.2"]).ills().len(), 0);
+    assert!(!sim.doctor(&["0.2"]).ills().contains("daemon-dead"));
     sim.run(&["doctor", "0.0"]).ended(3);
 }
 
@@ -88,7 +88,8 @@ fn a_device_that_hangs() {
     assert_eq!(command, "mig-mps verify 0");
     is_in_status(&sim, "problems", "device-hung", Some("0"));
     // Not tried unless asked.
-    sim.doctor(&[]).check("attach").is("ok", None, "--attach");
+    let checks = sim.doctor(&[]).0["checks"].to_string();
+    assert!(!checks.contains("\"attach\""), "{checks}");
 }
 
 #[test]
@@ -507,18 +508,47 @@ fn a_device_that_heal_has_given_up() {
 }
 
 #[test]
-fn a_users_daemon_that_root_does_not_ask_is_no_fault() {
-    if !is_root("a_users_daemon_that_root_does_not_ask_is_no_fault") {
+fn a_plain_user_sees_less_and_is_not_misled() {
+    if !is_root("a_plain_user_sees_less_and_is_not_misled") {
         return;
     }
     let sim = served("serve = \"user:nobody\"");
     assert!(!sim.doctor(&["--attach"]).ills().contains("attach"));
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    // A user sees less, and is not misled.
+    sim.run(&["down"]).ended(0);
+    sim.up(&whole("serve = \"all\""), &["--yes"]).ended(0);
+    let pipe = beside(&sim, "theirs");
+    unmanaged_daemon(&sim, &pipe, None);
     let mut doctor = sim.by_nobody(&["doctor", "--json"]);
-    let report = Report::of(doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir()));
-    assert!(
-        report.ills().contains("daemon-files") || report.0["severity"] != "fail",
-        "{report:#?}"
-    );
+    doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    let report = Report::after_any(&mut doctor);
+    for id in ["sees-all-gpus", "default-pipe-directory"] {
+        report.check(id).is("unknown", None, "is hidden");
+    }
+    report.check("daemon-files").is("ok", Some("0"), "files");
+    let update = sim.node.node();
+    update
+        .update(|state| state.policy.permissions = simnode::node::Permissions::Strict)
+        .unwrap();
+    let report = Report::after_any(&mut doctor);
+    report
+        .check("outside-mps")
+        .is("unknown", Some("0"), "to root alone");
+}
+
+#[test]
+fn a_daemon_that_cannot_be_asked() {
+    let sim = healthy();
+    let client = sim.client("0.2");
+    let mut doctor = sim.command(&["doctor", "--json"]);
+    let control = sim.control_script("");
+    fs::write(&control, "#!/no/interpreter\n").unwrap();
+    let report = Report::of(doctor.env("MIG_MPS_CONTROL", control));
+    report
+        .check("daemon-not-asked")
+        .is("fail", Some("0.2"), "cannot be asked");
+    report
+        .check("device-hung")
+        .is("unknown", Some("0.2"), "was not asked");
+    drop(client);
 }

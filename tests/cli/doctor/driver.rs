@@ -54,6 +54,10 @@ fn a_missing_nvml_library_hides_the_driver() {
             .check("driver-too-old")
             .is("unknown", None, "not known");
         report.check("kernel-module").is("ok", None, "580.159.04");
+        for id in ["architecture", "gpu-held", "outside-mps"] {
+            let check = report.check(id).0;
+            assert_eq!(check["severity"], "unknown", "{check:#}");
+        }
     }
 }
 

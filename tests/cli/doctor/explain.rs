@@ -25,7 +25,7 @@ fn ids_and_errors_are_explained_without_a_node() {
 #[test]
 fn the_manual_lists_every_id() {
     let sim = healthy();
-    let report = sim.doctor(&[]);
+    let report = sim.doctor(&["--attach"]);
     let checks = report.0["checks"].as_array().unwrap().iter();
     let rows = checks.map(|check| {
         let (id, fault) = (&check["id"], &check["fault"]);
