@@ -83,7 +83,7 @@ fn explained(word: &str) -> Result<ExitStatus> {
                 near.unwrap_or_default()
             );
             let error = CommandError::new(ExitStatus::Usage, what);
-            Err(error.with_hint("mig-mps help doctor lists all"))
+            Err(error.with_hint("mig-mps help diagnosis lists all"))
         }
     }
 }

@@ -84,8 +84,8 @@ pub const TOPICS: [Topic; 16] = [
         ["status", "logs", "restart", "kill"]
     ),
     topic!(
-        "doctor",
-        "Checks of the node, with their ids",
+        "diagnosis",
+        "Checks that doctor makes, with their ids",
         ["doctor", "status"]
     ),
 ];

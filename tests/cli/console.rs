@@ -85,11 +85,15 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         NotRun("the times of one fault: tests/cli/logs.rs"),
     ),
     (
-        "doctor.md",
+        "diagnosis.md",
         "mig-mps doctor 0",
         NotRun("it exits with 3: tests/cli/doctor"),
     ),
-    ("doctor.md", "mig-mps doctor --explain 805", Node("h200", 1)),
+    (
+        "diagnosis.md",
+        "mig-mps doctor --explain 805",
+        Node("h200", 1),
+    ),
     (
         "hardware.md",
         "cargo test --test on_mig --no-run",

@@ -544,6 +544,12 @@ fn a_daemon_that_cannot_be_asked() {
     let control = sim.control_script("");
     fs::write(&control, "#!/no/interpreter\n").unwrap();
     let report = Report::of(doctor.env("MIG_MPS_CONTROL", control));
+    assert!(
+        report.ills().contains("daemon-not-asked"),
+        "{:?}: {}",
+        report.ills(),
+        sim.status()
+    );
     report
         .check("daemon-not-asked")
         .is("fail", Some("0.2"), "cannot be asked");

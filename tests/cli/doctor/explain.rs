@@ -12,12 +12,25 @@ fn ids_and_errors_are_explained_without_a_node() {
             .ended(0)
             .stdout
     };
-    assert_snapshot!(explained("device-hung"), @"");
-    assert_snapshot!(explained("805"), @"");
+    assert_snapshot!(explained("device-hung"), @"
+    device-hung
+      meaning the daemon of a device waits for a client that died
+      why     every new client waits in cuInit for ever
+      remedy  `mig-mps restart DEVICE` ends the server; give programs at least 64 open files (`ulimit -n`)
+    ");
+    assert_snapshot!(explained("805"), @"
+    805
+      meaning CUDA error 805 (CUDA_ERROR_MPS_CONNECTION_FAILED): no connection to the daemon or server
+      why     the daemon has ended and left its socket, is ending, or may not be reached from this container; the user is another one than the server's; or the client may open too few files (10)
+      remedy  `mig-mps status DEVICE`; `mig-mps restart DEVICE`; `ulimit -n 1024`
+    ");
     let unknown = without_gpu(&["doctor", "--explain", "deamon-dead"], "")
         .ended(2)
         .stderr;
-    assert_snapshot!(unknown, @"");
+    assert_snapshot!(unknown, @r#"
+    error: no check or error is called "deamon-dead" (did you mean "daemon-dead"?)
+    hint: mig-mps help diagnosis lists all
+    "#);
     without_gpu(&["doctor", "--explain", "805", "--json"], "").ended(2);
 }
 
@@ -36,10 +49,12 @@ fn the_manual_lists_every_id() {
         )
     });
     let wanted: Vec<String> = rows.collect();
-    let manual = sim.run(&["help", "doctor"]).ended(0).stdout;
-    let file =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/manual/doctor.md"))
-            .unwrap();
+    let manual = sim.run(&["help", "diagnosis"]).ended(0).stdout;
+    let file = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/manual/diagnosis.md"
+    ))
+    .unwrap();
     let listed: Vec<&str> = file
         .lines()
         .filter(|line| line.starts_with("| `"))
