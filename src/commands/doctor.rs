@@ -36,7 +36,17 @@ pub struct DoctorArgs {
     /// Explain the id of a check or problem, or the number of a CUDA error
     #[arg(long, value_name = "ID", conflicts_with_all = ["words", "gpus", "attach", "verbose", "json", "fix"])]
     explain: Option<String>,
-    /// Do what disrupts nobody: start dead daemons, restart hung ones without clients, end idle leftover servers
+    #[command(flatten)]
+    fix: FixArgs,
+}
+
+/// The safe fixes.
+#[derive(Args, Debug)]
+struct FixArgs {
+    /// Fix what can be fixed without disrupting anybody
+    ///
+    /// Starts daemons that died, restarts devices that hang without clients, and ends servers without clients that
+    /// outlived their daemons.
     #[arg(long, conflicts_with = "json")]
     fix: bool,
     /// With --fix, show the plan and change nothing
@@ -53,7 +63,7 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return explained(word);
     }
     let environment = context.environment;
-    if args.fix && !fix(args, context)? {
+    if args.fix.fix && !fix(args, context)? {
         return Ok(ExitStatus::Done);
     }
     let all = examined(args, environment)?;
@@ -140,8 +150,8 @@ fn fix(args: &DoctorArgs, context: &Context<'_>) -> Result<bool> {
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let consent = ConsentArgs {
-        dry_run: args.dry_run,
-        yes: args.yes,
+        dry_run: args.fix.dry_run,
+        yes: args.fix.yes,
         drain: None,
         force: false,
         json: false,

@@ -112,7 +112,7 @@ fn compute_modes_that_keep_programs_off() {
         .check("compute-mode")
         .is("ok", None, "GPU 0: exclusive-process");
     set(&sim, |state| {
-        state.gpus[0].compute_mode = ComputeMode::Default
+        state.gpus[0].compute_mode = ComputeMode::Default;
     });
     let command =
         sim.doctor(&[])
@@ -211,7 +211,7 @@ fn instances_that_the_driver_hides_are_unknown() {
     }
     let sim = healthy();
     set(&sim, |state| {
-        state.policy.permissions = simnode::node::Permissions::Strict
+        state.policy.permissions = simnode::node::Permissions::Strict;
     });
     let mut doctor = sim.by_nobody(&["doctor", "--json"]);
     let ran = Ran::of(doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir()));
