@@ -57,6 +57,7 @@ subcommands! {
         list List ListArgs
         status Status StatusArgs
         logs Logs LogsArgs
+        doctor Doctor DoctorArgs
     }
     "Run programs on devices": {
         run Run RunArgs

@@ -23,6 +23,7 @@
 //! - [`convert`]: mig-parted and nodes to profiles
 //! - [`apply`]: runs a plan, with rollback
 //! - [`client`]: programs that use a device
+//! - [`doctor`]: checks of a node
 //! - [`integrate`]: text for other systems
 //! - [`render`], [`manual`]: tables, JSON, questions; the manual
 //! - [`error`]: exit statuses and hints
@@ -41,6 +42,7 @@ pub(crate) mod commands;
 pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod cuda;
+pub(crate) mod doctor;
 pub(crate) mod error;
 pub(crate) mod geometry;
 pub(crate) mod host;

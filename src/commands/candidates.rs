@@ -12,6 +12,7 @@ use clap_complete::engine::{
 
 use crate::catalog::{self, BuiltIn};
 use crate::convert::mig_parted;
+use crate::doctor;
 use crate::host::{Environment, read_text_from, user_name};
 use crate::manual::setting_meaning;
 use crate::mps::{MpsProgram, serves_in};
@@ -23,13 +24,14 @@ use crate::state::{DeviceRecord, RunDir};
 type Candidates = fn(&Words) -> Vec<(String, String)>;
 
 /// The values that are completed, by their names in help.
-const VALUES: [(&str, Candidates); 6] = [
+const VALUES: [(&str, Candidates); 7] = [
     ("DEVICE", devices),
     (PID, clients),
     (SETTING, settings),
     ("MODEL[:COUNT]", models),
     ("CONFIGURATION", configurations),
     (PROFILE, built_in_profiles),
+    ("ID", explanations),
 ];
 
 const PID: &str = "PID";
@@ -98,6 +100,11 @@ fn is_toml(path: &Path) -> bool {
         && path
             .extension()
             .is_some_and(|extension| extension == "toml")
+}
+
+fn explanations(_: &Words) -> Vec<(String, String)> {
+    let all = doctor::explanations().into_iter();
+    all.map(|one| (one.id, one.meaning)).collect()
 }
 
 fn built_in_profiles(_: &Words) -> Vec<(String, String)> {

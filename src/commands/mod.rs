@@ -14,6 +14,7 @@ mod consent;
 mod containers;
 mod copies;
 mod devices;
+pub mod doctor;
 pub mod down;
 mod drain;
 mod duration;

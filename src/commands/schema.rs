@@ -7,8 +7,8 @@ use super::Context;
 use crate::error::{ExitStatus, Result};
 use crate::profile::profile_schema;
 use crate::render::json::{
-    ChangeDocument, CheckDocument, CompareDocument, EnvDocument, ErrorDocument, ListDocument,
-    LogLineDocument, ModelsDocument, PlanDocument, VerifyDocument, schema_of,
+    ChangeDocument, CheckDocument, CompareDocument, DoctorDocument, EnvDocument, ErrorDocument,
+    ListDocument, LogLineDocument, ModelsDocument, PlanDocument, VerifyDocument, schema_of,
 };
 use crate::render::print_json;
 use crate::render::status::Status;
@@ -34,6 +34,8 @@ enum Document {
     Status,
     /// A line of the output of logs --json
     Logs,
+    /// The output of doctor --json
+    Doctor,
     /// The output of plan --json
     Plan,
     /// The output of up --json
@@ -69,6 +71,7 @@ impl Document {
             Self::List => schema_of::<ListDocument>(),
             Self::Status => schema_of::<Status>(),
             Self::Logs => schema_of::<LogLineDocument<'_>>(),
+            Self::Doctor => schema_of::<DoctorDocument>(),
             Self::Plan => schema_of::<PlanDocument>(),
             Self::Up | Self::Set | Self::Restart | Self::Heal | Self::Kill | Self::Down => {
                 schema_of::<ChangeDocument>()

@@ -29,6 +29,14 @@ pub(super) enum Attribute {
 /// The first device that the process sees.
 const FIRST: c_int = 0;
 
+/// Loads the library at this path, or the one that the dynamic linker finds, and lets go of it. Fails with the message of
+/// the dynamic linker.
+pub fn load(path: Option<&Path>) -> Result<(), String> {
+    Cuda::open(path)
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
 impl Cuda {
     /// Opens the library at this path, or the one that the dynamic linker finds.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, libloading::Error> {

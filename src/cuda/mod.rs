@@ -8,4 +8,5 @@ mod library;
 mod result;
 
 pub use attach::{AttachResult, attach};
+pub use library::load;
 pub use result::CudaError;

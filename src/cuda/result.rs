@@ -19,16 +19,27 @@ impl CudaError {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 
-    /// Returns NVIDIA's name, of the errors that a client was seen to get.
+    /// Returns NVIDIA's name, of the errors that a client may get.
     fn name(self) -> Option<&'static str> {
         let name = match self {
+            Self(2) => "CUDA_ERROR_OUT_OF_MEMORY",
             Self::DEVICE_UNAVAILABLE => "CUDA_ERROR_DEVICE_UNAVAILABLE",
             Self::NO_DEVICE => "CUDA_ERROR_NO_DEVICE",
             Self::MISSING_FUNCTION => "CUDA_ERROR_NOT_FOUND",
+            Self(700) => "CUDA_ERROR_ILLEGAL_ADDRESS",
+            Self(719) => "CUDA_ERROR_LAUNCH_FAILED",
+            Self(801) => "CUDA_ERROR_NOT_SUPPORTED",
+            Self(802) => "CUDA_ERROR_SYSTEM_NOT_READY",
+            Self(803) => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            Self(804) => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
             Self::CONNECTION_FAILED => "CUDA_ERROR_MPS_CONNECTION_FAILED",
             Self(806) => "CUDA_ERROR_MPS_RPC_FAILURE",
             Self::SERVER_NOT_READY => "CUDA_ERROR_MPS_SERVER_NOT_READY",
             Self(808) => "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+            Self(809) => "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED",
+            Self(810) => "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+            Self(811) => "CUDA_ERROR_CDP_NOT_SUPPORTED",
+            Self(915) => "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION",
             Self(999) => "CUDA_ERROR_UNKNOWN",
             _ => return None,
         };

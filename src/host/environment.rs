@@ -202,6 +202,12 @@ impl Environment {
         Some(Scopes::by(program))
     }
 
+    /// Finds the server program, as the daemon does.
+    pub fn server_program(&self) -> Option<PathBuf> {
+        let programs = self.mps_programs().ok()?;
+        find(SERVER_PROGRAM, &programs.path)
+    }
+
     /// Finds the program that resets GPUs.
     pub fn nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
         let missing = EnvironmentError::NoNvidiaSmi;

@@ -79,7 +79,7 @@ impl Host {
 }
 
 impl Holder {
-    fn of(process: &Process) -> Self {
+    pub fn of(process: &Process) -> Self {
         let cgroup = fs::read_to_string(process.directory.join("cgroup"));
         Self {
             pid: process.pid,

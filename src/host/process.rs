@@ -189,6 +189,17 @@ impl Process {
         line.split_whitespace().next()?.parse().ok()
     }
 
+    /// True if the file of its program was removed or replaced since it was started; `None` if that is hidden.
+    pub fn is_replaced(&self) -> Option<bool> {
+        let program = fs::read_link(self.directory.join("exe")).ok()?;
+        Some(
+            program
+                .as_os_str()
+                .as_encoded_bytes()
+                .ends_with(b" (deleted)"),
+        )
+    }
+
     /// Returns its CPUs in the kernel's form `0-7,16`, or `None` if they are hidden.
     pub fn cpus(&self) -> Option<String> {
         field(self.directory.join("status"), "Cpus_allowed_list:")

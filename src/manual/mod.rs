@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 15] = [
+pub const TOPICS: [Topic; 16] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -82,6 +82,11 @@ pub const TOPICS: [Topic; 15] = [
         "troubleshooting",
         "What goes wrong, and the remedy",
         ["status", "logs", "restart", "kill"]
+    ),
+    topic!(
+        "diagnosis",
+        "Checks that doctor makes, with their ids",
+        ["doctor", "status"]
     ),
 ];
 

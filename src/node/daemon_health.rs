@@ -1,11 +1,12 @@
 //! The problems of one device's daemon, each with its remedy.
 
+use super::problem::{Problem, ProblemId};
 use super::served::LogGrowth;
 use super::{Client, DaemonState, Node, Served};
 use crate::settings::KEYS;
 
-/// Describes the problem of a device's daemon, if there is one.
-pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
+/// Returns the problem of a device's daemon, if there is one.
+pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
     let name = &served.record.name;
     let daemon = served.record.daemon;
     let pid = daemon.map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
@@ -15,59 +16,85 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<String> {
     if served.is_failing() {
         return Some(failing(served));
     }
-    match (served.state, &served.problem) {
-        (DaemonState::Dead, _) => dead(node, served),
-        (DaemonState::Orphan, _) => Some(format!(
-            "its daemon{pid} lives and its pipe directory is gone, so no program reaches it: `mig-mps restart {name} --force` starts another"
+    let problem = match (served.state, &served.problem) {
+        (DaemonState::Dead, _) => return dead(node, served),
+        (DaemonState::Orphan, _) => Problem::new(
+            ProblemId::DaemonOrphan,
+            format!(
+                "its daemon{pid} lives and its pipe directory is gone, so no program reaches it"
+            ),
+        )
+        .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
+        (DaemonState::Hung, _) => hung(served),
+        (DaemonState::NoAnswer, Some(problem)) => Problem::new(
+            ProblemId::DaemonSilent,
+            format!("its daemon{pid} does not answer: {problem}"),
+        )
+        .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
+        (DaemonState::NoAnswer, None) => stopped(served, &pid),
+        (DaemonState::Hidden, Some(problem)) => Problem::new(
+            ProblemId::DaemonNotAsked,
+            format!("its daemon{pid} cannot be asked: {problem}"),
+        ),
+        (DaemonState::Fault, _) => fault(served),
+        _ if served.mode_is_lost() => Problem::new(
+            ProblemId::ComputeMode,
+            "somebody has changed its GPU's compute mode, which was exclusive-process",
+        )
+        .with_remedy(format!("`mig-mps restart {name}` sets it again")),
+        _ if served.is_abandoned => Problem::new(
+            ProblemId::StartUnfinished,
+            "an interrupted change left it unfinished",
+        )
+        .with_remedy(format!(
+            "`up` continues, `mig-mps restart {name}` starts it again"
         )),
-        (DaemonState::Hung, _) => Some(hung(served)),
-        (DaemonState::NoAnswer, Some(problem)) => Some(format!(
-            "its daemon{pid} does not answer: {problem}: `mig-mps restart {name} --force` starts another"
-        )),
-        (DaemonState::NoAnswer, None) => Some(format!(
-            "its daemon{pid} is stopped (SIGSTOP): `kill -CONT` resumes it, `mig-mps restart {name} --force` replaces it"
-        )),
-        (DaemonState::Hidden, Some(problem)) => {
-            Some(format!("its daemon{pid} cannot be asked: {problem}"))
-        }
-        (DaemonState::Fault, _) => Some(fault(served)),
-        _ if served.mode_is_lost() => Some(format!(
-            "somebody has changed its GPU's compute mode, which was exclusive-process: \
-             `mig-mps restart {name}` sets it again"
-        )),
-        _ if served.is_abandoned => Some(format!(
-            "an interrupted change left it unfinished: `up` continues, `mig-mps restart {name}` starts it again"
-        )),
-        _ if !served.device_is_there => Some(format!(
-            "its daemon{pid} lives and its device is gone: `mig-mps down {name}`"
-        )),
-        _ => None,
-    }
+        _ if !served.device_is_there => Problem::new(
+            ProblemId::DeviceGone,
+            format!("its daemon{pid} lives and its device is gone"),
+        )
+        .with_remedy(format!("`mig-mps down {name}`")),
+        _ => return None,
+    };
+    Some(problem)
 }
 
 /// Describes a device that `heal` has given up.
-fn failing(served: &Served) -> String {
+fn failing(served: &Served) -> Problem {
     let name = &served.record.name;
     let (times, state) = match served.state {
         DaemonState::Hung => (served.record.healed.len(), "hangs"),
         _ => (served.record.healed.len(), "is dead"),
     };
-    format!(
-        "`heal` has started it {times} times within an hour, and it {state} again: `mig-mps logs {name}` may show the \
-         cause, `mig-mps restart {name}` starts it again"
-    )
+    let seen = format!("`heal` has started it {times} times within an hour, and it {state} again");
+    Problem::new(ProblemId::DeviceFailing, seen).with_remedy(format!(
+        "`mig-mps logs {name}` may show the cause, `mig-mps restart {name}` starts it again"
+    ))
 }
 
-fn dead(node: &Node, served: &Served) -> Option<String> {
+fn stopped(served: &Served, pid: &str) -> Problem {
+    let name = &served.record.name;
+    let seen = format!("its daemon{pid} is stopped (SIGSTOP)");
+    let daemon = served
+        .record
+        .daemon
+        .map(|daemon| format!(" {}", daemon.pid));
+    Problem::new(ProblemId::DaemonStopped, seen).with_remedy(format!(
+        "`kill -CONT{}` resumes it, `mig-mps restart {name} --force` replaces it",
+        daemon.unwrap_or_default()
+    ))
+}
+
+fn dead(node: &Node, served: &Served) -> Option<Problem> {
     if node.is_changing() {
         // The change is stopping or restarting it.
         return None;
     }
     let name = &served.record.name;
     if served.record.boot_id != node.boot_id {
-        return Some(format!(
-            "its directory is from an earlier boot: `up` starts it again, `mig-mps down {name}` removes it"
-        ));
+        let seen = "its directory is from an earlier boot";
+        let remedy = format!("`up` starts it again, `mig-mps down {name}` removes it");
+        return Some(Problem::new(ProblemId::EarlierBoot, seen).with_remedy(remedy));
     }
     let what = match served.record.daemon {
         Some(_) => "its daemon has died",
@@ -78,18 +105,19 @@ fn dead(node: &Node, served: &Served) -> Option<String> {
     } else {
         "up".to_owned()
     };
-    Some(format!(
-        "{what}: `{remedy}` starts it again, `mig-mps down {name}` removes what it left"
-    ))
+    let dead = Problem::new(ProblemId::DaemonDead, what);
+    Some(dead.with_remedy(format!(
+        "`{remedy}` starts it again, `mig-mps down {name}` removes what it left"
+    )))
 }
 
-fn fault(served: &Served) -> String {
+fn fault(served: &Served) -> Problem {
     let name = &served.record.name;
     if served.clients.listed().is_empty() {
-        return format!(
-            "a GPU fault whose clients have gone: it clears within a second or so; if it does not, \
-             `mig-mps restart {name}` starts another"
-        );
+        let seen = "a GPU fault whose clients have gone: it clears within a second or so";
+        return Problem::new(ProblemId::GpuFault, seen).with_remedy(format!(
+            "if it does not, `mig-mps restart {name}` starts another"
+        ));
     }
     let clients = served.clients.listed().iter();
     let pids: Vec<String> = clients
@@ -100,13 +128,12 @@ fn fault(served: &Served) -> String {
     } else {
         format!("mig-mps kill {name} {} --signal", pids.join(" "))
     };
-    format!(
-        "a GPU fault: it serves again when all its clients have ended, and `{remedy}` ends them"
-    )
+    let seen = "a GPU fault: it serves again when all its clients have ended";
+    Problem::new(ProblemId::GpuFault, seen).with_remedy(format!("`{remedy}` ends them"))
 }
 
 /// `its daemon (pid 4711) logs without pause: …`
-fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> String {
+fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> Problem {
     let (path, name) = (growth.path.display(), &served.record.name);
     let (length, per_second) = (growth.length >> 10, growth.per_second >> 10);
     let cause = if growth.accepts_nobody() {
@@ -117,15 +144,17 @@ fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> String 
     } else {
         format!("`mig-mps logs {name}` shows it")
     };
-    format!(
+    let seen = format!(
         "its daemon{pid} logs without pause: {path} has {length} KiB and grows by {per_second} KiB/s with \"{}\": \
-         {cause}; `mig-mps restart {name} --force` starts another",
+         {cause}",
         growth.text
-    )
+    );
+    Problem::new(ProblemId::LogGrowth, seen)
+        .with_remedy(format!("`mig-mps restart {name} --force` starts another"))
 }
 
 /// Describes a device that hangs, its clients, and the remedy.
-fn hung(served: &Served) -> String {
+fn hung(served: &Served) -> Problem {
     let name = &served.record.name;
     let remedy = match served.clients.listed() {
         [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
@@ -134,10 +163,11 @@ fn hung(served: &Served) -> String {
             "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
         ),
     };
-    format!(
-        "it hangs: a client died while it connected, and every new one waits for ever; {}; {remedy}",
+    let seen = format!(
+        "it hangs: a client died while it connected, and every new one waits for ever; {}",
         who_works(served)
-    )
+    );
+    Problem::new(ProblemId::DeviceHung, seen).with_remedy(remedy)
 }
 
 /// `pid 4711, 4712 still work`
@@ -152,8 +182,8 @@ fn who_works(served: &Served) -> String {
     }
 }
 
-/// Describes the settings of a daemon that somebody changed.
-pub(super) fn drift(served: &Served) -> Option<String> {
+/// Returns the settings of a daemon that somebody changed, as a problem.
+pub(super) fn drift(served: &Served) -> Option<Problem> {
     if !served.record.finished {
         // A change is setting them.
         return None;
@@ -168,5 +198,6 @@ pub(super) fn drift(served: &Served) -> Option<String> {
             Some(format!("{name} was set to {set} and is {is}"))
         })
         .collect();
-    (!changed.is_empty()).then(|| format!("{}: somebody has changed it", changed.join("; ")))
+    let seen = format!("{}: somebody has changed it", changed.join("; "));
+    (!changed.is_empty()).then(|| Problem::new(ProblemId::SettingsChanged, seen))
 }

@@ -28,6 +28,14 @@ pub struct Gpu {
     pub mig: Option<MigMode>,
     /// True if its MIG mode changes without a reset; `None` if that was not read.
     pub resetless: Option<bool>,
+    /// The number in `/dev/nvidia<minor>`, like the next three read with `Detail::Doctor` alone.
+    pub minor: Option<u32>,
+    /// Its CUDA compute capability, such as 8.0.
+    pub capability: Option<(u32, u32)>,
+    /// True if the driver keeps it initialised while nobody uses it.
+    pub is_persistent: Option<bool>,
+    /// All its GPU instances, those without MIG devices included; `None` if they are hidden.
+    pub all_instances: Option<Vec<GpuInstanceReading>>,
     /// The GPU instance profiles that it offers; with `Detail::Status` only those in use, without placements.
     pub profiles: Vec<GpuInstanceProfile>,
     /// Its GPU instances, by placement; with `Detail::Status` only those that hold MIG devices.
@@ -103,12 +111,12 @@ impl Gpu {
         }
     }
 
-    /// True if MIG mode is on now.
     /// True in MIG mode without a MIG device.
     pub fn has_nothing_in_mig_mode(&self) -> bool {
         self.in_mig_mode() && self.hidden.is_none() && self.devices().is_empty()
     }
 
+    /// True if MIG mode is on now.
     pub fn in_mig_mode(&self) -> bool {
         self.mig.is_some_and(|mode| mode.current)
     }

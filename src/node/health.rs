@@ -1,57 +1,10 @@
 //! The problems of a node, each with its remedy.
 
-use std::fmt;
-
 use super::daemon_health::{daemon_problem, drift};
+use super::problem::{Problem, ProblemId};
 use super::{Client, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;
-
-/// A problem or a remark, with its remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The device's name; `None` if it concerns the node.
-    pub device: Option<String>,
-    /// The description.
-    pub what: String,
-    /// True if a table of `status` shows it already.
-    pub is_listed: bool,
-}
-
-/// `0.2: its daemon has died: …`
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.device {
-            Some(device) => write!(f, "{device}: {}", self.what),
-            None => f.write_str(&self.what),
-        }
-    }
-}
-
-impl Problem {
-    fn of(device: &str, what: String) -> Self {
-        Self {
-            device: Some(device.to_owned()),
-            what,
-            is_listed: false,
-        }
-    }
-
-    fn of_node(what: String) -> Self {
-        Self {
-            device: None,
-            what,
-            is_listed: false,
-        }
-    }
-
-    fn listed(self) -> Self {
-        Self {
-            is_listed: true,
-            ..self
-        }
-    }
-}
 
 impl Node {
     /// Returns the problems that `status --exit-code` reports: those of these devices, or of all if none is named, and
@@ -61,14 +14,21 @@ impl Node {
         let mut problems = self.device_problems();
         problems.retain(|problem| problem.device.as_ref().is_some_and(is_wanted));
         for daemon in &self.unmanaged {
-            problems.extend(self.problems_of(daemon).map(Problem::of_node));
+            problems.extend(self.problems_of(daemon));
         }
-        problems.extend(self.interrupted().into_iter().map(Problem::of_node));
-        let unreadable = self.unreadable.iter().map(|(_, problem)| problem);
+        let interrupted = self.interrupted().into_iter();
+        problems.extend(interrupted.map(|what| Problem::new(ProblemId::ChangeInterrupted, what)));
+        let lost = if self.has_no_driver {
+            ProblemId::DriverSilent
+        } else {
+            ProblemId::GpuLost
+        };
+        let lost = self.lost.iter().map(|what| Problem::new(lost, what));
+        let unreadable = self.unreadable.iter();
+        let unreadable =
+            unreadable.map(|(_, what)| Problem::new(ProblemId::RecordUnreadable, what));
         // `status` lists these among what is hidden.
-        for what in self.lost.iter().chain(unreadable) {
-            problems.push(Problem::of_node(what.clone()).listed());
-        }
+        problems.extend(lost.chain(unreadable).map(Problem::listed));
         problems
     }
 
@@ -77,17 +37,17 @@ impl Node {
         for served in &self.served {
             // During a change, record and daemon may differ.
             let drift = drift(served).filter(|_| !self.is_changing());
-            let whats = daemon_problem(self, served).into_iter().chain(drift);
-            problems.extend(whats.map(|what| Problem::of(&served.record.name, what)));
+            let found = daemon_problem(self, served).into_iter().chain(drift);
+            problems.extend(found.map(|problem| problem.of(&served.record.name)));
         }
         for stray in &self.strays {
             let name = self.name_of_uuid(&stray.uuid);
-            problems.push(Problem::of(&name, describe_stray(stray, &name)));
+            problems.push(describe_stray(stray, &name).of(&name));
         }
         for outside in self.outside_mps.iter().filter(|outside| outside.is_served) {
             let (name, cause) = (self.name_of_uuid(&outside.uuid), &outside.cause);
             let what = format!("pid {} computes outside MPS: {cause}", outside.pid);
-            problems.push(Problem::of(&name, what).listed());
+            problems.push(Problem::new(ProblemId::OutsideMps, what).of(&name).listed());
         }
         problems.extend(self.shared());
         problems
@@ -113,14 +73,15 @@ impl Node {
             let daemons: Vec<String> = ours.chain(unmanaged).collect();
             if daemons.len() > 1 {
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
-                shared.push(Problem::of(&self.name_of(&device), what));
+                let problem = Problem::new(ProblemId::SeveralDaemons, what);
+                shared.push(problem.of(&self.name_of(&device)));
             }
         }
         shared
     }
 
     /// Returns the problems of an unmanaged daemon.
-    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = String> {
+    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = Problem> {
         let who = format!("unmanaged daemon {}{}", daemon.pid, of_user(daemon.user));
         let sees_everything = daemon.sees_everything().then(|| {
             let alive = self.served.iter().filter(|served| served.is_alive());
@@ -128,13 +89,15 @@ impl Node {
                 0 => String::new(),
                 alive => format!(", also where daemons of mig-mps serve ({alive})"),
             };
-            format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}")
+            let what =
+                format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
+            Problem::new(ProblemId::SeesAllGpus, what)
         });
-        let is_at_default = daemon.is_at_default() && daemon.program == MpsProgram::Control;
-        let is_at_default = is_at_default.then(|| {
-            format!(
+        let is_at_default = daemon.captures_others().then(|| {
+            let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
-            )
+            );
+            Problem::new(ProblemId::DefaultPipeDirectory, what)
         });
         sees_everything.into_iter().chain(is_at_default)
     }
@@ -144,23 +107,27 @@ impl Node {
         let wanted = |served: &&Served| devices.is_empty() || devices.contains(&served.record.name);
         let under_way = self.under_way.iter();
         let mut remarks: Vec<Problem> = under_way
-            .map(|journal| Problem::of_node(format!("a change is under way: {journal}")))
+            .map(|journal| {
+                let what = format!("a change is under way: {journal}");
+                Problem::new(ProblemId::ChangeUnderWay, what)
+            })
             .collect();
         if devices.is_empty() {
-            remarks.extend(self.unpartitioned().map(Problem::of_node));
+            remarks.extend(self.unpartitioned());
         }
         for served in self.served.iter().filter(wanted) {
-            let ended = "its server has ended; the next client starts another".to_owned();
+            let ended = "its server has ended; the next client starts another";
+            let ended = Problem::new(ProblemId::ServerEnded, ended);
             let ended = served.has_lost_its_server().then_some(ended);
             let waiting = served.waiting.iter().map(|client| waits(client, served));
-            let whats = ended.into_iter().chain(crowd(served)).chain(waiting);
-            remarks.extend(whats.map(|what| Problem::of(&served.record.name, what)));
+            let found = ended.into_iter().chain(crowd(served)).chain(waiting);
+            remarks.extend(found.map(|remark| remark.of(&served.record.name)));
         }
         remarks
     }
 
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.
-    fn unpartitioned(&self) -> Option<String> {
+    fn unpartitioned(&self) -> Option<Problem> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.has_nothing_in_mig_mode());
         let indices: Vec<String> = gpus.map(|gpu| gpu.index.to_string()).collect();
         let gpus = match indices.as_slice() {
@@ -168,9 +135,9 @@ impl Node {
             [one] => format!("GPU {one}"),
             several => format!("GPUs {}", several.join(", ")),
         };
-        Some(format!(
-            "{gpus}: MIG is on and there is no MIG device: mig-mps up PROFILE makes them"
-        ))
+        let what =
+            format!("{gpus}: MIG is on and there is no MIG device: mig-mps up PROFILE makes them");
+        Some(Problem::new(ProblemId::NoMigDevices, what))
     }
 }
 
@@ -180,7 +147,7 @@ fn of_user(user: Option<Uid>) -> String {
 }
 
 /// `server 4711 of alice outlived its daemon …`
-fn describe_stray(stray: &Stray, name: &str) -> String {
+fn describe_stray(stray: &Stray, name: &str) -> Problem {
     let pid = stray.server.pid;
     let user = of_user(stray.server.user);
     let remedy = match stray.clients.as_deref() {
@@ -194,14 +161,16 @@ fn describe_stray(stray: &Stray, name: &str) -> String {
         }
         None => format!("whether it has clients is hidden; `mig-mps down {name} --force` ends it"),
     };
-    format!("server {pid}{user} outlived its daemon and keeps its GPU memory: {remedy}")
+    let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
+    Problem::new(ProblemId::StrayServer, seen).with_remedy(remedy)
 }
 
 /// `bob waits behind alice (pid 4711)`
-fn waits(client: &Client, served: &Served) -> String {
+fn waits(client: &Client, served: &Served) -> Problem {
     let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
     let before = users_served(served);
-    format!("{user} waits behind {before} (pid {})", client.shown_pid())
+    let what = format!("{user} waits behind {before} (pid {})", client.shown_pid());
+    Problem::new(ProblemId::UserWaiting, what)
 }
 
 /// Names the users whose programs are served now.
@@ -217,14 +186,14 @@ fn users_served(served: &Served) -> String {
 }
 
 /// Describes a daemon that has all the clients that it can have, or more than `max-clients`.
-fn crowd(served: &Served) -> Option<String> {
+fn crowd(served: &Served) -> Option<Problem> {
     let most = served.client_limit.filter(|_| served.clients.are_known())?;
     let clients = u32::try_from(served.clients.listed().len()).ok()?;
     if let Some(meant) = served.record.settings.max_clients {
         let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
-        return (clients > meant).then_some(more);
+        return (clients > meant).then(|| Problem::new(ProblemId::TooManyClients, more));
     }
     let full =
         "it has reached its limit of clients: another program's context fails with CUDA error 46";
-    (clients >= most).then(|| full.to_owned())
+    (clients >= most).then(|| Problem::new(ProblemId::ClientsFull, full))
 }

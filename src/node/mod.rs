@@ -9,6 +9,7 @@ mod health;
 mod name_order;
 mod no_such_device;
 mod observe;
+mod problem;
 mod program;
 mod served;
 mod snapshot;
@@ -16,12 +17,12 @@ mod unmanaged;
 
 pub use crate::mps::MpsProgram;
 pub use gpu::{Device, Gpu};
-pub use health::Problem;
 pub use name_order::name_order;
 pub use no_such_device::NoSuchDevice;
 pub use observe::{
     Detail, DeviceLogs, Logs, ObserveError, Observer, observe, observe_device, observe_records,
 };
+pub use problem::{Problem, ProblemId};
 pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};
 pub use served::{DaemonState, Served};
 pub use snapshot::Node;

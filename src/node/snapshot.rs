@@ -8,7 +8,7 @@ use super::{Detail, Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmana
 use crate::catalog::Model;
 use crate::host::Pid;
 use crate::mps::ControlProgram;
-use crate::nvml::Processes;
+use crate::nvml::{NvmlError, Processes};
 use crate::state::{Created, DeviceKey, Journal, RunDir, Taken};
 
 /// A snapshot of the node.
@@ -16,6 +16,8 @@ use crate::state::{Created, DeviceKey, Journal, RunDir, Taken};
 pub struct Node {
     /// The driver's version.
     pub driver: String,
+    /// The CUDA version of the driver, 1000 × major + 10 × minor; read with `Detail::Doctor` alone.
+    pub cuda_version: Option<u32>,
     /// The id of the current boot.
     pub boot_id: String,
     /// Every GPU that the driver shows, by index.
@@ -48,6 +50,8 @@ pub struct Node {
     pub outside_mps: Vec<OutsideMps>,
     /// The amount of detail that was read.
     pub detail: Detail,
+    /// The error of a driver that did not answer.
+    pub driver_error: Option<NvmlError>,
     /// True if the driver did not answer: devices are known by their records alone.
     pub has_no_driver: bool,
 }

@@ -70,16 +70,44 @@ impl Unmanaged {
         }
     }
 
+    /// True if it is a daemon, and not a server without one.
+    pub fn is_daemon(&self) -> bool {
+        self.program == MpsProgram::Control
+    }
+
+    /// True if it is a daemon that such programs find.
+    pub fn captures_others(&self) -> bool {
+        self.is_daemon() && self.is_at_default()
+    }
+
+    /// True if it uses the default pipe directory, or its pipe directory is hidden.
+    pub fn may_be_at_default(&self) -> bool {
+        self.is_at_default() || self.pipe_directory == Variable::Hidden
+    }
+
+    /// True if it is a daemon whose environment the caller may not read.
+    pub fn is_hidden(&self) -> bool {
+        self.is_daemon() && self.pipe_directory == Variable::Hidden
+    }
+
+    /// Returns the command by which its owner ends it; `None` if its pipe directory is hidden. The owner chose the
+    /// directory: none is returned that a shell would interpret.
+    pub fn quit_command(&self) -> Option<String> {
+        let pipe = match &self.pipe_directory {
+            Variable::Hidden => return None,
+            Variable::Unset => DEFAULT_PIPE_DIRECTORIES[0],
+            Variable::Is(pipe) => pipe,
+        };
+        is_plain(pipe)
+            .then(|| format!("echo quit | CUDA_MPS_PIPE_DIRECTORY={pipe} nvidia-cuda-mps-control"))
+    }
+
     /// Returns the command by which root runs `mig-mps COMMAND` as the daemon's owner, if the pipe directory is named
     /// like one of mig-mps. The owner chose both names: none is returned that a shell would interpret.
     pub fn managed_by(&self, command: &str) -> Option<String> {
         let user = self.user.filter(|user| *user != caller()).map(user_name)?;
         let run_dir = Path::new(self.pipe_directory.value()?).parent()?.parent()?;
         let runtime = run_dir.parent()?.to_str()?;
-        let is_plain = |text: &str| {
-            let mut chars = text.chars();
-            chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
-        };
         let is_of_mig_mps = run_dir.file_name()? == "mig-mps";
         (is_of_mig_mps && is_plain(runtime) && is_plain(&user)).then(|| {
             format!("runuser -u {user} -- env XDG_RUNTIME_DIR={runtime} mig-mps {command}")
@@ -90,6 +118,12 @@ impl Unmanaged {
     pub fn sees_everything(&self) -> bool {
         self.program == MpsProgram::Control && self.visible == Variable::Unset
     }
+}
+
+/// True for text that no shell interprets.
+fn is_plain(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
 }
 
 #[cfg(test)]

@@ -95,6 +95,36 @@ impl Session {
         Some(rates.gpu)
     }
 
+    /// Returns the CUDA version of the driver, 1000 × major + 10 × minor.
+    pub fn cuda_version(&self) -> Result<u32, NvmlError> {
+        let version = self.ask("nvmlSystemGetCudaDriverVersion", "the driver", || {
+            self.library.sys_cuda_driver_version()
+        })?;
+        Ok(version.unsigned_abs())
+    }
+
+    /// Returns the CUDA compute capability of a GPU, such as 8.0.
+    pub fn compute_capability(&self, gpu: &str) -> Result<(u32, u32), NvmlError> {
+        let device = self.device(gpu)?;
+        let call = "nvmlDeviceGetCudaComputeCapability";
+        let capability = self.ask(call, gpu, || device.cuda_compute_capability())?;
+        Ok((
+            capability.major.unsigned_abs(),
+            capability.minor.unsigned_abs(),
+        ))
+    }
+
+    /// True if the driver keeps a GPU initialised while nobody uses it.
+    pub fn is_persistent(&self, gpu: &str) -> Result<bool, NvmlError> {
+        let device = self.device(gpu)?;
+        let symbol = symbol!(self, nvmlDeviceGetPersistenceMode);
+        let mode = self.get(symbol, gpu, |function, mode| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), mode) }
+        })?;
+        Ok(mode == 1)
+    }
+
     /// Returns the number in `/dev/nvidia<minor>`, which may change with the MIG mode.
     pub fn minor_number(&self, uuid: &str) -> Result<u32, NvmlError> {
         let device = self.device(uuid)?;

@@ -4,7 +4,7 @@ use super::daemons::{ailment, check_ours, recorded};
 use super::driver::{too_old, visible};
 use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays};
 use crate::mps::Patience;
-use crate::node::{DaemonState, Gpu, Node, Served};
+use crate::node::{DaemonState, Gpu, Node, Served, Stray};
 use crate::state::RunDir;
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
@@ -33,6 +33,21 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
     // The server of a dead daemon keeps its GPU memory.
     strays::end_idle(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
     Ok(plan.with_compute_modes(node, run_dir))
+}
+
+/// Plans what [`heal`] does, and the end of servers without clients that outlived their daemons.
+pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    let mut plan = heal(node, run_dir, names)?;
+    let is_planned = |plan: &Plan, stray: &Stray| {
+        plan.steps()
+            .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == stray.uuid))
+    };
+    let known = plan.clone();
+    strays::end_idle(node, &mut plan, |stray| {
+        let is_meant = names.is_empty() || names.contains(&node.name_of_uuid(&stray.uuid));
+        is_meant && !node.is_changing() && !is_planned(&known, stray)
+    });
+    Ok(plan)
 }
 
 /// True if `heal` starts or restarts it.

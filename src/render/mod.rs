@@ -4,6 +4,7 @@ pub mod check;
 pub mod comparison;
 mod consent;
 pub mod consequences;
+pub mod doctor;
 mod format;
 pub mod json;
 mod kill;

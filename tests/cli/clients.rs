@@ -27,7 +27,8 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
     );
     let full =
         "it has reached its limit of clients: another program's context fails with CUDA error 46";
-    assert_eq!(status["remarks"], json!([{ "device": "0", "what": full }]));
+    let remark = json!({ "id": "clients-full", "device": "0", "what": full });
+    assert_eq!(status["remarks"], json!([remark]));
     assert_eq!(status["degraded"], false);
     let refused = sim.app("0", &["hold"]).finish();
     assert!(
@@ -68,7 +69,7 @@ fn more_clients_than_the_device_is_meant_for_are_told() {
     let more = "it has 2 clients and is meant for 1 (max-clients)";
     assert_eq!(
         status["remarks"],
-        json!([{ "device": "0.0", "what": more }])
+        json!([{ "id": "too-many-clients", "device": "0.0", "what": more }])
     );
     let text = sim.run(&["status", "--columns", "clients"]).ended(0).stdout;
     assert!(text.contains("2/1"), "{text}");

@@ -85,6 +85,16 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         NotRun("the times of one fault: tests/cli/logs.rs"),
     ),
     (
+        "diagnosis.md",
+        "mig-mps doctor 0",
+        NotRun("it exits with 3: tests/cli/doctor"),
+    ),
+    (
+        "diagnosis.md",
+        "mig-mps doctor --explain 805",
+        Node("h200", 1),
+    ),
+    (
         "hardware.md",
         "cargo test --test on_mig --no-run",
         NotRun("it needs a real GPU"),

@@ -11,8 +11,9 @@ use crate::common::{SMALL, Sim, shell, without_gpu};
 use crate::shipped::is_shipped;
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 11] = [
-    "list", "status", "logs", "verify", "compare", "env", "plan", "up", "check", "models", "error",
+const DOCUMENTS: [&str; 12] = [
+    "list", "status", "logs", "doctor", "verify", "compare", "env", "plan", "up", "check",
+    "models", "error",
 ];
 
 /// The other commands that change the node.
@@ -110,6 +111,7 @@ fn what_each_command_prints_keeps_to_its_schema() {
         assert_eq!(line["device"], "0.0");
         line["time"].as_str().unwrap().parse::<Timestamp>().unwrap();
     }
+    printed(&["doctor", "--json"], "doctor");
     printed(&["verify", "--json"], "verify");
     printed(&["env", "0.0", "--format", "json"], "env");
     let program = ["-n", "1", "--rounds", "1", "--json", "--", "echo", "5"];

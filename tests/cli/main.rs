@@ -15,6 +15,7 @@ mod copies;
 mod dead_server;
 mod device_words;
 mod disable_mig;
+mod doctor;
 mod down;
 mod down_force;
 mod drift;

@@ -420,7 +420,11 @@ fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
     assert_snapshot!(problems(&status, Some("0.0")).join("\n"), @"its daemon has died: `mig-mps restart 0.0` starts it again, `mig-mps down 0.0` removes what it left");
     assert_eq!(
         status["remarks"],
-        json!([{ "device": "0.2", "what": "its server has ended; the next client starts another" }])
+        json!([{
+            "id": "server-ended",
+            "device": "0.2",
+            "what": "its server has ended; the next client starts another",
+        }])
     );
     sim.node.node().reboot().unwrap();
     let status = sim.status();

@@ -47,6 +47,7 @@ fn gpu(model: &Model, index: u32) -> Gpu {
         profiles: model.profiles.iter().map(offer).collect(),
         instances: Vec::new(),
         hidden: None,
+        ..Gpu::default()
     }
 }
 

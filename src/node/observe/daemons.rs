@@ -52,7 +52,7 @@ pub(super) fn observe(
             logs,
             answer: None,
         };
-        if detail == Detail::Status {
+        if detail.is_for_show() {
             let written = probe.logs.as_ref().and_then(log_growth::fresh);
             fresh.extend(written.map(|logs| (uuid.clone(), logs)));
             if probe.fill_in_passively() {
@@ -61,7 +61,7 @@ pub(super) fn observe(
         }
         // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
         let last = answers.get(&uuid);
-        probe.answer = last.filter(|last| detail == Detail::Status || last.glance.is_none());
+        probe.answer = last.filter(|last| detail.is_for_show() || last.glance.is_none());
         probes.push(probe);
     }
     *answers = ask_all(probes);

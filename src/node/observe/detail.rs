@@ -10,6 +10,8 @@ pub enum Detail {
     /// only profiles in use. A control session costs the daemon log lines and 1 to 2 ms: one is opened only if NVML and
     /// `/proc` leave a question open.
     Status,
+    /// `Status`, all GPU instances, and the facts about GPUs that only `doctor` needs.
+    Doctor,
     /// Geometry, servers and clients, with every daemon asked: enough to see which clients a change would disrupt.
     Clients,
     /// `Clients`, and the daemons' current settings: enough to plan changes of daemons.
@@ -19,6 +21,11 @@ pub enum Detail {
 }
 
 impl Detail {
+    /// True if the snapshot is for people to see: everything is read, and daemons are asked only if need be.
+    pub fn is_for_show(self) -> bool {
+        matches!(self, Self::Status | Self::Doctor)
+    }
+
     /// True if GPUs are asked for all their profiles even if MIG mode is off.
     pub(super) fn reads_offers(self) -> bool {
         matches!(self, Self::Offers | Self::Plan)

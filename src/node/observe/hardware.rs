@@ -20,6 +20,9 @@ pub(super) fn read_hardware(
     let (driver, count) =
         nvml.supervise(|session| Ok((session.driver_version()?, session.gpu_count()?)))?;
     node.driver = driver;
+    if detail == Detail::Doctor {
+        node.cuda_version = nvml.supervise(Session::cuda_version).ok();
+    }
     nvml.find(count)?;
     for index in 0..count {
         let read = nvml.supervise(move |session| {
@@ -78,6 +81,9 @@ impl Reader<'_> {
         if detail != Detail::Status && gpu.mig.is_some() {
             gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
         }
+        if detail == Detail::Doctor {
+            self.read_facts(&mut gpu)?;
+        }
         let mut processes = BTreeMap::new();
         let mut hidden = Vec::new();
         let reads_processes = detail.reads_processes();
@@ -97,7 +103,7 @@ impl Reader<'_> {
         if reads_processes && !gpu.in_mig_mode() {
             gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
         }
-        if detail == Detail::Status && !gpu.in_mig_mode() {
+        if detail.is_for_show() && !gpu.in_mig_mode() {
             gpu.utilization = session.utilization(&gpu.uuid);
         }
         Ok(GpuSnapshot {
@@ -105,6 +111,22 @@ impl Reader<'_> {
             processes,
             hidden,
         })
+    }
+
+    /// Reads the facts that `doctor` needs. An older driver may lack any one.
+    fn read_facts(&self, gpu: &mut Gpu) -> Result<(), NvmlError> {
+        let session = self.session;
+        gpu.minor = session.minor_number(&gpu.uuid).ok();
+        gpu.capability = session.compute_capability(&gpu.uuid).ok();
+        gpu.is_persistent = session.is_persistent(&gpu.uuid).ok();
+        if gpu.in_mig_mode() {
+            let offers = session.offers(&session.read_gpu(gpu.index)?)?;
+            gpu.all_instances = match session.read_instances(&gpu.uuid, &offers) {
+                Err(error) if error.may_be_gone() => return Err(error),
+                instances => instances.ok(),
+            };
+        }
+        Ok(())
     }
 
     /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.

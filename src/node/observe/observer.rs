@@ -68,7 +68,7 @@ impl<'a> Observer<'a> {
 
     /// Takes a snapshot of the node.
     pub fn observe(&mut self, detail: Detail) -> Result<Node, ObserveError> {
-        if detail == Detail::Status {
+        if detail.is_for_show() {
             for _ in 0..RETRIES {
                 let before = self.marks();
                 let node = self.observe_once(detail)?;
@@ -90,8 +90,7 @@ impl<'a> Observer<'a> {
         let environment = self.environment;
         // After an interrupted change, every instance may be one of its leftovers.
         let mut run_dirs = RunDir::all(environment).into_iter();
-        let all_instances =
-            detail != Detail::Status || run_dirs.any(|run_dir| run_dir.has_journal());
+        let all_instances = !detail.is_for_show() || run_dirs.any(|run_dir| run_dir.has_journal());
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
         // before its record.
         let opening = match (self.nvml, &self.failure) {
@@ -115,7 +114,7 @@ impl<'a> Observer<'a> {
             }
             unmanaged::find(environment, &table, &mut node);
         }
-        if let Some(nvml) = self.nvml.filter(|_| detail == Detail::Status) {
+        if let Some(nvml) = self.nvml.filter(|_| detail.is_for_show()) {
             outside_mps::find(&environment.host, &table, nvml, &mut node);
         }
         Ok(node)
@@ -139,9 +138,18 @@ impl<'a> Observer<'a> {
                         None => Ok(()),
                     }
                 });
-                let is_of_use = self.does_without_driver || node.detail == Detail::Status;
+                let has_records = !node.served.is_empty();
+                let is_of_use = match node.detail {
+                    Detail::Doctor => true,
+                    Detail::Status => has_records,
+                    _ => self.does_without_driver && has_records,
+                };
                 match read {
-                    Err(error) if is_of_use && !node.served.is_empty() => error.to_string(),
+                    Err(error) if is_of_use => {
+                        let failure = error.to_string();
+                        node.driver_error = Some(error);
+                        failure
+                    }
                     read => return read,
                 }
             }

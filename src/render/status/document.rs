@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::device::Device;
 use super::program::{Client, Outside, UnmanagedDaemon};
 use super::row::rows;
-use crate::node::{self, Detail, Node, Problem, Served};
+use crate::node::{self, Node, Problem, Served};
 use crate::render::json::{VERSION, Version};
 
 /// The output of `mig-mps status --json`.
@@ -43,6 +43,8 @@ pub struct Status {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "remark")]
 struct Remark {
+    /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
+    id: &'static str,
     /// The device's name; null if it is about the node.
     device: Option<String>,
     /// The problem or remark, as a sentence.
@@ -52,8 +54,9 @@ struct Remark {
 impl From<Problem> for Remark {
     fn from(problem: Problem) -> Self {
         Self {
+            id: problem.id.name(),
+            what: problem.what(),
             device: problem.device,
-            what: problem.what,
         }
     }
 }
@@ -71,7 +74,7 @@ impl Status {
                 .collect()
         };
         let problems = node.problems(devices);
-        let is_all = node.detail == Detail::Status;
+        let is_all = node.detail.is_for_show();
         let outside = node.outside_mps.iter();
         let unmanaged = node.unmanaged.iter();
         Self {

@@ -1,0 +1,170 @@
+//! `mig-mps doctor`
+
+use clap::Args;
+
+use super::change::Change;
+use super::consent::ConsentArgs;
+use super::devices::DeviceArgs;
+use super::{Context, verify};
+use crate::client::Verified;
+use crate::doctor::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Environment, user_name};
+use crate::node::{Detail, observe, observe_records};
+use crate::plan;
+use crate::render::json::DoctorDocument;
+use crate::render::{doctor, note, print_json};
+
+/// Find out why MIG or MPS does not work here
+///
+/// Checks driver, GPUs, daemons, directories and surroundings: each check has an id, a verdict, what was seen, why it
+/// matters, and a command to paste. A check is unknown where the caller may not see enough: root sees most. Exits with 3
+/// if a check fails. Changes nothing without --fix.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// Also check that programs become clients of each device, as verify does
+    #[arg(long)]
+    attach: bool,
+    /// Also show what was seen where all is well
+    #[arg(long, short)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Explain the id of a check or problem, or the number of a CUDA error
+    #[arg(long, value_name = "ID", conflicts_with_all = ["words", "gpus", "attach", "verbose", "json", "fix"])]
+    explain: Option<String>,
+    #[command(flatten)]
+    fix: FixArgs,
+}
+
+/// The safe fixes.
+#[derive(Args, Debug)]
+struct FixArgs {
+    /// Fix what can be fixed without disrupting anybody
+    ///
+    /// Starts daemons that died, restarts devices that hang without clients, and ends servers without clients that
+    /// outlived their daemons.
+    #[arg(long, conflicts_with = "json")]
+    fix: bool,
+    /// With --fix, show the plan and change nothing
+    #[arg(long, requires = "fix")]
+    dry_run: bool,
+    /// With --fix, do not ask
+    #[arg(long, short, requires = "fix")]
+    yes: bool,
+}
+
+/// Examines the node.
+pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    if let Some(word) = &args.explain {
+        return explained(word);
+    }
+    let environment = context.environment;
+    if args.fix.fix && !fix(args, context)? {
+        return Ok(ExitStatus::Done);
+    }
+    let all = examined(args, environment)?;
+    if args.json {
+        print_json(&DoctorDocument::of(&all))?;
+    } else {
+        doctor::print(&all, args.verbose)?;
+    }
+    let fails = all.iter().any(|one| one.severity() == Severity::Fail);
+    Ok(if fails {
+        ExitStatus::Drift
+    } else {
+        ExitStatus::Done
+    })
+}
+
+fn explained(word: &str) -> Result<ExitStatus> {
+    match explain(word) {
+        Ok(explanation) => {
+            doctor::explain(&explanation)?;
+            Ok(ExitStatus::Done)
+        }
+        Err(near) => {
+            let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
+            let what = format!(
+                "no check or error is called \"{word}\"{}",
+                near.unwrap_or_default()
+            );
+            let error = CommandError::new(ExitStatus::Usage, what);
+            Err(error.with_hint("mig-mps help diagnosis lists all"))
+        }
+    }
+}
+
+fn examined(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Diagnosis>> {
+    // A device that hangs shows it once it is asked.
+    let attached = if args.attach {
+        Some(attach(args, environment)?)
+    } else {
+        None
+    };
+    let node = observe(environment, Detail::Doctor)?;
+    let devices = args.devices.names(&node)?;
+    Ok(examine(&Examined::new(
+        environment,
+        &node,
+        &devices,
+        attached,
+    )))
+}
+
+/// Becomes a client of each device for a moment.
+fn attach(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Attached>> {
+    verify::prepare(environment)?;
+    let node = observe_records(environment)?;
+    let is_all = args.devices.is_empty();
+    // A device without a daemon has no record.
+    let names = args.devices.names(&node).unwrap_or_default();
+    let served = node.served.iter();
+    let served = served.filter(|served| is_all || names.contains(&served.record.name));
+    let verified = verify::all(environment, &node, served.collect());
+    Ok(verified.into_iter().map(attached).collect())
+}
+
+fn attached(one: Verified) -> Attached {
+    let result = match one.result {
+        Ok(ready) => AttachResult::Attached(format!(
+            "attached in {} ms as {}",
+            ready.attached.time.as_millis(),
+            user_name(ready.attached.user)
+        )),
+        Err(cause) if cause.is_passing() => AttachResult::LeftAlone(cause.to_string()),
+        Err(cause) => AttachResult::Failed(cause.to_string(), cause.hint()),
+    };
+    Attached {
+        name: one.name,
+        result,
+    }
+}
+
+/// Does what disrupts nobody. Returns false if it was only to be shown.
+fn fix(args: &DoctorArgs, context: &Context<'_>) -> Result<bool> {
+    let environment = context.environment;
+    environment.mps_programs()?;
+    let directories = environment.directories()?;
+    let consent = ConsentArgs {
+        dry_run: args.fix.dry_run,
+        yes: args.fix.yes,
+        drain: None,
+        force: false,
+        json: false,
+    };
+    let changed = Change::new(context, &directories, &consent, &|node, run_dir| {
+        plan::mend(node, run_dir, &args.devices.names(node)?)
+    })
+    .run()?;
+    let Some(outcome) = changed else {
+        return Ok(false);
+    };
+    if outcome.is_unchanged {
+        note("Nothing can be fixed without disrupting anybody.");
+    }
+    Ok(true)
+}

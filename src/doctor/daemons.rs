@@ -1,0 +1,155 @@
+//! Daemons of mig-mps, beyond what `status` reports.
+
+use super::check::Judge;
+use super::{Check, Examined, Finding, Subject};
+use crate::host::{Holder, Process};
+use crate::mps::ContextMemory;
+use crate::node::Served;
+
+/// Measured: with 64 a daemon works, with 20 its server does not start.
+const FEWEST_FILES: u64 = 64;
+/// Each client takes several.
+const FEW_FILES: u64 = 1024;
+
+/// The prefix of the scopes and slices in which mig-mps starts daemons.
+const OWN_UNITS: &str = "mig-mps";
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "memory-limit",
+        subject: Subject::Daemons,
+        fault: "the memory limit of a device is too small for any program",
+        why: "a client's own context takes about 516 MiB of the limit on a whole H200: with less no program starts (error 2)",
+        remedy: "`mig-mps set DEVICE pinned-memory-limit=2G`",
+        judge: Judge::Own(memory_limit),
+    },
+    Check {
+        id: "daemon-files",
+        subject: Subject::Daemons,
+        fault: "a daemon may open few files",
+        why: "with 20 no server starts, and each client takes some: a daemon without any accepts nobody and fills its log",
+        remedy: "set `nofile` in the profile, or raise `ulimit -n` before `mig-mps restart DEVICE`",
+        judge: Judge::Own(files),
+    },
+    Check {
+        id: "daemon-outdated",
+        subject: Subject::Daemons,
+        fault: "a daemon runs a program that was replaced",
+        why: "after an upgrade of the driver it cannot start servers of the new version",
+        remedy: "`mig-mps restart DEVICE`",
+        judge: Judge::Own(outdated),
+    },
+    Check {
+        id: "daemon-cgroup",
+        subject: Subject::Daemons,
+        fault: "a daemon belongs to a login session, a service or a job",
+        why: "systemd or the scheduler ends it with that",
+        remedy: "`mig-mps restart DEVICE` from where it is to live: under systemd as root it gets a scope of its own",
+        judge: Judge::Own(cgroup),
+    },
+    Check {
+        id: "zombies",
+        subject: Subject::Daemons,
+        fault: "MPS programs have ended and nobody has reaped them",
+        why: "naive scripts take them for running; each takes a process id",
+        remedy: "run an init process in the container (`docker run --init`)",
+        judge: Judge::Own(zombies),
+    },
+];
+
+fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
+    let branch = examined.branch();
+    let mut findings = Vec::new();
+    for served in examined.served() {
+        let (record, name) = (&served.record, &served.record.name);
+        let Some(limit) = record.settings.pinned_memory_limit else {
+            continue;
+        };
+        let gpu = examined.node.gpu(&record.key.gpu);
+        let gpu = gpu.filter(|_| record.key.instance.is_none());
+        let forbidden = gpu.and_then(|gpu| ContextMemory::forbids(limit, &gpu.product, branch));
+        let finding = match (forbidden, ContextMemory::warns_of(limit)) {
+            (Some(why), _) => Finding::fail(why),
+            (None, Some(why)) => Finding::warn(why),
+            (None, None) => continue,
+        };
+        let set = format!("mig-mps set {name} pinned-memory-limit=2G");
+        findings.push(finding.on(name).run(set));
+    }
+    findings
+}
+
+/// Returns the running daemons of mig-mps.
+fn running<'a>(examined: &'a Examined<'_>) -> impl Iterator<Item = (&'a Served, &'a Process)> + 'a {
+    examined.served().filter_map(|served| {
+        let daemon = served.record.daemon?;
+        let process = examined.processes.get(daemon.pid)?;
+        daemon.is(process).then_some((served, process))
+    })
+}
+
+fn files(examined: &Examined<'_>) -> Vec<Finding> {
+    let found = running(examined).map(|(served, process)| {
+        let name = &served.record.name;
+        let finding = match process.open_files() {
+            None => Finding::unknown("its limit of open files is hidden"),
+            Some(few) if few < FEWEST_FILES => {
+                Finding::fail(format!("its daemon may open {few} files"))
+                    .run(format!("mig-mps set {name} nofile=16384"))
+            }
+            Some(few) if few < FEW_FILES => {
+                Finding::warn(format!("its daemon may open {few} files"))
+                    .run(format!("mig-mps set {name} nofile=16384"))
+            }
+            Some(many) => Finding::ok(format!("{many} files")),
+        };
+        finding.on(name)
+    });
+    found.collect()
+}
+
+fn outdated(examined: &Examined<'_>) -> Vec<Finding> {
+    let found = running(examined).map(|(served, process)| {
+        let name = &served.record.name;
+        let finding = match process.is_replaced() {
+            None => Finding::unknown("the file of its program is hidden"),
+            Some(false) => Finding::ok("its program is the installed one"),
+            Some(true) => Finding::warn(format!(
+                "the program of its daemon (pid {}) was replaced since it was started",
+                process.pid
+            ))
+            .run(format!("mig-mps restart {name} --drain 5m")),
+        };
+        finding.on(name)
+    });
+    found.collect()
+}
+
+fn cgroup(examined: &Examined<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (served, process) in running(examined) {
+        let name = &served.record.name;
+        let Some(unit) = Holder::of(process).unit else {
+            continue;
+        };
+        if unit.starts_with(OWN_UNITS) {
+            continue;
+        }
+        let seen = format!("its daemon (pid {}) ends with {unit}", process.pid);
+        let show = format!("systemctl status {}", process.pid);
+        findings.push(Finding::warn(seen).on(name).run(show));
+    }
+    findings
+}
+
+fn zombies(examined: &Examined<'_>) -> Vec<Finding> {
+    let zombies = examined.surroundings.zombies.iter();
+    let found = zombies.map(|zombie| {
+        let (pid, parent, name) = (zombie.pid, zombie.parent, &zombie.name);
+        Finding::warn(format!(
+            "pid {pid} ({name}) has ended, and pid {parent} does not reap it"
+        ))
+        .run(format!("ps -o pid,ppid,stat,args -p {pid},{parent}"))
+    });
+    found.collect()
+}

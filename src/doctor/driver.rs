@@ -1,0 +1,221 @@
+//! The driver, its libraries, and the programs of MPS.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::check::Judge;
+use super::{Check, Examined, Finding, Subject};
+use crate::cuda;
+use crate::host::run;
+use crate::mps::{ControlProgram, Support};
+use crate::nvml::NvmlError;
+
+/// The first driver whose control program tells its version.
+const FIRST_WITH_VERSION: u32 = 580;
+
+/// The time that the control program may take to tell it.
+const VERSION_LIMIT: Duration = Duration::from_secs(2);
+
+const RESTART_HINT: &str = "reboot, or unload and load the kernel module";
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "kernel-module",
+        subject: Subject::Driver,
+        fault: "the driver's kernel module is not loaded, or is not of the version of its libraries",
+        why: "no GPU can be used; after an upgrade of the driver only the libraries are new",
+        remedy: "`sudo modprobe nvidia`; after an upgrade reboot, or unload and load the kernel module",
+        judge: Judge::Own(kernel_module),
+    },
+    Check {
+        id: "nvml-library",
+        subject: Subject::Driver,
+        fault: "libnvidia-ml cannot be loaded",
+        why: "GPUs and MIG are managed through it",
+        remedy: "install the driver's libraries, or set MIG_MPS_NVML_LIBRARY",
+        judge: Judge::Own(nvml_library),
+    },
+    Check {
+        id: "driver-silent",
+        subject: Subject::Driver,
+        fault: "the driver does not answer",
+        why: "nothing can be changed, and no CUDA program starts",
+        remedy: "`nvidia-smi` and `sudo dmesg | grep NVRM` may say why",
+        judge: Judge::Own(driver_silent),
+    },
+    Check {
+        id: "driver-too-old",
+        subject: Subject::Driver,
+        fault: "the control program of this driver lacks commands, or was never tried",
+        why: "mig-mps reads back what it sets, and cannot without these commands",
+        remedy: "install driver 535 or newer",
+        judge: Judge::Own(too_old),
+    },
+    Check {
+        id: "libcuda",
+        subject: Subject::Driver,
+        fault: "libcuda cannot be loaded",
+        why: "daemon, server and every CUDA program need it: without it the daemon exits with status 244 and says nothing",
+        remedy: "install the driver's libraries, or set MIG_MPS_CUDA_LIBRARY or LD_LIBRARY_PATH",
+        judge: Judge::Own(libcuda),
+    },
+    Check {
+        id: "mps-programs",
+        subject: Subject::Driver,
+        fault: "nvidia-cuda-mps-control or nvidia-cuda-mps-server is not installed",
+        why: "they are MPS",
+        remedy: "install them with the driver (Debian: nvidia-cuda-mps), or set MIG_MPS_CONTROL",
+        judge: Judge::Own(programs),
+    },
+    Check {
+        id: "mps-versions",
+        subject: Subject::Driver,
+        fault: "the programs of MPS are of another version than the driver, or not of one installation",
+        why: "server and control program of different versions do not understand each other",
+        remedy: "install the programs of the running driver",
+        judge: Judge::Own(versions),
+    },
+];
+
+fn kernel_module(examined: &Examined<'_>) -> Vec<Finding> {
+    let Some(loaded) = examined.environment.host.driver_version() else {
+        let seen = "/proc/driver/nvidia/version is not there: the kernel module is not loaded";
+        return vec![Finding::fail(seen).run("sudo modprobe nvidia")];
+    };
+    let libraries = &examined.node.driver;
+    if libraries.is_empty() || *libraries == loaded {
+        return vec![Finding::ok(loaded)];
+    }
+    let seen =
+        format!("the kernel module is {loaded}, the libraries are {libraries}: {RESTART_HINT}");
+    vec![Finding::fail(seen).run("sudo reboot")]
+}
+
+fn nvml_library(examined: &Examined<'_>) -> Vec<Finding> {
+    match &examined.node.driver_error {
+        Some(error @ NvmlError::NotFound { .. }) => {
+            vec![Finding::fail(error.to_string()).run("ldconfig -p | grep libnvidia-ml")]
+        }
+        _ => vec![Finding::ok("loaded")],
+    }
+}
+
+fn driver_silent(examined: &Examined<'_>) -> Vec<Finding> {
+    match &examined.node.driver_error {
+        None => vec![Finding::ok(examined.node.driver.as_str())],
+        Some(NvmlError::NotFound { .. }) => {
+            vec![Finding::unknown("it cannot be asked without libnvidia-ml")]
+        }
+        Some(error) => vec![Finding::fail(error.to_string()).run("sudo dmesg | grep NVRM")],
+    }
+}
+
+fn too_old(examined: &Examined<'_>) -> Vec<Finding> {
+    let driver = &examined.node.driver;
+    if driver.is_empty() {
+        return vec![Finding::unknown("the driver's version is not known")];
+    }
+    let first = ControlProgram::FIRST_MEASURED;
+    match examined.node.control_program().support {
+        Support::Measured => vec![Finding::ok(driver.as_str())],
+        Support::Unmeasured => vec![Finding::warn(format!(
+            "MPS is untested with driver {driver}: {first} is the oldest that was tried"
+        ))],
+        Support::TooOld => vec![Finding::fail(format!(
+            "driver {driver} has no memory limits, no priorities and no list of clients; {first} has"
+        ))],
+    }
+}
+
+fn libcuda(examined: &Examined<'_>) -> Vec<Finding> {
+    match cuda::load(examined.environment.cuda_library.as_deref()) {
+        Ok(()) => vec![Finding::ok("loaded")],
+        Err(error) => vec![Finding::fail(error).run("ldconfig -p | grep libcuda")],
+    }
+}
+
+fn programs(examined: &Examined<'_>) -> Vec<Finding> {
+    match examined.environment.mps_programs() {
+        Ok(programs) => vec![Finding::ok(programs.control.display().to_string())],
+        Err(error) => {
+            let seen = format!("{error}: {}", error.hint());
+            vec![
+                Finding::fail(seen)
+                    .run("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server"),
+            ]
+        }
+    }
+}
+
+fn versions(examined: &Examined<'_>) -> Vec<Finding> {
+    let environment = examined.environment;
+    let (Ok(programs), Some(server)) = (environment.mps_programs(), environment.server_program())
+    else {
+        return vec![Finding::unknown("the programs are not there")];
+    };
+    let mut findings = Vec::new();
+    if directories(&programs.control).is_disjoint(&directories(&server)) {
+        let seen = format!(
+            "{} and {} are in different directories",
+            programs.control.display(),
+            server.display()
+        );
+        findings.push(
+            Finding::warn(seen)
+                .run("ls -lL $(command -v nvidia-cuda-mps-control nvidia-cuda-mps-server)"),
+        );
+    }
+    // Older ones would begin a control session.
+    if examined
+        .branch()
+        .is_none_or(|branch| branch < FIRST_WITH_VERSION)
+    {
+        return findings;
+    }
+    let Some(wanted) = examined.node.cuda_version else {
+        findings.push(Finding::unknown(
+            "the driver does not tell its CUDA version",
+        ));
+        return findings;
+    };
+    match version_of(&programs.control) {
+        Some(version) if version == wanted => {
+            findings.push(Finding::ok(format!(
+                "CUDA {}.{}",
+                wanted / 1000,
+                wanted % 1000 / 10
+            )));
+        }
+        Some(version) => {
+            let seen = format!(
+                "{} is of CUDA version {version}, and the driver of {wanted}",
+                programs.control.display()
+            );
+            findings.push(Finding::fail(seen).run("nvidia-cuda-mps-control -v"));
+        }
+        None => findings.push(
+            Finding::unknown("the control program does not tell its version")
+                .run("nvidia-cuda-mps-control -v"),
+        ),
+    }
+    findings
+}
+
+/// The directory in which a program was found, and the one in which it is: Debian's are links.
+fn directories(program: &Path) -> std::collections::BTreeSet<PathBuf> {
+    let real = program.canonicalize().ok();
+    let paths = [Some(program.to_owned()), real].into_iter().flatten();
+    paths
+        .filter_map(|path| Some(path.parent()?.to_owned()))
+        .collect()
+}
+
+/// `CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000`
+fn version_of(control: &Path) -> Option<u32> {
+    let mut command = Command::new(control);
+    command.arg("-v").env_clear();
+    let output = run(&command, "", VERSION_LIMIT).ok()?;
+    let (_, version) = output.stdout.split_once("Binary version:")?;
+    version.split_whitespace().next()?.parse().ok()
+}

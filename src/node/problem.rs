@@ -1,0 +1,266 @@
+//! The problems and remarks that `status` reports, and their ids.
+
+use std::fmt;
+
+/// Makes the ids from a row each: the name, the id, the meaning, the reason why it matters, and the remedy in general.
+macro_rules! ids {
+    ($(#[$about:meta])* pub enum $all:ident { $($name:ident $id:literal $meaning:literal $why:literal $remedy:literal)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $all {
+            $($name,)*
+        }
+
+        impl $all {
+            /// Every id.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Returns the id as scripts know it. It never changes.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $id,)*
+                }
+            }
+
+            /// Returns its meaning.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $meaning,)*
+                }
+            }
+
+            /// Returns the reason why it matters.
+            pub const fn why(self) -> &'static str {
+                match self {
+                    $(Self::$name => $why,)*
+                }
+            }
+
+            /// Returns the remedy in general.
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$name => $remedy,)*
+                }
+            }
+        }
+    };
+}
+
+ids! {
+    /// The id of a problem or remark.
+    pub enum ProblemId {
+        DaemonDead "daemon-dead"
+            "the daemon of a device has exited"
+            "programs that are sent to the device run outside MPS"
+            "`mig-mps restart DEVICE` starts it again; `mig-mps heal` does so for all; `mig-mps logs DEVICE` may say why it ended"
+        EarlierBoot "earlier-boot"
+            "a device was served before the last reboot and is not now"
+            "instances and daemons do not survive a reboot"
+            "`mig-mps up PROFILE` makes instances and daemons anew"
+        DaemonOrphan "daemon-orphan"
+            "a daemon runs and its pipe directory is gone"
+            "no program reaches it, and programs run outside MPS"
+            "`mig-mps restart DEVICE --force` starts another daemon; keep clean-up scripts out of the run directory"
+        DeviceHung "device-hung"
+            "the daemon of a device waits for a client that died"
+            "every new client waits in cuInit for ever"
+            "`mig-mps restart DEVICE` ends the server; give programs at least 64 open files (`ulimit -n`)"
+        DeviceFailing "device-failing"
+            "`heal` has given a device up"
+            "its daemon ends again and again, and programs that are sent to the device run outside MPS"
+            "`mig-mps logs DEVICE` may show the cause; `mig-mps restart DEVICE` starts it again"
+        DaemonStopped "daemon-stopped"
+            "a daemon is stopped by a signal"
+            "its programs wait for it"
+            "`kill -CONT PID` resumes it"
+        DaemonSilent "daemon-silent"
+            "a daemon runs and does not answer"
+            "clients may wait in cuInit"
+            "`mig-mps restart DEVICE --force` starts another"
+        DaemonNotAsked "daemon-not-asked"
+            "a daemon cannot be asked"
+            "its state and its clients are not known"
+            "run the command as root or as the daemon's owner"
+        GpuFault "gpu-fault"
+            "a server had a fatal GPU fault"
+            "it refuses new clients (error 807) until every client has exited"
+            "`mig-mps kill DEVICE PID --signal` ends its clients"
+        ComputeMode "compute-mode"
+            "the compute mode of a GPU keeps programs off, or is not the configured one"
+            "in the mode exclusive-process a program beside MPS gets error 46, in the mode prohibited every program"
+            "`sudo nvidia-smi -i GPU -c DEFAULT`, or `mig-mps restart DEVICE` where the profile asks for exclusive-process"
+        StartUnfinished "start-unfinished"
+            "an interrupted change left a daemon unfinished"
+            "its settings may be missing"
+            "`mig-mps up PROFILE` continues"
+        DeviceGone "device-gone"
+            "a daemon runs and its device is gone"
+            "its programs fail, and it keeps others from using the GPU"
+            "`mig-mps down DEVICE` ends it"
+        SettingsChanged "settings-changed"
+            "the settings of a daemon are not the recorded ones"
+            "limits that users rely on do not hold"
+            "`mig-mps up PROFILE` sets them again"
+        LogGrowth "log-growth"
+            "a daemon writes its log without pause"
+            "it fills the disk, and most likely accepts no client"
+            "`mig-mps logs DEVICE` shows the line; `mig-mps restart DEVICE --force` starts another daemon"
+        StrayServer "stray-server"
+            "a server outlived its daemon"
+            "it keeps its GPU memory, and its instance cannot be destroyed"
+            "`mig-mps down DEVICE` ends it"
+        OutsideMps "outside-mps"
+            "a program computes on a device without being a client of its daemon"
+            "it takes turns with all clients, and no limit holds for it"
+            "start it with `mig-mps run DEVICE -- PROGRAM`"
+        SeveralDaemons "several-daemons"
+            "several daemons serve one device"
+            "their clients take turns instead of sharing the device"
+            "let the owner of the other daemon end it, or `mig-mps down DEVICE`"
+        SeesAllGpus "sees-all-gpus"
+            "an unmanaged daemon sees all GPUs"
+            "its clients compute on devices that others serve"
+            "let its owner end it: `echo quit | CUDA_MPS_PIPE_DIRECTORY=DIRECTORY nvidia-cuda-mps-control`"
+        DefaultPipeDirectory "default-pipe-directory"
+            "an unmanaged daemon uses the default pipe directory"
+            "CUDA programs without a pipe directory of their own become its clients"
+            "let its owner end it: `echo quit | CUDA_MPS_PIPE_DIRECTORY=DIRECTORY nvidia-cuda-mps-control`"
+        ChangeInterrupted "change-interrupted"
+            "a change was killed half-way"
+            "instances and daemons may be missing until the next up or down"
+            "run the same command again: it continues"
+        DriverSilent "driver-silent"
+            "the driver does not answer"
+            "nothing can be changed, and no CUDA program starts"
+            "`nvidia-smi` and `dmesg | grep NVRM` may say why"
+        GpuLost "gpu-lost"
+            "a GPU is lost or cannot be read"
+            "programs on it fail; it may need a reset or a reboot"
+            "`dmesg | grep NVRM` may say why; reset the GPU or reboot"
+        RecordUnreadable "record-unreadable"
+            "a record in the run directory cannot be read"
+            "a daemon may run that no command manages"
+            "run the command as the owner of the run directory; a record that is damaged must be removed by hand, after its daemon has ended"
+        ChangeUnderWay "change-under-way"
+            "a change is in progress"
+            "other changes wait for it"
+            "wait for it"
+        NoMigDevices "no-mig-devices"
+            "a GPU is in MIG mode and has no MIG device"
+            "no CUDA program can use it"
+            "`mig-mps up PROFILE` makes them"
+        ServerEnded "server-ended"
+            "the server of a device has ended"
+            "the next client waits until another has started"
+            "nothing is to be done; `mig-mps logs DEVICE` may say why it ended"
+        TooManyClients "too-many-clients"
+            "a device has more clients than max-clients allows"
+            "somebody bypasses mig-mps, and the device may become full"
+            "start programs with `mig-mps run`, which keeps to the limit"
+        ClientsFull "clients-full"
+            "a device has all the clients that it can have"
+            "the context of another program fails with error 46"
+            "use another device: `mig-mps run --any`"
+        UserWaiting "user-waiting"
+            "a program waits in cuInit until another user's programs have exited"
+            "it seems to hang"
+            "wait, or share the device with `serve = \"all\"` in the profile"
+    }
+}
+
+/// A problem or a remark, with its remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub id: ProblemId,
+    /// The device's name; `None` if it concerns the node.
+    pub device: Option<String>,
+    /// The description.
+    pub seen: String,
+    /// The remedy in words, with its commands in backticks.
+    pub remedy: Option<String>,
+    /// True if a table of `status` shows it already.
+    pub is_listed: bool,
+}
+
+/// `0.2: its daemon has died: … [daemon-dead]`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.device {
+            write!(f, "{device}: ")?;
+        }
+        write!(f, "{} [{}]", self.what(), self.id.name())
+    }
+}
+
+impl Problem {
+    pub(super) fn new(id: ProblemId, seen: impl Into<String>) -> Self {
+        Self {
+            id,
+            device: None,
+            seen: seen.into(),
+            remedy: None,
+            is_listed: false,
+        }
+    }
+
+    pub(super) fn of(self, device: &str) -> Self {
+        let device = Some(device.to_owned());
+        Self { device, ..self }
+    }
+
+    pub(super) fn with_remedy(self, remedy: impl Into<String>) -> Self {
+        let remedy = Some(remedy.into());
+        Self { remedy, ..self }
+    }
+
+    pub(super) fn listed(self) -> Self {
+        Self {
+            is_listed: true,
+            ..self
+        }
+    }
+
+    /// Describes it with its remedy, in one sentence.
+    pub fn what(&self) -> String {
+        let Some(remedy) = &self.remedy else {
+            return self.seen.clone();
+        };
+        let is_divided = self.seen.contains(": ");
+        let mark = if is_divided { ";" } else { ":" };
+        format!("{}{mark} {remedy}", self.seen)
+    }
+
+    /// Returns the first command of the remedy that can be pasted as it is.
+    pub fn command(&self) -> Option<&str> {
+        let quoted = self.remedy.as_deref()?.split('`').skip(1).step_by(2);
+        let mut commands = quoted.filter(|text| text.contains(' '));
+        commands.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_can_be_typed() {
+        let names: BTreeSet<&str> = ProblemId::ALL.iter().map(|id| id.name()).collect();
+        assert_eq!(names.len(), ProblemId::ALL.len());
+        let is_plain = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        assert!(names.iter().all(is_plain), "{names:?}");
+    }
+
+    #[test]
+    fn a_remedy_follows_in_the_same_sentence_and_gives_its_command() {
+        let problem = Problem::new(ProblemId::EarlierBoot, "it is old").of("0.2");
+        let problem = problem.with_remedy("`up` starts it, `mig-mps down 0.2` removes it");
+        let text = "0.2: it is old: `up` starts it, `mig-mps down 0.2` removes it [earlier-boot]";
+        assert_eq!(problem.to_string(), text);
+        assert_eq!(problem.command(), Some("mig-mps down 0.2"));
+        let divided = Problem::new(ProblemId::DeviceHung, "it hangs: so").with_remedy("end it");
+        assert_eq!(divided.what(), "it hangs: so; end it");
+        assert_eq!(divided.command(), None);
+    }
+}

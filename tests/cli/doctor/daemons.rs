@@ -1,0 +1,560 @@
+//! Problems of daemons that `status` reports are checks of the same id; and what `status` does not report.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use simnode::harness::App;
+
+use super::{Report, healthy};
+use crate::common::{NOBODY, Sim, is_alive, is_root, shell, stop};
+use crate::hung::{logs_without_pause, starve};
+use crate::settings::{ask, whole};
+use crate::sight::{beside, unmanaged_daemon};
+
+/// A whole GPU that is served.
+fn served(settings: &str) -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(settings), &["--yes"]).ended(0);
+    sim
+}
+
+/// Asserts that `status` reports the same id for the device.
+#[track_caller]
+fn is_in_status(sim: &Sim, list: &str, id: &str, device: Option<&str>) {
+    let status = sim.status();
+    let mut reported = status[list].as_array().unwrap().iter();
+    let is_it =
+        |one: &serde_json::Value| one["id"] == id && one["device"] == serde_json::json!(device);
+    assert!(reported.any(is_it), "{id}: {status:#}");
+}
+
+fn kill(pid: &serde_json::Value) {
+    shell(format!("kill -9 {pid}")).ended(0);
+    while is_alive(pid) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_daemon_that_died() {
+    let sim = healthy();
+    kill(&sim.device("0.0")["daemon_pid"]);
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("daemon-dead")
+        .is("fail", Some("0.0"), "its daemon has died");
+    assert_eq!(command, "mig-mps restart 0.0");
+    is_in_status(&sim, "problems", "daemon-dead", Some("0.0"));
+    assert!(!sim.doctor(&["0.2"]).ills().contains("daemon-dead"));
+    sim.run(&["doctor", "0.0"]).ended(3);
+}
+
+#[test]
+fn a_reboot_leaves_devices_of_an_earlier_boot() {
+    let sim = healthy();
+    sim.node.node().reboot().unwrap();
+    let report = sim.doctor(&[]);
+    report
+        .check("earlier-boot")
+        .is("fail", Some("0.2"), "from an earlier boot");
+    is_in_status(&sim, "problems", "earlier-boot", Some("0.2"));
+}
+
+#[test]
+fn a_daemon_without_its_pipe_directory() {
+    let sim = healthy();
+    fs::remove_dir_all(sim.pipe("0.2")).unwrap();
+    let report = sim.doctor(&[]);
+    let command =
+        report
+            .check("daemon-orphan")
+            .is("fail", Some("0.2"), "its pipe directory is gone");
+    assert_eq!(command, "mig-mps restart 0.2 --force");
+    is_in_status(&sim, "problems", "daemon-orphan", Some("0.2"));
+}
+
+#[test]
+fn a_device_that_hangs() {
+    let sim = served("");
+    starve(&sim);
+    let report = sim.doctor(&["--attach"]);
+    let command = report
+        .check("device-hung")
+        .is("fail", Some("0"), "it hangs");
+    assert_eq!(command, "mig-mps restart 0");
+    let command = report.check("attach").is("fail", Some("0"), "hangs");
+    assert_eq!(command, "mig-mps verify 0");
+    is_in_status(&sim, "problems", "device-hung", Some("0"));
+    // Not tried unless asked.
+    let checks = sim.doctor(&[]).0["checks"].to_string();
+    assert!(!checks.contains("\"attach\""), "{checks}");
+}
+
+#[test]
+fn another_users_programs_are_left_alone_by_the_attach_check() {
+    if !is_root("another_users_programs_are_left_alone_by_the_attach_check") {
+        return;
+    }
+    let sim = served("");
+    let first = sim.client("0");
+    let before = sim.device("0")["servers"].clone();
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe("0"));
+    let second = App::start({
+        app.uid(NOBODY).gid(NOBODY);
+        app
+    });
+    while sim.status()["waiting"] == serde_json::json!([]) {
+        std::thread::yield_now();
+    }
+    let report = sim.doctor(&[]);
+    report
+        .check("user-waiting")
+        .is("warn", Some("0"), "nobody waits behind root");
+    is_in_status(&sim, "remarks", "user-waiting", Some("0"));
+    assert_eq!(sim.device("0")["servers"], before);
+    assert!(first.finish().status.success());
+    drop(second);
+}
+
+#[test]
+fn a_daemon_that_is_stopped() {
+    let sim = healthy();
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    stop(&daemon);
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("daemon-stopped")
+        .is("fail", Some("0.2"), "is stopped (SIGSTOP)");
+    assert_eq!(command, format!("kill -CONT {daemon}"));
+    is_in_status(&sim, "problems", "daemon-stopped", Some("0.2"));
+    shell(command).ended(0);
+    while sim.doctor(&[]).ills().contains("daemon-stopped") {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_daemon_whose_answers_make_no_sense() {
+    let sim = healthy();
+    let client = sim.client("0.2");
+    let control = sim.control_script("cat >/dev/null; echo nonsense");
+    let mut doctor = sim.command(&["doctor", "--json"]);
+    let report = Report::of(doctor.env("MIG_MPS_CONTROL", control));
+    let command = report
+        .check("daemon-silent")
+        .is("fail", Some("0.2"), "does not answer");
+    assert_eq!(command, "mig-mps restart 0.2 --force");
+    drop(client);
+}
+
+#[test]
+fn a_gpu_fault() {
+    let sim = healthy();
+    let healthy = sim.client("0.2");
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0.2")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("gpu-fault")
+        .is("fail", Some("0.2"), "a GPU fault");
+    assert!(command.starts_with("mig-mps kill 0.2 "), "{command}");
+    is_in_status(&sim, "problems", "gpu-fault", Some("0.2"));
+    drop((healthy, faulty));
+}
+
+#[test]
+fn a_start_that_nobody_finished() {
+    let sim = healthy();
+    sim.node
+        .fault("set_default_active_thread_percentage")
+        .kills()
+        .unwrap();
+    let _ = sim.run(&["restart", "0.2", "--yes"]);
+    let report = sim.doctor(&[]);
+    report
+        .check("change-interrupted")
+        .is("fail", None, "interrupted: ");
+    is_in_status(&sim, "problems", "change-interrupted", None);
+    sim.run(&["restart", "0.2"]).ended(4);
+    let report = sim.doctor(&[]);
+    report
+        .check("start-unfinished")
+        .is("fail", Some("0.2"), "left it unfinished");
+    is_in_status(&sim, "problems", "start-unfinished", Some("0.2"));
+}
+
+#[test]
+fn settings_that_somebody_changed() {
+    let sim = served("pinned-memory-limit = \"2G\"");
+    let client = sim.client("0");
+    ask(
+        &sim,
+        "0",
+        "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n",
+    );
+    let report = sim.doctor(&[]);
+    report
+        .check("settings-changed")
+        .is("fail", Some("0"), "is 1G: somebody has changed it");
+    is_in_status(&sim, "problems", "settings-changed", Some("0"));
+    drop(client);
+}
+
+#[test]
+fn a_log_that_grows_without_pause() {
+    let (sim, _waits) = logs_without_pause();
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("log-growth")
+        .is("fail", Some("0"), "logs without pause");
+    assert_eq!(command, "mig-mps restart 0 --force");
+    is_in_status(&sim, "problems", "log-growth", Some("0"));
+}
+
+/// Measured: SIGTERM ends the daemon of a device that hangs, and leaves its server.
+#[test]
+fn a_server_that_outlived_its_daemon() {
+    let sim = served("");
+    starve(&sim);
+    let _waits = sim.app("0", &["hold"]);
+    while sim.device("0")["state"] != "hung" {
+        std::thread::yield_now();
+    }
+    let daemon = sim.device("0")["daemon_pid"].clone();
+    shell(format!("kill -TERM {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    let report = sim.doctor(&[]);
+    report
+        .check("stray-server")
+        .is("fail", Some("0"), "outlived its daemon");
+    is_in_status(&sim, "problems", "stray-server", Some("0"));
+}
+
+#[test]
+fn programs_outside_mps_and_several_daemons() {
+    let sim = healthy();
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let mut app = sim.node.program("cuda-app");
+    app.arg("hold")
+        .env("CUDA_VISIBLE_DEVICES", &uuid)
+        .env("CUDA_MPS_PIPE_DIRECTORY", beside(&sim, "nowhere"));
+    let mut lost = App::start(app);
+    lost.wait_up();
+    unmanaged_daemon(&sim, &beside(&sim, "theirs"), Some(&uuid));
+    let report = sim.doctor(&[]);
+    report.check("outside-mps").is(
+        "fail",
+        Some("0.2"),
+        "computes outside MPS: its pipe directory is",
+    );
+    report
+        .check("several-daemons")
+        .is("fail", Some("0.2"), "2 daemons serve it");
+    is_in_status(&sim, "problems", "outside-mps", Some("0.2"));
+    is_in_status(&sim, "problems", "several-daemons", Some("0.2"));
+    // Another device has nothing of it.
+    assert_eq!(sim.doctor(&["0.0"]).ills().len(), 0);
+}
+
+#[test]
+fn daemons_that_see_all_gpus_or_take_the_default_directory() {
+    let sim = healthy();
+    let pipe = beside(&sim, "all");
+    unmanaged_daemon(&sim, &pipe, None);
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("sees-all-gpus")
+        .is("fail", None, "it sees all GPUs");
+    let wanted = format!(
+        "echo quit | CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control",
+        pipe.display()
+    );
+    assert_eq!(command, wanted);
+    is_in_status(&sim, "problems", "sees-all-gpus", None);
+    report
+        .check("unmanaged-daemons")
+        .is("ok", None, "nvidia-cuda-mps-control");
+    fs::remove_dir_all(&pipe).unwrap();
+    let command =
+        sim.doctor(&[])
+            .check("unmanaged-daemons")
+            .is("warn", None, "its pipe directory is gone");
+    assert!(command.starts_with("kill "), "{command}");
+}
+
+#[test]
+fn clients_up_to_the_limit_and_beyond() {
+    let sim = served("max-clients = 1");
+    let first = sim.client("0");
+    let second = sim.client("0");
+    let report = sim.doctor(&[]);
+    report
+        .check("too-many-clients")
+        .is("warn", Some("0"), "2 clients and is meant for 1");
+    is_in_status(&sim, "remarks", "too-many-clients", Some("0"));
+    drop((first, second));
+    let sim = served("");
+    let clients: Vec<App> = (0..48).map(|_| sim.client("0")).collect();
+    let report = sim.doctor(&[]);
+    report
+        .check("clients-full")
+        .is("warn", Some("0"), "its limit of clients");
+    drop(clients);
+}
+
+#[test]
+fn a_server_that_ended() {
+    let sim = served("");
+    kill(&sim.device("0")["servers"][0]["pid"]);
+    while sim.device("0")["state"] != "no server yet" {
+        std::thread::yield_now();
+    }
+    let report = sim.doctor(&[]);
+    report
+        .check("server-ended")
+        .is("warn", Some("0"), "the next client starts another");
+    is_in_status(&sim, "remarks", "server-ended", Some("0"));
+}
+
+#[test]
+fn a_device_that_is_gone() {
+    let sim = healthy();
+    sim.node
+        .node()
+        .update(|state| {
+            state.gpus[0].instances.clear();
+            state.contexts.clear();
+        })
+        .unwrap();
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("device-gone")
+        .is("fail", Some("0.2"), "its device is gone");
+    assert_eq!(command, "mig-mps down 0.2");
+    is_in_status(&sim, "problems", "device-gone", Some("0.2"));
+    report
+        .check("instances-missing")
+        .is("warn", None, "GPU 0: mig-mps made an instance at");
+}
+
+#[test]
+fn a_change_in_progress() {
+    let sim = healthy();
+    sim.node.fault("daemon start").hangs().unwrap();
+    let mut restart = sim
+        .command(&["restart", "0.2", "--yes"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while sim.status()["remarks"] == serde_json::json!([]) {
+        std::thread::yield_now();
+    }
+    let report = sim.doctor(&["--verbose"]);
+    report
+        .check("change-under-way")
+        .is("warn", None, "a change is under way");
+    is_in_status(&sim, "remarks", "change-under-way", None);
+    let _ = restart.kill();
+    let _ = restart.wait();
+}
+
+#[test]
+fn a_record_that_cannot_be_read() {
+    let sim = healthy();
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
+    let report = sim.doctor(&[]);
+    report
+        .check("record-unreadable")
+        .is("fail", None, "device.json");
+    is_in_status(&sim, "problems", "record-unreadable", None);
+}
+
+#[test]
+fn a_memory_limit_that_lets_no_program_start() {
+    // What another version may have recorded: `up` refuses it.
+    let sim = served("pinned-memory-limit = \"516M\"");
+    let command =
+        sim.doctor(&[])
+            .check("memory-limit")
+            .is("warn", Some("0"), "516M may be too small");
+    assert_eq!(command, "mig-mps set 0 pinned-memory-limit=2G");
+    let record = sim.node.run_dir().join("by-name/0/device.json");
+    let text = fs::read_to_string(&record).unwrap();
+    assert!(text.contains("516M"), "{text}");
+    fs::write(&record, text.replace("516M", "400M")).unwrap();
+    sim.doctor(&[])
+        .check("memory-limit")
+        .is("fail", Some("0"), "no program starts");
+}
+
+#[test]
+fn a_daemon_that_may_open_few_files() {
+    let sim = served("");
+    let daemon = sim.device("0")["daemon_pid"].clone();
+    shell(format!("prlimit --pid {daemon} --nofile=600:600")).ended(0);
+    let command = sim
+        .doctor(&[])
+        .check("daemon-files")
+        .is("warn", Some("0"), "600 files");
+    assert_eq!(command, "mig-mps set 0 nofile=16384");
+    shell(format!("prlimit --pid {daemon} --nofile=20:20")).ended(0);
+    sim.doctor(&[])
+        .check("daemon-files")
+        .is("fail", Some("0"), "20 files");
+}
+
+#[test]
+fn a_daemon_whose_program_was_replaced() {
+    let sim = Sim::with("h200", 1);
+    let real = sim.node.dir().join("bin/nvidia-cuda-mps-control");
+    let copy = sim.node.dir().join("nvidia-cuda-mps-control");
+    fs::copy(&real, &copy).unwrap();
+    fs::remove_file(&real).unwrap();
+    fs::copy(&copy, &real).unwrap();
+    sim.up(&whole(""), &[]).ended(0);
+    sim.doctor(&[])
+        .check("daemon-outdated")
+        .is("ok", Some("0"), "the installed one");
+    fs::remove_file(&real).unwrap();
+    fs::copy(&copy, &real).unwrap();
+    let command = sim
+        .doctor(&[])
+        .check("daemon-outdated")
+        .is("warn", Some("0"), "was replaced");
+    assert_eq!(command, "mig-mps restart 0 --drain 5m");
+}
+
+#[test]
+fn a_daemon_in_a_login_session() {
+    let sim = served("");
+    let pid = sim.device("0")["daemon_pid"].as_u64().unwrap();
+    let cgroup = |path: &str| {
+        let entry = sim.machine(&format!("proc/{pid}"));
+        if entry.is_symlink() {
+            let real = Path::new("/proc").join(pid.to_string());
+            fs::remove_file(&entry).unwrap();
+            fs::create_dir(&entry).unwrap();
+            for file in fs::read_dir(&real).unwrap() {
+                let file = file.unwrap();
+                if file.file_name() != "cgroup" {
+                    let link = entry.join(file.file_name());
+                    std::os::unix::fs::symlink(file.path(), link).unwrap();
+                }
+            }
+        }
+        fs::write(entry.join("cgroup"), format!("0::{path}\n")).unwrap();
+    };
+    cgroup("/user.slice/user-0.slice/session-3.scope");
+    let command =
+        sim.doctor(&[])
+            .check("daemon-cgroup")
+            .is("warn", Some("0"), "ends with session-3.scope");
+    assert_eq!(command, format!("systemctl status {pid}"));
+    for own in ["/mig-mps.slice/mig-mps-0.scope", "/"] {
+        cgroup(own);
+        assert!(!sim.doctor(&[]).ills().contains("daemon-cgroup"), "{own}");
+    }
+}
+
+#[test]
+fn zombies_are_counted() {
+    let sim = healthy();
+    let program = sim.node.dir().join("nvidia-cuda-mps-server");
+    fs::copy("/bin/true", &program).unwrap();
+    let mut child = Command::new(&program).spawn().unwrap();
+    let stat = format!("/proc/{}/stat", child.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    sim.node.node().show_process(child.id());
+    // The simulated /proc enters live processes alone.
+    let entry = sim.machine(&format!("proc/{}", child.id()));
+    if !entry.is_symlink() {
+        std::os::unix::fs::symlink(format!("/proc/{}", child.id()), entry).unwrap();
+    }
+    let report = sim.doctor(&[]);
+    let seen = format!("pid {} (nvidia-cuda-mps) has ended", child.id());
+    report.check("zombies").is("warn", None, &seen);
+    child.wait().unwrap();
+    assert!(!sim.doctor(&[]).ills().contains("zombies"));
+}
+
+#[test]
+fn a_device_that_heal_has_given_up() {
+    let sim = served("");
+    let record = sim.node.run_dir().join("by-name/0/device.json");
+    let text = fs::read_to_string(&record).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let now = jiff::Timestamp::now().to_string();
+    json["healed"] = serde_json::json!(vec![now; 5]);
+    fs::write(&record, json.to_string()).unwrap();
+    kill(&sim.device("0")["daemon_pid"]);
+    let report = sim.doctor(&[]);
+    report
+        .check("device-failing")
+        .is("fail", Some("0"), "`heal` has started it 5 times");
+    is_in_status(&sim, "problems", "device-failing", Some("0"));
+}
+
+#[test]
+fn a_plain_user_sees_less_and_is_not_misled() {
+    if !is_root("a_plain_user_sees_less_and_is_not_misled") {
+        return;
+    }
+    let sim = served("serve = \"user:nobody\"");
+    assert!(!sim.doctor(&["--attach"]).ills().contains("attach"));
+    // A user sees less, and is not misled.
+    sim.run(&["down"]).ended(0);
+    sim.up(&whole("serve = \"all\""), &["--yes"]).ended(0);
+    let pipe = beside(&sim, "theirs");
+    unmanaged_daemon(&sim, &pipe, None);
+    let mut doctor = sim.by_nobody(&["doctor", "--json"]);
+    doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    let report = Report::after_any(&mut doctor);
+    for id in ["sees-all-gpus", "default-pipe-directory"] {
+        report.check(id).is("unknown", None, "is hidden");
+    }
+    report.check("daemon-files").is("ok", Some("0"), "files");
+    let update = sim.node.node();
+    update
+        .update(|state| state.policy.permissions = simnode::node::Permissions::Strict)
+        .unwrap();
+    let report = Report::after_any(&mut doctor);
+    report
+        .check("outside-mps")
+        .is("unknown", Some("0"), "to root alone");
+}
+
+#[test]
+fn a_daemon_that_cannot_be_asked() {
+    let sim = healthy();
+    let client = sim.client("0.2");
+    let mut doctor = sim.command(&["doctor", "--json"]);
+    let control = sim.control_script("");
+    fs::write(&control, "#!/no/interpreter\n").unwrap();
+    let report = Report::of(doctor.env("MIG_MPS_CONTROL", control));
+    assert!(
+        report.ills().contains("daemon-not-asked"),
+        "{:?}: {}",
+        report.ills(),
+        sim.status()
+    );
+    report
+        .check("daemon-not-asked")
+        .is("fail", Some("0.2"), "cannot be asked");
+    report
+        .check("device-hung")
+        .is("unknown", Some("0.2"), "was not asked");
+    drop(client);
+}

@@ -1,0 +1,129 @@
+//! The driver, its libraries, and the programs of MPS.
+
+use std::fs;
+
+use super::{Report, healthy};
+use crate::common::Sim;
+
+/// What the doctor says with a variable set.
+fn with(sim: &Sim, name: &str, value: &str) -> Report {
+    Report::of(sim.command(&["doctor", "--json"]).env(name, value))
+}
+
+fn calls_itself(sim: &Sim, version: &str) {
+    let update = sim.node.node();
+    update
+        .update(|state| version.clone_into(&mut state.driver.version))
+        .unwrap();
+}
+
+#[test]
+fn a_kernel_module_that_is_missing_or_another_one() {
+    let sim = healthy();
+    let version = sim.machine("proc/driver/nvidia/version");
+    sim.prepare(
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build\n",
+    );
+    let command = sim.doctor(&[]).check("kernel-module").is(
+        "fail",
+        None,
+        "the kernel module is 570.86.15, the libraries are 580.159.04",
+    );
+    assert_eq!(command, "sudo reboot");
+    fs::remove_file(version).unwrap();
+    let command = sim
+        .doctor(&[])
+        .check("kernel-module")
+        .is("fail", None, "is not loaded");
+    assert_eq!(command, "sudo modprobe nvidia");
+}
+
+#[test]
+fn a_missing_nvml_library_hides_the_driver() {
+    let unserved = Sim::with("h200", 1);
+    for sim in [unserved, healthy()] {
+        let report = with(&sim, "MIG_MPS_NVML_LIBRARY", "/no/libnvidia-ml.so.1");
+        report
+            .check("nvml-library")
+            .is("fail", None, "/no/libnvidia-ml.so.1");
+        report
+            .check("driver-silent")
+            .is("unknown", None, "without libnvidia-ml");
+        report
+            .check("driver-too-old")
+            .is("unknown", None, "not known");
+        report.check("kernel-module").is("ok", None, "580.159.04");
+        for id in ["architecture", "gpu-held", "outside-mps"] {
+            let check = report.check(id).0;
+            assert_eq!(check["severity"], "unknown", "{check:#}");
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_answers_with_errors() {
+    let sim = healthy();
+    sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("driver-silent")
+        .is("fail", None, "Driver Not Loaded (9)");
+    assert_eq!(command, "sudo dmesg | grep NVRM");
+    report.check("nvml-library").is("ok", None, "loaded");
+}
+
+#[test]
+fn a_driver_that_is_too_old_or_was_never_tried() {
+    let sim = Sim::with("h200", 1);
+    calls_itself(&sim, "470.256.02");
+    sim.doctor(&[])
+        .check("driver-too-old")
+        .is("fail", None, "has no memory limits");
+    calls_itself(&sim, "525.147.05");
+    sim.doctor(&[])
+        .check("driver-too-old")
+        .is("warn", None, "untested with driver 525.147.05");
+}
+
+#[test]
+fn libcuda_that_cannot_be_loaded() {
+    let sim = healthy();
+    let report = with(&sim, "MIG_MPS_CUDA_LIBRARY", "/no/libcuda.so.1");
+    let command = report.check("libcuda").is("fail", None, "/no/libcuda.so.1");
+    assert_eq!(command, "ldconfig -p | grep libcuda");
+}
+
+#[test]
+fn programs_that_are_missing_or_of_another_version() {
+    let sim = healthy();
+    let report = with(&sim, "MIG_MPS_CONTROL", "/no/nvidia-cuda-mps-control");
+    report
+        .check("mps-programs")
+        .is("fail", None, "where there is no program");
+    report
+        .check("mps-versions")
+        .is("unknown", None, "the programs are not there");
+    let control =
+        sim.control_script("echo 'CUDA MPS Control for Linux/Unix/QNX. Binary version: 12040'");
+    let report = with(&sim, "MIG_MPS_CONTROL", control.to_str().unwrap());
+    let command = report.check("mps-versions").is(
+        "fail",
+        None,
+        "is of CUDA version 12040, and the driver of 13000",
+    );
+    assert_eq!(command, "nvidia-cuda-mps-control -v");
+    let control = sim.control_script("exec $real \"$@\"");
+    let report = with(&sim, "MIG_MPS_CONTROL", control.to_str().unwrap());
+    report
+        .check("mps-versions")
+        .is("warn", None, "are in different directories");
+    let control = sim.control_script("echo what");
+    let report = with(&sim, "MIG_MPS_CONTROL", control.to_str().unwrap());
+    report
+        .check("mps-versions")
+        .is("warn", None, "different directories");
+    sim.doctor(&[])
+        .check("mps-versions")
+        .is("ok", None, "CUDA 13.0");
+}

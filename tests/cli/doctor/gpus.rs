@@ -1,0 +1,291 @@
+//! GPUs and their instances.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use simnode::node::ComputeMode;
+
+use super::healthy;
+use crate::common::{Ran, Sim, is_root};
+use crate::settings::whole;
+
+fn whole_gpus() -> Sim {
+    let sim = Sim::with("h200", 2);
+    sim.up(&whole(""), &[]).ended(0);
+    sim
+}
+
+fn set(sim: &Sim, change: impl FnOnce(&mut simnode::node::State)) {
+    sim.node.node().update(change).unwrap();
+}
+
+#[test]
+fn a_gpu_before_volta_or_one_that_does_not_tell() {
+    let sim = whole_gpus();
+    set(&sim, |state| state.gpus[1].capability = Some((6, 0)));
+    let report = sim.doctor(&[]);
+    report.check("architecture").is(
+        "warn",
+        None,
+        "GPU 1 (NVIDIA H200) has compute capability 6.0",
+    );
+    // Another device is not concerned.
+    assert_eq!(sim.doctor(&["0"]).ills().len(), 0);
+    let call = "nvmlDeviceGetCudaComputeCapability";
+    sim.node.fault(call).every().fails(999).unwrap();
+    sim.doctor(&[])
+        .check("architecture")
+        .is("unknown", None, "GPU 0 does not tell");
+}
+
+#[test]
+fn a_gpu_whose_mig_the_driver_does_not_offer() {
+    let sim = whole_gpus();
+    sim.node
+        .fault("nvmlDeviceGetMigMode")
+        .every()
+        .fails(3)
+        .unwrap();
+    sim.doctor(&[])
+        .check("mig-support")
+        .is("warn", None, "GPU 0: models of NVIDIA H200 have MIG");
+}
+
+#[test]
+fn a_mig_mode_that_waits_and_who_is_in_the_way() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    sim.doctor(&[])
+        .check("gpu-held")
+        .is("ok", None, "GPU 0: held open by pid ");
+    set(&sim, |state| state.gpus[0].mig.pending = true);
+    let report = sim.doctor(&[]);
+    let command =
+        report
+            .check("mig-pending")
+            .is("fail", None, "GPU 0: MIG mode changes to on with a reset");
+    assert_eq!(command, "sudo nvidia-smi --gpu-reset -i 0");
+    let command = report
+        .check("gpu-held")
+        .is("warn", None, &format!("pid {} (", holder.pid()));
+    assert_eq!(command, "sudo mig-mps up PROFILE --stop-holders");
+    drop(holder);
+    assert!(!sim.doctor(&[]).ills().contains("gpu-held"));
+}
+
+#[test]
+fn a_service_is_named_with_its_unit() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.node.service("nvidia-dcgm.service");
+    set(&sim, |state| state.gpus[0].mig.pending = true);
+    sim.doctor(&[])
+        .check("gpu-held")
+        .is("warn", None, "nvidia-dcgm.service");
+}
+
+#[test]
+fn compute_modes_that_keep_programs_off() {
+    let sim = whole_gpus();
+    set(&sim, |state| {
+        state.gpus[0].compute_mode = ComputeMode::Prohibited;
+        state.gpus[1].compute_mode = ComputeMode::ExclusiveProcess;
+    });
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("compute-mode")
+        .is("fail", None, "GPU 0: prohibited");
+    assert_eq!(command, "sudo nvidia-smi -i 0 -c DEFAULT");
+    let command = sim.doctor(&["1"]).check("compute-mode").is(
+        "warn",
+        None,
+        "GPU 1: exclusive-process, and not by a profile",
+    );
+    assert_eq!(command, "sudo nvidia-smi -i 1 -c DEFAULT");
+    // By a profile it is in order, and its loss is what `status` reports.
+    if !is_root("the mode of a daemon's GPU") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole("compute-mode = \"exclusive-process\""), &["--yes"])
+        .ended(0);
+    sim.doctor(&[])
+        .check("compute-mode")
+        .is("ok", None, "GPU 0: exclusive-process");
+    set(&sim, |state| {
+        state.gpus[0].compute_mode = ComputeMode::Default;
+    });
+    let command =
+        sim.doctor(&[])
+            .check("compute-mode")
+            .is("fail", Some("0"), "somebody has changed");
+    assert_eq!(command, "mig-mps restart 0");
+    assert_eq!(sim.status()["problems"][0]["id"], "compute-mode");
+}
+
+#[test]
+fn an_idle_gpu_that_nothing_keeps_initialised() {
+    let sim = Sim::with("h200", 1);
+    sim.doctor(&[])
+        .check("persistence")
+        .is("ok", None, "persistence mode is on");
+    set(&sim, |state| state.gpus[0].persistence = false);
+    let command =
+        sim.doctor(&[])
+            .check("persistence")
+            .is("warn", None, "GPU 0: persistence mode is off");
+    assert_eq!(command, "sudo systemctl enable --now nvidia-persistenced");
+    let daemon = sim.process("nvidia-persistenced");
+    sim.doctor(&[])
+        .check("persistence")
+        .is("ok", None, "by nvidia-persistenced");
+    drop(daemon);
+    sim.up(&whole(""), &[]).ended(0);
+    sim.doctor(&[])
+        .check("persistence")
+        .is("ok", None, "by those who have it open");
+}
+
+#[test]
+fn a_gpu_that_is_lost() {
+    let sim = whole_gpus();
+    sim.node.node().lose_gpu(1).unwrap();
+    let report = sim.doctor(&[]);
+    report.check("gpu-lost").is("fail", None, "GPU is lost");
+    let status = sim.status();
+    let mut problems = status["problems"].as_array().unwrap().iter();
+    assert!(
+        problems.any(|problem| problem["id"] == "gpu-lost"),
+        "{status:#}"
+    );
+}
+
+#[test]
+fn a_gpu_in_mig_mode_without_a_device() {
+    let sim = Sim::with("a100-80gb", 1);
+    set(&sim, |state| {
+        state.gpus[0].mig.current = true;
+        state.gpus[0].mig.pending = true;
+    });
+    sim.doctor(&[]).check("no-mig-devices").is(
+        "warn",
+        None,
+        "GPU 0: MIG is on and there is no MIG device",
+    );
+    assert_eq!(sim.status()["remarks"][0]["id"], "no-mig-devices");
+}
+
+#[test]
+fn instances_of_another_tool() {
+    let sim = healthy();
+    let id = sim.foreign_instance(0, 5);
+    let report = sim.doctor(&[]);
+    let command = report
+        .check("instance-without-device")
+        .is("warn", None, "GPU 0: GPU instance");
+    assert_eq!(command, format!("sudo nvidia-smi mig -i 0 -gi {id} -dgi"));
+    report.check("foreign-instances").is(
+        "warn",
+        None,
+        "GPU 0: another tool made the instances at 5:1",
+    );
+    assert_eq!(sim.doctor(&["1.0"]).ills().len(), 0);
+}
+
+#[test]
+fn a_gpu_of_another_tool_alone_is_in_order() {
+    let sim = Sim::with("a100-80gb", 1);
+    set(&sim, |state| {
+        state.gpus[0].mig.current = true;
+        state.gpus[0].mig.pending = true;
+    });
+    sim.foreign_instance(0, 5);
+    sim.doctor(&[])
+        .check("foreign-instances")
+        .is("ok", None, "another tool");
+}
+
+#[test]
+fn instances_that_the_driver_hides_are_unknown() {
+    if !is_root("instances_that_the_driver_hides_are_unknown") {
+        return;
+    }
+    let sim = healthy();
+    set(&sim, |state| {
+        state.policy.permissions = simnode::node::Permissions::Strict;
+    });
+    let mut doctor = sim.by_nobody(&["doctor", "--json"]);
+    let ran = Ran::of(doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir()));
+    let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    super::Report(report)
+        .check("instance-without-device")
+        .is("unknown", None, "to root alone");
+}
+
+#[test]
+fn device_nodes_that_are_missing() {
+    let sim = healthy();
+    fs::remove_file(sim.machine("dev/nvidia-uvm")).unwrap();
+    let command =
+        sim.doctor(&[])
+            .check("device-nodes")
+            .is("fail", None, "/dev/nvidia-uvm is missing");
+    assert_eq!(command, "sudo nvidia-modprobe -c=0 -u");
+}
+
+#[test]
+fn device_nodes_that_the_caller_may_not_open() {
+    if !is_root("device_nodes_that_the_caller_may_not_open") {
+        return;
+    }
+    let sim = healthy();
+    let node = sim.machine("dev/nvidia-uvm");
+    fs::set_permissions(node, fs::Permissions::from_mode(0o660)).unwrap();
+    assert!(!sim.doctor(&[]).ills().contains("device-nodes"));
+    let report = super::Report::of(
+        sim.by_nobody(&["doctor", "--json"])
+            .env("MIG_MPS_RUN_DIR", sim.node.run_dir()),
+    );
+    report
+        .check("device-nodes")
+        .is("fail", None, "nobody may not open /dev/nvidia-uvm");
+}
+
+#[test]
+fn capability_nodes_of_mig_devices() {
+    let sim = healthy();
+    let nodes = fs::read_dir(sim.machine("dev/nvidia-caps")).unwrap();
+    let mut nodes: Vec<_> = nodes.map(|node| node.unwrap().path()).collect();
+    nodes.sort();
+    // A GPU instance and a compute instance for each device.
+    assert_eq!(nodes.len(), 8, "{nodes:?}");
+    fs::set_permissions(&nodes[0], fs::Permissions::from_mode(0o400)).unwrap();
+    let report = sim.doctor(&[]);
+    let check = report.check("capability-nodes");
+    let device = check.0["findings"][0]["device"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    check.is("warn", Some(&device), "has mode 0400");
+    fs::remove_file(&nodes[0]).unwrap();
+    let command = sim
+        .doctor(&[])
+        .check("capability-nodes")
+        .is("fail", Some(&device), "is missing");
+    assert!(
+        command.starts_with("sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu"),
+        "{command}"
+    );
+    fs::remove_dir_all(sim.machine("proc/driver/nvidia/capabilities")).unwrap();
+    sim.doctor(&[])
+        .check("capability-nodes")
+        .is("unknown", Some(&device), "cannot be read");
+    // They come and go with the instances.
+    let sim = healthy();
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    assert_eq!(
+        fs::read_dir(sim.machine("dev/nvidia-caps"))
+            .unwrap()
+            .count(),
+        0
+    );
+}

@@ -1,0 +1,89 @@
+//! The report on a screen.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use insta::assert_snapshot;
+
+use super::healthy;
+use crate::common::stop;
+
+#[test]
+fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
+    let sim = healthy();
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    stop(&daemon);
+    sim.prepare(".dockerenv", "");
+    let ran = sim.run(&["doctor"]).ended(3);
+    let text = ran.stdout.replace(&daemon.to_string(), "PID");
+    assert_snapshot!(text, @"
+    driver
+      ok      kernel-module, nvml-library, driver-silent, driver-too-old, libcuda, mps-programs, mps-versions
+
+    gpus
+      ok      architecture, mig-support, mig-pending, gpu-held, compute-mode, persistence, instance-without-device, foreign-instances, instances-missing, device-nodes, capability-nodes, gpu-lost, no-mig-devices
+
+    daemons
+      fail    0.0: its daemon (pid PID) is stopped (SIGSTOP) [daemon-stopped]
+              $ kill -CONT PID
+              why: its programs wait for it
+      ok      memory-limit, daemon-files, daemon-outdated, daemon-cgroup, zombies, sees-all-gpus, default-pipe-directory, unmanaged-daemons, stale-default-socket, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, settings-changed, log-growth, stray-server, outside-mps, several-daemons, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
+
+    directories
+      ok      run-directory, pipe-too-long, pipe-access, pipe-writable, by-name, leftover-directories, log-directory, disk-space, log-size, record-unreadable
+
+    surroundings
+      warn    this is a container (docker) [container]
+              why: holders outside cannot be seen, MIG cannot be changed without privileges, and daemons end with the container
+      ok      other-managers, open-files, shared-memory, leftover-shared-memory, fabric-manager, security-module, user-mapping
+
+    1 fail, 1 warn, 67 ok
+    ");
+    assert_eq!(ran.stderr, "");
+    let verbose = sim.run(&["doctor", "--verbose"]).ended(3).stdout;
+    assert!(verbose.contains("kernel-module: 580.159.04\n"), "{verbose}");
+    assert!(
+        verbose.lines().count() > ran.stdout.lines().count() + 20,
+        "{verbose}"
+    );
+}
+
+#[test]
+fn it_fits_a_narrow_terminal() {
+    let sim = healthy();
+    let ran = sim.in_80_columns("doctor");
+    for line in ran.stdout.lines() {
+        let width = console::measure_text_width(line.trim_end());
+        assert!(width <= 80, "{line}");
+    }
+}
+
+/// Names of files in a directory that users may write to.
+#[test]
+fn nothing_that_users_write_steers_the_terminal() {
+    let sim = healthy();
+    let evil = sim.machine("dev/shm/mps.shm.\u{1b}[31m.4194304");
+    fs::write(evil, "").unwrap();
+    for args in [&["doctor"][..], &["doctor", "--json"]] {
+        let ran = sim.run(args).ended(0);
+        assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
+        assert!(
+            ran.stdout.contains("mps.shm.?[31m.4194304"),
+            "{}",
+            ran.stdout
+        );
+    }
+}
+
+/// A healthy node is examined quickly: a timer may do it. Measured with room for a debug build on a busy machine.
+#[test]
+fn a_healthy_node_takes_no_time() {
+    let sim = healthy();
+    let fastest = (0..5).map(|_| {
+        let begun = Instant::now();
+        sim.run(&["doctor"]).ended(0);
+        begun.elapsed()
+    });
+    let fastest = fastest.min().unwrap();
+    assert!(fastest < Duration::from_millis(1500), "{fastest:?}");
+}

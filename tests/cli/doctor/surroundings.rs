@@ -1,0 +1,271 @@
+//! The machine around GPUs and daemons.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
+use super::{Report, healthy};
+use crate::common::{Sim, is_root};
+
+#[test]
+fn a_hard_limit_of_open_files() {
+    if !is_root("a_hard_limit_of_open_files") {
+        return;
+    }
+    let sim = healthy();
+    let doctor = sim.by_nobody(&["doctor", "--json"]);
+    let with = |files: u64| {
+        let mut limited = Command::new("prlimit");
+        limited.arg(format!("--nofile={files}:{files}"));
+        limited.args([
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+        ]);
+        limited
+            .arg(doctor.get_program())
+            .args(doctor.get_args())
+            .env_clear();
+        for (name, value) in doctor.get_envs() {
+            limited.envs(value.map(|value| (name, value)));
+        }
+        Report::of(&mut limited)
+    };
+    let command = with(1000)
+        .check("open-files")
+        .is("warn", None, "the hard limit is 1000 files");
+    assert_eq!(command, "ulimit -Hn");
+    with(16384)
+        .check("open-files")
+        .is("ok", None, "16384 files");
+    // Root raises it.
+    assert!(!sim.doctor(&[]).ills().contains("open-files"));
+}
+
+fn of_driver(version: &str) -> Sim {
+    let sim = Sim::with("h200", 1);
+    let update = sim.node.node();
+    update
+        .update(|state| version.clone_into(&mut state.driver.version))
+        .unwrap();
+    sim
+}
+
+#[test]
+fn shared_memory_where_the_driver_needs_it() {
+    let sim = of_driver("550.163.01");
+    sim.doctor(&[])
+        .check("shared-memory")
+        .is("ok", None, "MiB left");
+    fs::remove_dir(sim.machine("dev/shm")).unwrap();
+    sim.doctor(&[])
+        .check("shared-memory")
+        .is("fail", None, "/dev/shm is missing");
+    let newer = of_driver("580.159.04");
+    fs::remove_dir(newer.machine("dev/shm")).unwrap();
+    newer
+        .doctor(&[])
+        .check("shared-memory")
+        .is("ok", None, "does not need it");
+}
+
+#[test]
+fn shared_memory_that_is_small_or_read_only() {
+    if !is_root("shared_memory_that_is_small_or_read_only") {
+        return;
+    }
+    let sim = of_driver("550.163.01");
+    let with = |options: &str| {
+        let script =
+            format!("mount -t tmpfs -o {options} tmpfs \"$1\"; \"$0\" doctor --json || [ $? = 3 ]");
+        let mut shell = Command::new("unshare");
+        shell.args(["-m", "/bin/sh", "-ec", &script]);
+        shell
+            .arg(sim.command(&[]).get_program())
+            .arg(sim.machine("dev/shm"));
+        Report::after_any(shell.env_clear().envs(sim.node.env()))
+    };
+    with("size=1m")
+        .check("shared-memory")
+        .is("fail", None, "/dev/shm has 1 MiB left");
+    with("ro")
+        .check("shared-memory")
+        .is("fail", None, "/dev/shm is read-only");
+}
+
+#[test]
+fn memory_of_servers_that_have_ended() {
+    let sim = healthy();
+    let server = sim.device("0.2")["servers"][0]["pid"].to_string();
+    sim.prepare(&format!("dev/shm/mps.shm.0.{server}"), "");
+    sim.prepare("dev/shm/other", "");
+    assert!(sim.doctor(&[]).ills().is_empty());
+    sim.prepare("dev/shm/mps.shm.0.4194304", "");
+    let command = sim.doctor(&[]).check("leftover-shared-memory").is(
+        "warn",
+        None,
+        "is of a server that has ended",
+    );
+    assert_eq!(command, "sudo rm /dev/shm/mps.shm.0.4194304");
+}
+
+#[test]
+fn nvswitches_without_a_fabric_manager() {
+    let sim = healthy();
+    sim.prepare("dev/nvidia-nvswitchctl", "");
+    let command =
+        sim.doctor(&[])
+            .check("fabric-manager")
+            .is("fail", None, "nv-fabricmanager does not run");
+    assert_eq!(command, "sudo systemctl enable --now nvidia-fabricmanager");
+    let _manager = sim.process("nv-fabricmanager");
+    sim.doctor(&[])
+        .check("fabric-manager")
+        .is("ok", None, "it runs");
+}
+
+/// Makes the node's `/proc/self` one whose files can be prepared.
+fn own_process(sim: &Sim) {
+    let own = sim.machine("proc/self");
+    fs::remove_file(&own).unwrap();
+    fs::create_dir(&own).unwrap();
+    for file in ["ns", "status", "stat", "root", "uid_map", "gid_map"] {
+        symlink(format!("/proc/self/{file}"), own.join(file)).unwrap();
+    }
+}
+
+#[test]
+fn confinement_by_selinux_and_apparmor() {
+    let sim = healthy();
+    own_process(&sim);
+    assert!(!sim.doctor(&[]).ills().contains("security-module"));
+    let check = |label: &str, severity: &str, seen: &str| {
+        sim.prepare("proc/self/attr/current", label);
+        sim.doctor(&[])
+            .check("security-module")
+            .is(severity, None, seen)
+    };
+    check("unconfined\n", "ok", "unconfined");
+    let command = check(
+        "docker-default (enforce)\n",
+        "warn",
+        "AppArmor confines this process: docker-default",
+    );
+    assert_eq!(command, "sudo dmesg | grep -i apparmor");
+    let container = "system_u:system_r:container_t:s0:c1,c2\0";
+    check(container, "ok", "container_t");
+    sim.prepare("sys/fs/selinux/enforce", "1");
+    let command = check(
+        container,
+        "warn",
+        "SELinux confines this process: system_u:system_r:container_t",
+    );
+    assert_eq!(command, "sudo ausearch -m avc -ts recent");
+    check(
+        "unconfined_u:unconfined_r:unconfined_t:s0\0",
+        "ok",
+        "unconfined_t",
+    );
+}
+
+#[test]
+fn a_container() {
+    let sim = healthy();
+    for (mark, engine) in [
+        ("run/systemd/container", "systemd"),
+        ("run/.containerenv", "podman"),
+        (".dockerenv", "docker"),
+    ] {
+        sim.prepare(mark, "");
+        let seen = format!("this is a container ({engine})");
+        sim.doctor(&[]).check("container").is("warn", None, &seen);
+    }
+}
+
+#[test]
+fn a_user_without_a_mapping() {
+    let sim = healthy();
+    own_process(&sim);
+    assert!(!sim.doctor(&[]).ills().contains("user-mapping"));
+    fs::remove_file(sim.machine("proc/self/uid_map")).unwrap();
+    sim.prepare("proc/self/uid_map", "4000000000 0 1\n");
+    sim.doctor(&[])
+        .check("user-mapping")
+        .is("fail", None, "is not mapped");
+}
+
+#[test]
+fn other_tools_that_manage_the_node() {
+    let sim = healthy();
+    sim.prepare(
+        "etc/systemd/system/multi-user.target.wants/nvidia-mig-manager.service",
+        "",
+    );
+    let command = sim.doctor(&[]).check("other-managers").is(
+        "warn",
+        None,
+        "nvidia-mig-manager starts at boot",
+    );
+    assert_eq!(
+        command,
+        "sudo systemctl disable --now nvidia-mig-manager.service"
+    );
+    let sim = healthy();
+    let _plugin = sim.process("nvidia-device-plugin");
+    sim.doctor(&[])
+        .check("other-managers")
+        .is("warn", None, "nvidia-device-plugin runs");
+    let sim = healthy();
+    let _scheduler = sim.process("slurmd");
+    sim.doctor(&[])
+        .check("other-managers")
+        .is("ok", None, "slurmd runs");
+}
+
+#[test]
+fn the_default_pipe_directory() {
+    let sim = healthy();
+    let directory = sim.machine("tmp/nvidia-mps");
+    fs::create_dir_all(&directory).unwrap();
+    let socket = UnixListener::bind(directory.join("control")).unwrap();
+    let command =
+        sim.doctor(&[])
+            .check("stale-default-socket")
+            .is("warn", None, "no daemon is there");
+    assert_eq!(command, "sudo rm -r /tmp/nvidia-mps");
+    drop(socket);
+    fs::remove_dir_all(directory).unwrap();
+    assert!(!sim.doctor(&[]).ills().contains("stale-default-socket"));
+}
+
+/// The variable alone decides: the daemon makes no file where others could meet it.
+#[test]
+fn a_daemon_in_the_default_pipe_directory() {
+    if !is_root("a_daemon_in_the_default_pipe_directory") {
+        return;
+    }
+    let sim = healthy();
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    // A mount namespace has a /tmp of its own.
+    let mut shell = Command::new("unshare");
+    let script = "mount -t tmpfs tmpfs /tmp/; mkdir /tmp/nvidia-mps; nvidia-cuda-mps-control -d; \
+                  \"$0\" doctor --json || [ $? = 3 ]";
+    shell.args(["-m", "/bin/sh", "-ec", script]);
+    shell.arg(sim.command(&[]).get_program());
+    shell.env_clear().envs(sim.node.env());
+    shell
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+        .env("CUDA_MPS_LOG_DIRECTORY", "/tmp/nvidia-mps")
+        .env("CUDA_VISIBLE_DEVICES", uuid);
+    let report = Report::after_any(&mut shell);
+    let command =
+        report
+            .check("default-pipe-directory")
+            .is("fail", None, "uses the default pipe directory");
+    assert_eq!(
+        command,
+        "echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control"
+    );
+}
