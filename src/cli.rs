@@ -77,6 +77,7 @@ subcommands! {
     }
     "Run it in a cluster": {
         systemd Systemd SystemdArgs
+        metrics Metrics MetricsArgs
     }
     "Write profiles": {
         check Check CheckArgs

@@ -32,6 +32,7 @@ mod lines;
 pub mod list;
 pub mod logs;
 pub mod man;
+pub mod metrics;
 mod outcome;
 mod patience;
 pub mod plan;

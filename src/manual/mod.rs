@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 16] = [
+pub const TOPICS: [Topic; 17] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -43,6 +43,11 @@ pub const TOPICS: [Topic; 16] = [
         "boot",
         "What happens at boot, healing, and fleets",
         ["systemd", "heal"]
+    ),
+    topic!(
+        "monitoring",
+        "Metrics for Prometheus, and alerts",
+        ["metrics", "status"]
     ),
     topic!(
         "states",

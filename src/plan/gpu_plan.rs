@@ -107,6 +107,14 @@ impl Plan {
         })
     }
 
+    /// The names of the devices whose daemons start, stop or change.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        let starts = self.starts().map(|start| start.name.as_str());
+        let stops = self.stops().map(|stop| stop.name.as_str());
+        let sets = self.sets().map(|set| set.name.as_str());
+        starts.chain(stops).chain(sets)
+    }
+
     /// The memory limits that it gives to clients, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
         let starts = self.starts().map(|start| &start.settings);

@@ -105,6 +105,16 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         With("a100-80gb", 1, SMALL),
     ),
     (
+        "monitoring.md",
+        "sudo mig-mps metrics --output /var/lib/node_exporter/mig-mps.prom",
+        NotRun("tests/cli/metrics.rs"),
+    ),
+    (
+        "monitoring.md",
+        "mig-mps metrics --rules > /etc/prometheus/rules.d/mig-mps.yml",
+        NotRun("tests/cli/metrics.rs"),
+    ),
+    (
         "mig-parted.md",
         "mig-mps import config.yaml -c custom -o custom.toml",
         Node("a100-80gb", 1),

@@ -37,6 +37,7 @@ mod list;
 mod live;
 mod logs;
 mod man;
+mod metrics;
 mod mig_parted;
 #[path = "../planner/mig_parted_config.rs"]
 mod mig_parted_config;

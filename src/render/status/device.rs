@@ -109,7 +109,7 @@ impl Device {
 }
 
 /// The state of a daemon.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "state")]
 pub(super) enum State {
     /// It would take a client now.
@@ -154,6 +154,22 @@ pub(super) enum State {
 }
 
 impl State {
+    pub(super) const ALL: [Self; 13] = [
+        Self::Ready,
+        Self::NoServerYet,
+        Self::Starting,
+        Self::Fault,
+        Self::Busy,
+        Self::Hidden,
+        Self::Hung,
+        Self::NoAnswer,
+        Self::Orphan,
+        Self::Dead,
+        Self::Failing,
+        Self::NoDevice,
+        Self::NoDaemon,
+    ];
+
     pub(super) fn of(row: &Row<'_>) -> Self {
         match row.served {
             None => Self::NoDaemon,

@@ -4,6 +4,7 @@ mod columns;
 mod device;
 mod document;
 mod marks;
+mod metrics;
 mod others;
 mod program;
 mod row;
@@ -22,6 +23,7 @@ use row::{Row, rows};
 pub use columns::StatusColumn;
 pub use document::Status;
 pub(super) use marks::Marks;
+pub use metrics::{Drift, metrics};
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";

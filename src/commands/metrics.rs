@@ -1,0 +1,85 @@
+//! `mig-mps metrics`
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::profile_source::ProfileSource;
+use super::{Context, accounts, detail_for};
+use crate::error::{Context as _, ExitStatus, Result};
+use crate::host::{Environment, write_text_to};
+use crate::integrate::ALERTS;
+use crate::node::{Detail, Observer};
+use crate::plan;
+use crate::profile::Profile;
+use crate::render::status::{Drift, metrics};
+use crate::render::{note, print};
+use crate::state::RunDir;
+
+/// Print metrics of devices in the text format of Prometheus
+///
+/// For the textfile collector of node_exporter: `mig-mps metrics --output /var/lib/node_exporter/mig-mps.prom`, run by
+/// a timer. What is unknown has no series; it is never 0. Changes nothing and takes no lock.
+#[derive(Args, Debug)]
+pub struct MetricsArgs {
+    /// Write to this file instead of standard output, replacing it at once
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Also tell whether the node is as this profile says, for which every daemon is asked
+    #[arg(long, value_name = "PROFILE", value_hint = clap::ValueHint::FilePath)]
+    profile: Option<ProfileSource>,
+    /// Print alert rules for these metrics instead
+    #[arg(long, conflicts_with_all = ["output", "profile"])]
+    rules: bool,
+}
+
+/// Prints or writes the metrics.
+pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    if args.rules {
+        print(ALERTS)?;
+        return Ok(ExitStatus::Done);
+    }
+    let environment = context.environment;
+    let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
+    let mut observer = Observer::new(environment);
+    let node = observer.observe(Detail::Status)?;
+    let drift = match &profile {
+        Some(profile) if !node.has_no_driver => drift(profile, &mut observer, environment)?,
+        _ => None,
+    };
+    let text = metrics(&node, drift.as_ref());
+    match &args.output {
+        None => print(&text)?,
+        Some(path) => {
+            let written = write_text_to(path, &text);
+            written.context(format_args!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// Plans the profile; `None` if it cannot be planned, which is no reason to go without the other metrics.
+fn drift(
+    profile: &Profile,
+    observer: &mut Observer<'_>,
+    environment: &Environment,
+) -> Result<Option<Drift>> {
+    accounts::check(profile, environment, environment.caller)?;
+    let node = observer.observe(detail_for(profile))?;
+    let run_dir = RunDir::at(&environment.directories()?.run);
+    let plan = match plan::up(&node, profile, &run_dir, environment.caller) {
+        Ok(plan) => plan,
+        Err(refusal) => {
+            note(&format!(
+                "whether the node is as the profile says is unknown: {refusal}"
+            ));
+            return Ok(None);
+        }
+    };
+    let devices: BTreeSet<String> = plan.devices().map(str::to_owned).collect();
+    Ok(Some(Drift {
+        is_any: !plan.is_empty(),
+        devices,
+    }))
+}

@@ -1,0 +1,289 @@
+//! The status as metrics of Prometheus.
+
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::device::State;
+use super::row::{Row, rows};
+use crate::integrate::{Kind, Metrics, Samples};
+use crate::node::{Node, ProblemId, Served};
+
+/// The differences between the node and a profile.
+#[derive(Debug)]
+pub struct Drift {
+    /// True if there is any.
+    pub is_any: bool,
+    /// The names of the devices whose daemons differ.
+    pub devices: BTreeSet<String>,
+}
+
+/// A device under a name that no other has: Prometheus refuses a sample that is given twice.
+struct Named<'a> {
+    name: String,
+    row: Row<'a>,
+}
+
+/// Returns the metrics of a node. Series of facts that are unknown are left out.
+pub fn metrics(node: &Node, drift: Option<&Drift>) -> String {
+    let mut metrics = Metrics::default();
+    of_node(&mut metrics, node, drift);
+    of_versions(&mut metrics, node);
+    of_problems(&mut metrics, node);
+    let devices = named(rows(node, &[]));
+    of_devices(&mut metrics, &devices);
+    of_clients(&mut metrics, node, &devices);
+    of_memory(&mut metrics, &devices);
+    of_history(&mut metrics, &devices, drift);
+    metrics.into_text()
+}
+
+fn named(rows: Vec<Row<'_>>) -> Vec<Named<'_>> {
+    let mut names = BTreeSet::new();
+    let mut named = Vec::new();
+    for row in rows {
+        let is_free = names.insert(row.name.clone());
+        let name = if is_free { &row.name } else { &row.uuid };
+        named.push(Named {
+            name: name.clone(),
+            row,
+        });
+    }
+    named
+}
+
+fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
+    let mut gauge = |name, help: &str, value: Option<u64>| {
+        metrics.add(name, Kind::Gauge, help, |samples| {
+            if let Some(value) = value {
+                samples.push(&[], value);
+            }
+        });
+    };
+    gauge(
+        "mig_mps_driver_answers",
+        "1 if the NVIDIA driver answers; otherwise devices are known by their records alone.",
+        Some((!node.has_no_driver).into()),
+    );
+    gauge(
+        "mig_mps_change_in_progress",
+        "1 while a change of the node is in progress.",
+        Some(node.is_changing().into()),
+    );
+    gauge(
+        "mig_mps_change_interrupted",
+        "1 if a change was interrupted; the next up or down continues it.",
+        Some((!node.interrupted.is_empty()).into()),
+    );
+    gauge(
+        "mig_mps_drift",
+        "1 if the node is not as the profile says.",
+        drift.map(|drift| drift.is_any.into()),
+    );
+    let unmanaged = node.unmanaged.len().try_into().ok();
+    gauge(
+        "mig_mps_unmanaged_daemons",
+        "MPS daemons and servers that mig-mps did not start.",
+        unmanaged,
+    );
+}
+
+fn of_versions(metrics: &mut Metrics, node: &Node) {
+    metrics.add(
+        "mig_mps_build_info",
+        Kind::Gauge,
+        "The version of mig-mps.",
+        |samples| samples.push(&[("version", env!("CARGO_PKG_VERSION"))], 1),
+    );
+    metrics.add(
+        "mig_mps_driver_info",
+        Kind::Gauge,
+        "The version of the NVIDIA driver.",
+        |samples| {
+            if !node.has_no_driver {
+                samples.push(&[("version", &node.driver)], 1);
+            }
+        },
+    );
+}
+
+fn of_problems(metrics: &mut Metrics, node: &Node) {
+    let reported = [node.problems(&[]), node.remarks(&[])].concat();
+    let count = |id| reported.iter().filter(|problem| problem.id == id).count();
+    metrics.add(
+        "mig_mps_problems",
+        Kind::Gauge,
+        "Problems and remarks of status, by their id.",
+        |samples| {
+            for &id in ProblemId::ALL {
+                samples.push(&[("id", id.name())], count(id));
+            }
+        },
+    );
+}
+
+fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
+    metrics.add(
+        "mig_mps_device_info",
+        Kind::Gauge,
+        "A device, with its UUID, GPU and profile, and the users that it serves.",
+        |samples| {
+            for Named { name, row } in devices {
+                let gpu = row.gpu().map(|gpu| gpu.index.to_string());
+                let serve = row.served.map(|served| &served.record.settings.serve);
+                let serve = serve.and_then(|serve| Some(serve.as_ref()?.to_string()));
+                let labels = [
+                    ("device", name.as_str()),
+                    ("uuid", &row.uuid),
+                    ("gpu", &gpu.unwrap_or_default()),
+                    ("profile", &row.profile().unwrap_or_default()),
+                    ("serve", &serve.unwrap_or_default()),
+                ];
+                samples.push(&labels, 1);
+            }
+        },
+    );
+    metrics.add(
+        "mig_mps_device_state",
+        Kind::Gauge,
+        "1 for the state that a device has, 0 for the others.",
+        |samples| {
+            for Named { name, row } in devices {
+                let is = State::of(row);
+                for state in State::ALL {
+                    let labels = [("device", name.as_str()), ("state", &state.to_string())];
+                    samples.push(&labels, u8::from(state == is));
+                }
+            }
+        },
+    );
+}
+
+/// Adds a gauge with a sample for each device for which it is known.
+fn gauge(
+    metrics: &mut Metrics,
+    devices: &[Named<'_>],
+    name: &'static str,
+    help: &str,
+    value: impl Fn(&Row<'_>) -> Option<u64>,
+) {
+    metrics.add(name, Kind::Gauge, help, |samples| {
+        for Named { name, row } in devices {
+            if let Some(value) = value(row) {
+                push(samples, name, value);
+            }
+        }
+    });
+}
+
+fn push(samples: &mut Samples, device: &str, value: impl std::fmt::Display) {
+    samples.push(&[("device", device)], value);
+}
+
+fn count(number: usize) -> Option<u64> {
+    number.try_into().ok()
+}
+
+fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_clients",
+        "MPS clients of a device.",
+        |row| {
+            let known = row.alive().filter(|_| row.is_known())?;
+            count(known.clients.listed().len())
+        },
+    );
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_client_limit",
+        "The most MPS clients that a device accepts, where that is known.",
+        |row| row.alive()?.client_limit.map(u64::from),
+    );
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_clients_waiting",
+        "Programs that wait in cuInit until those of another user have exited.",
+        |row| {
+            let known = row.alive().filter(|_| row.is_known())?;
+            count(known.waiting.len())
+        },
+    );
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_outside_mps_programs",
+        "Programs that compute on a device without being clients of its daemon.",
+        |row| {
+            let is_seen = node.detail.is_for_show() && !node.has_no_driver;
+            let outside = node.outside_mps.iter();
+            let outside = outside.filter(|outside| outside.uuid == row.uuid);
+            count(outside.count()).filter(|_| is_seen)
+        },
+    );
+}
+
+fn of_memory(metrics: &mut Metrics, devices: &[Named<'_>]) {
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_memory_used_bytes",
+        "Device memory in use.",
+        |row| Some(row.memory()?.used),
+    );
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_memory_size_bytes",
+        "All device memory.",
+        |row| Some(row.memory()?.total),
+    );
+    metrics.add(
+        "mig_mps_device_utilization_ratio",
+        Kind::Gauge,
+        "Share of the driver's last sampling period in which the GPU was busy; no driver reports it for MIG devices.",
+        |samples| {
+            for Named { name, row } in devices {
+                if let Some(percent) = row.utilization() {
+                    push(samples, name, f64::from(percent) / 100.0);
+                }
+            }
+        },
+    );
+}
+
+fn of_history(metrics: &mut Metrics, devices: &[Named<'_>], drift: Option<&Drift>) {
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_drift",
+        "1 if the daemon of a device is not as the profile says.",
+        |row| Some(drift?.devices.contains(&row.name).into()),
+    );
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_last_change_timestamp_seconds",
+        "The time at which mig-mps last changed a device, in seconds since 1970.",
+        |row| last_change(row.served?),
+    );
+    metrics.add(
+        "mig_mps_device_restarts_total",
+        Kind::Counter,
+        "Restarts of a device since up has made it, by restart, heal or up.",
+        |samples| {
+            for Named { name, row } in devices {
+                if let Some(served) = row.served {
+                    push(samples, name, served.record.restarts);
+                }
+            }
+        },
+    );
+}
+
+fn last_change(served: &Served) -> Option<u64> {
+    let at: SystemTime = served.run_dir.recorded_at(&served.record.uuid)?;
+    Some(at.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}

@@ -1,0 +1,414 @@
+//! `metrics`: the status as Prometheus reads it, judged by promtool and by a real Prometheus.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use simnode::harness::can_run;
+
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use crate::hung::starve;
+use crate::settings::whole;
+
+/// The value of a series, by its text up to the blank.
+fn value(text: &str, series: &str) -> Option<f64> {
+    let mut lines = text.lines();
+    let found = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    found.map(|value| value.parse().unwrap())
+}
+
+fn metrics(sim: &Sim, args: &[&str]) -> String {
+    let ran = sim.run(&[&["metrics"], args].concat()).ended(0);
+    assert_eq!(ran.stderr, "");
+    ran.stdout
+}
+
+/// The state that a device has by its series.
+fn state(text: &str, device: &str) -> String {
+    let start = format!("mig_mps_device_state{{device=\"{device}\",state=\"");
+    let lines = text.lines().filter_map(|line| line.strip_prefix(&start));
+    let states: Vec<&str> = lines
+        .filter_map(|line| line.strip_suffix("\"} 1"))
+        .collect();
+    assert_eq!(states.len(), 1, "{text}");
+    states[0].to_owned()
+}
+
+#[track_caller]
+fn has(text: &str, series: &str, expected: f64) {
+    assert_eq!(value(text, series), Some(expected), "{series} in\n{text}");
+}
+
+fn has_promtool(test: &str) -> bool {
+    let found = Command::new("promtool").arg("--version").output().is_ok();
+    can_run(test, found, "promtool is not installed")
+}
+
+/// Has promtool judge metrics, which it reads from standard input.
+#[track_caller]
+fn promtool_takes(text: &str) {
+    let mut child = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}\n{text}",
+        String::from_utf8_lossy(&said)
+    );
+}
+
+#[test]
+fn what_status_shows_is_counted() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let devices = in_state(&sim.status(), "ready");
+    let (first, second) = (devices[0].as_str(), devices[1].as_str());
+    let client = sim.client(first);
+    let daemon = sim.device(second)["daemon_pid"].clone();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    let text = metrics(&sim, &[]);
+    let of = |name: &str, device: &str| format!("mig_mps_device_{name}{{device=\"{device}\"}}");
+    assert_eq!(
+        (state(&text, first), state(&text, second)),
+        ("ready".into(), "dead".into())
+    );
+    has(&text, &of("clients", first), 1.0);
+    assert_eq!(
+        value(&text, &of("clients", second)),
+        None,
+        "a dead daemon has no clients that could be counted"
+    );
+    has(&text, &of("clients_waiting", first), 0.0);
+    has(&text, &of("restarts_total", second), 0.0);
+    has(&text, "mig_mps_problems{id=\"daemon-dead\"}", 1.0);
+    has(&text, "mig_mps_driver_answers", 1.0);
+    assert_eq!(value(&text, "mig_mps_drift"), None, "no profile was named");
+    assert_eq!(
+        value(&text, &of("utilization_ratio", first)),
+        None,
+        "of a MIG device"
+    );
+    let used = value(&text, &of("memory_used_bytes", first)).unwrap();
+    assert!(used > 0.0 && used < value(&text, &of("memory_size_bytes", first)).unwrap());
+    let uuid = sim.device(first)["uuid"].as_str().unwrap().to_owned();
+    has(
+        &text,
+        &format!(
+            "mig_mps_device_info{{device=\"{first}\",uuid=\"{uuid}\",gpu=\"0\",profile=\"2g.20gb\",serve=\"one-at-a-time\"}}"
+        ),
+        1.0,
+    );
+    sim.run(&["heal"]).ended(0);
+    let text = metrics(&sim, &[]);
+    has(&text, &of("restarts_total", second), 1.0);
+    assert_eq!(state(&text, second), "ready");
+    let now = jiff::Timestamp::now().as_second();
+    let changed = value(&text, &of("last_change_timestamp_seconds", second)).unwrap();
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "seconds since 1970 are far below 2^52"
+    )]
+    let age = now as f64 - changed;
+    assert!((0.0..600.0).contains(&age), "{age}");
+    client.finish();
+}
+
+#[test]
+fn a_hung_device_a_program_outside_mps_and_a_busy_gpu() {
+    let sim = Sim::with("h200", 2);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let mut outside = sim.node.cuda_app(Path::new("/nowhere"), &["run", "60"]);
+    outside.wait_up();
+    starve(&sim);
+    // Programs outside MPS are seen in two samples.
+    let begun = Instant::now();
+    let text = loop {
+        let text = metrics(&sim, &[]);
+        if value(&text, "mig_mps_problems{id=\"outside-mps\"}") == Some(1.0)
+            || begun.elapsed() > Duration::from_secs(10)
+        {
+            break text;
+        }
+    };
+    assert_eq!(
+        (state(&text, "0"), state(&text, "1")),
+        ("hung".into(), "ready".into())
+    );
+    has(
+        &text,
+        "mig_mps_device_outside_mps_programs{device=\"0\"}",
+        1.0,
+    );
+    has(
+        &text,
+        "mig_mps_device_outside_mps_programs{device=\"1\"}",
+        0.0,
+    );
+    has(&text, "mig_mps_problems{id=\"outside-mps\"}", 1.0);
+    has(&text, "mig_mps_device_utilization_ratio{device=\"1\"}", 0.0);
+    outside.finish();
+}
+
+#[test]
+fn drift_is_told_for_a_profile() {
+    let sim = Sim::with("h200", 1);
+    let path = sim.profile(&whole("active-thread-percentage = 50"));
+    let profile = path.to_str().unwrap();
+    has(
+        &metrics(&sim, &["--profile", profile]),
+        "mig_mps_drift",
+        1.0,
+    );
+    sim.run(&["up", profile]).ended(0);
+    let text = metrics(&sim, &["--profile", profile]);
+    has(&text, "mig_mps_drift", 0.0);
+    has(&text, "mig_mps_device_drift{device=\"0\"}", 0.0);
+    sim.run(&["set", "0", "active-thread-percentage=25"])
+        .ended(0);
+    let text = metrics(&sim, &["--profile", profile]);
+    has(&text, "mig_mps_drift", 1.0);
+    has(&text, "mig_mps_device_drift{device=\"0\"}", 1.0);
+    // A profile that cannot be planned leaves the rest.
+    let path =
+        sim.profile("[[gpu]]\nselect = { index = [7] }\ndevices = [ { profile = \"1g\" } ]\n");
+    let ran = sim
+        .run(&["metrics", "--profile", path.to_str().unwrap()])
+        .ended(0);
+    assert!(
+        ran.stderr
+            .contains("whether the node is as the profile says is unknown"),
+        "{ran:?}"
+    );
+    assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
+    assert_eq!(state(&ran.stdout, "0"), "ready");
+}
+
+#[test]
+fn without_the_driver_only_what_records_tell_is_there() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
+    let text = metrics(&sim, &[]);
+    has(&text, "mig_mps_driver_answers", 0.0);
+    assert_eq!(
+        value(&text, "mig_mps_device_outside_mps_programs{device=\"0\"}"),
+        None
+    );
+    assert_eq!(
+        value(&text, "mig_mps_device_memory_used_bytes{device=\"0\"}"),
+        None
+    );
+    assert_ne!(state(&text, "0"), "dead");
+}
+
+#[test]
+fn a_plain_user_sees_the_states_and_the_file_is_for_all() {
+    if !is_root("a_plain_user_sees_the_states_and_the_file_is_for_all") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let mut by_nobody = sim.command(&["metrics"]);
+    let ran = Ran::of(by_nobody.uid(NOBODY).gid(NOBODY)).ended(0);
+    assert_eq!(state(&ran.stdout, "0"), "ready");
+    let path = sim.node.dir().join("mig-mps.prom");
+    sim.run(&["metrics", "--output", path.to_str().unwrap()])
+        .ended(0);
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o644);
+    let ran = sim
+        .run(&["metrics", "--output", "/nowhere/mig-mps.prom"])
+        .ended(1);
+    assert!(
+        ran.stderr.contains("cannot write /nowhere/mig-mps.prom"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn promtool_finds_no_fault() {
+    if !has_promtool("promtool_finds_no_fault") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    promtool_takes(&metrics(&sim, &[]));
+    let path = sim.profile(&whole("serve = \"all\""));
+    sim.run(&["up", path.to_str().unwrap(), "--yes"]).ended(0);
+    let client = sim.client("1");
+    promtool_takes(&metrics(&sim, &["--profile", path.to_str().unwrap()]));
+    client.finish();
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    promtool_takes(&metrics(&sim, &[]));
+}
+
+#[test]
+fn the_alert_rules_fire_when_they_should() {
+    if !has_promtool("the_alert_rules_fire_when_they_should") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let directory = sim.node.dir();
+    let rules = sim.run(&["metrics", "--rules"]).ended(0).stdout;
+    fs::write(directory.join("alerts.yml"), rules).unwrap();
+    fs::write(directory.join("tests.yml"), include_str!("alerts_test.yml")).unwrap();
+    for arguments in [
+        ["check", "rules", "alerts.yml"],
+        ["test", "rules", "tests.yml"],
+    ] {
+        let mut promtool = Command::new("promtool");
+        Ran::of(promtool.args(arguments).current_dir(directory)).ended(0);
+    }
+}
+
+/// A server of another project, which ends with this value.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(program: &str, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
+        // Free when it was asked for; the server says if somebody was faster.
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let mut command = Command::new(program);
+        command
+            .args(arguments(port))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let server = Self {
+            child: command.spawn().unwrap(),
+            port,
+        };
+        let begun = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "{program} does not listen"
+            );
+            std::thread::yield_now();
+        }
+        server
+    }
+
+    /// The body of an answer to GET.
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+            .split_once("\r\n\r\n")
+            .map_or(String::new(), |(_, body)| body.to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_real_prometheus_has_them_from_a_real_collector() {
+    let name = "a_real_prometheus_has_them_from_a_real_collector";
+    let installed = ["prometheus", "prometheus-node-exporter"];
+    let installed = installed
+        .iter()
+        .all(|program| Command::new(program).arg("--version").output().is_ok());
+    if !can_run(
+        name,
+        installed,
+        "Prometheus or node_exporter is not installed",
+    ) {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    let devices = in_state(&sim.status(), "ready");
+    let client = sim.client(&devices[0]);
+    let files = sim.node.dir().join("collected");
+    fs::create_dir(&files).unwrap();
+    let file = files.join("mig-mps.prom");
+    sim.run(&["metrics", "--output", file.to_str().unwrap()])
+        .ended(0);
+    let collector = Server::start("prometheus-node-exporter", |port| {
+        vec![
+            format!("--web.listen-address=127.0.0.1:{port}"),
+            "--collector.disable-defaults".to_owned(),
+            "--collector.textfile".to_owned(),
+            format!("--collector.textfile.directory={}", files.display()),
+        ]
+    });
+    let configuration = sim.node.dir().join("prometheus.yml");
+    let rules = sim.node.dir().join("alerts.yml");
+    fs::write(&rules, sim.run(&["metrics", "--rules"]).ended(0).stdout).unwrap();
+    let text = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [ {} ]\n\
+         scrape_configs: [ {{ job_name: node, static_configs: [ {{ targets: [ '127.0.0.1:{}' ] }} ] }} ]\n",
+        rules.display(),
+        collector.port
+    );
+    fs::write(&configuration, text).unwrap();
+    let prometheus = Server::start("prometheus", |port| {
+        vec![
+            format!("--config.file={}", configuration.display()),
+            format!(
+                "--storage.tsdb.path={}",
+                sim.node.dir().join("tsdb").display()
+            ),
+            format!("--web.listen-address=127.0.0.1:{port}"),
+        ]
+    });
+    let query = |query: &str| -> Option<String> {
+        let answer: Value =
+            serde_json::from_str(&prometheus.get(&format!("/api/v1/query?query={query}"))).ok()?;
+        answer["data"]["result"][0]["value"][1]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let clients = format!("mig_mps_device_clients%7Bdevice=%22{}%22%7D", devices[0]);
+    let begun = Instant::now();
+    while query(&clients).as_deref() != Some("1") {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            query(&clients)
+        );
+    }
+    let ready = "sum(mig_mps_device_state%7Bstate=%22ready%22%7D)";
+    assert_eq!(query(ready).as_deref(), Some("2"));
+    assert_eq!(query("node_textfile_scrape_error").as_deref(), Some("0"));
+    let rules: Value = serde_json::from_str(&prometheus.get("/api/v1/rules")).unwrap();
+    let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap();
+    assert!(
+        rules.len() >= 3 && rules.iter().all(|rule| rule["health"] != "err"),
+        "{rules:?}"
+    );
+    client.finish();
+}
