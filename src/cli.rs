@@ -65,6 +65,7 @@ subcommands! {
         cdi Cdi CdiArgs
         verify Verify VerifyArgs
         compare Compare CompareArgs
+        slurm Slurm SlurmArgs
     }
     "Change the node": {
         plan Plan PlanArgs

@@ -1,9 +1,14 @@
-//! Text for other systems, made from records and profiles: containers, systemd.
+//! Text for other systems, made from records and profiles: containers, Slurm, systemd.
 
 mod cdi;
 mod container;
+mod slurm;
 mod systemd;
 
 pub use cdi::{CDI_KIND, cdi_specification};
 pub use container::{Container, ContainerDevice, SharedMemory};
+pub use slurm::{
+    Gres, GresConf, GresDevice, GresError, JobError, SlurmJob, gres_conf, gres_of_node,
+    gres_string, in_order, type_name,
+};
 pub use systemd::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
