@@ -54,6 +54,7 @@ pub const TOPICS: [Topic; 16] = [
         "How programs use devices",
         ["run", "env", "cdi", "verify", "compare"]
     ),
+    topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
     topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
         "daemon-logs",

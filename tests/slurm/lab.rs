@@ -368,10 +368,12 @@ SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,sched_min_interval=10000,batch_sched_delay=0
 MpiDefault=none
 KillWait=2
+BatchStartTimeout=60
 ReturnToService=2
 Prolog={at}/prolog
 Epilog={at}/epilog
 TaskProlog={at}/task-prolog
+HealthCheckProgram={at}/health
 {more}
 {nodes}PartitionName=all Nodes=n[1-{names}] Default=YES State=UP OverSubscribe=NO
 "

@@ -4,6 +4,7 @@
 //! simulated GPUs have device files. The system's `/etc` and `/run` are not touched.
 
 mod begin;
+mod crowd;
 mod end;
 mod feature;
 mod reasons;

@@ -16,9 +16,6 @@ use crate::render::note;
 /// The time in which devices are to take programs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The time to wait for another change.
-const LOCK_LIMIT: Duration = Duration::from_secs(10);
-
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -57,12 +54,12 @@ pub(super) fn heal(
             return Ok(unwell);
         }
         let ill: Vec<String> = unwell.iter().map(|one| one.name.clone()).collect();
-        match patiently(|| change(context, &ill)) {
-            Ok(Some(outcome)) if outcome.is_unchanged && !outcome.node.is_changing() => {
-                return Ok(unwell);
-            }
+        match change(context, &ill) {
             Ok(Some(outcome)) if !outcome.is_unchanged => heals += 1,
+            Ok(Some(outcome)) if !outcome.node.is_changing() => return Ok(unwell),
+            // Another change is under way: it may be healing the same device.
             Ok(_) => std::thread::sleep(PAUSE),
+            Err(error) if error.kind == ExitStatus::Refused => std::thread::sleep(PAUSE),
             Err(error) => {
                 note(&error.message().what);
                 return Ok(unwell);
@@ -85,19 +82,6 @@ fn change(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>> {
         note(&failed.to_string());
     }
     Ok(outcome)
-}
-
-/// Tries again while another change is under way.
-pub(super) fn patiently<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
-    let until = Instant::now() + LOCK_LIMIT;
-    loop {
-        match attempt() {
-            Err(error) if error.kind == ExitStatus::Refused && Instant::now() < until => {
-                std::thread::sleep(PAUSE);
-            }
-            ended => return ended,
-        }
-    }
 }
 
 /// Checks the devices side by side.

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::super::Context;
 use super::super::change::Change;
-use super::cure::{CONSENT, patiently};
+use super::cure::CONSENT;
 use super::leftovers::{end, of_job};
 use super::numbering::devices_of_job;
 use super::variable::variable;
@@ -63,16 +63,14 @@ fn set_back(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
         return Ok(());
     }
     let directories = environment.directories()?;
-    let outcome = patiently(|| {
-        Change {
-            detail: Detail::Settings,
-            is_unattended: true,
-            ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
-                plan::set_back(node, run_dir, &names)
-            })
-        }
-        .run()
-    })?;
+    let outcome = Change {
+        detail: Detail::Settings,
+        is_unattended: true,
+        ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
+            plan::set_back(node, run_dir, &names)
+        })
+    }
+    .run()?;
     let Some(outcome) = outcome else {
         return Ok(());
     };

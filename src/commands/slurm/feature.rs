@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::super::change::Change;
 use super::super::profile_source::ProfileSource;
 use super::super::{Context, accounts, detail_for, up};
-use super::cure::{CONSENT, patiently};
+use super::cure::CONSENT;
 use super::files::node_name;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::integrate::SlurmJob;
@@ -25,19 +25,17 @@ pub(super) fn apply(context: &Context<'_>, job: &SlurmJob, directory: &Path) -> 
     accounts::check(&profile, environment, environment.caller)?;
     let directories = environment.directories()?;
     accounts::check_ways(&profile, &directories)?;
-    let outcome = patiently(|| {
-        Change {
-            detail: detail_for(&profile),
-            verify: true,
-            is_unattended: true,
-            ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
-                let plan = plan::up(node, &profile, run_dir, environment.caller)?;
-                check(context, job, &profile, &plan)?;
-                Ok(plan)
-            })
-        }
-        .run()
-    })?;
+    let outcome = Change {
+        detail: detail_for(&profile),
+        verify: true,
+        is_unattended: true,
+        ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
+            let plan = plan::up(node, &profile, run_dir, environment.caller)?;
+            check(context, job, &profile, &plan)?;
+            Ok(plan)
+        })
+    }
+    .run()?;
     match outcome {
         Some(outcome) if !outcome.is_unchanged => match outcome.failed {
             Some(failed) => Err(failed.into()),
@@ -93,7 +91,7 @@ fn check(
     if !job.gpus.is_empty() && plan.changes_geometry() {
         return Err(refused(
             "it changes the geometry, and Slurm has chosen the job's GPUs by gres.conf".to_owned(),
-            "such a job asks for --exclusive, and for no GPUs",
+            "such a job asks for no GPUs (--gres=none)",
         ));
     }
     let node = node_name();
@@ -110,7 +108,7 @@ fn check(
         None => Ok(()),
         Some(other) => Err(refused(
             format!("job {other} is on the node, too"),
-            "such a job asks for --exclusive",
+            "such a job asks for a node of its own (--exclusive)",
         )),
     }
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal as RawSignal;
 
 use super::super::Context;
 use super::super::change::Change;
-use super::cure::{CONSENT, patiently};
+use super::cure::CONSENT;
 use crate::error::Result;
 use crate::host::{Pid, ProcessHandle, StartTime, bounded};
 use crate::integrate::SlurmJob;
@@ -102,27 +102,25 @@ fn terminate(context: &Context<'_>, device: &str, pids: &[Pid]) -> Result<()> {
     let environment = context.environment;
     let directories = environment.directories()?;
     let shown = OnceCell::new();
-    let outcome = patiently(|| {
-        Change {
-            is_unattended: true,
-            ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
-                let served = node.served_as(device);
-                let request = KillRequest {
-                    device,
-                    pids,
-                    signal: Some(Signal::Kill),
-                    patience: Patience::Force(0),
-                    caller: environment.caller,
-                    owner: served.and_then(|served| served.run_dir.owner()),
-                    shown: shown.get(),
-                };
-                let plan: Plan = plan::kill(node, run_dir, &request)?;
-                shown.get_or_init(|| plan.clone());
-                Ok(plan)
-            })
-        }
-        .run()
-    })?;
+    let outcome = Change {
+        is_unattended: true,
+        ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
+            let served = node.served_as(device);
+            let request = KillRequest {
+                device,
+                pids,
+                signal: Some(Signal::Kill),
+                patience: Patience::Force(0),
+                caller: environment.caller,
+                owner: served.and_then(|served| served.run_dir.owner()),
+                shown: shown.get(),
+            };
+            let plan: Plan = plan::kill(node, run_dir, &request)?;
+            shown.get_or_init(|| plan.clone());
+            Ok(plan)
+        })
+    }
+    .run()?;
     match outcome.and_then(|outcome| outcome.failed) {
         Some(failed) => Err(failed.into()),
         None => Ok(()),

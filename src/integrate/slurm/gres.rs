@@ -101,20 +101,14 @@ mod tests {
     }
 
     fn devices() -> [GresDevice; 4] {
-        let cap = |gi, ci| {
-            [
-                format!("/dev/nvidia-caps/{gi}"),
-                format!("/dev/nvidia-caps/{ci}"),
-            ]
-        };
-        let mig = |name, kind, gi: &str, ci: &str| {
-            let [gi, ci] = cap(gi, ci);
-            device(name, kind, &["/dev/nvidia0", &gi, &ci])
+        let mig = |name, kind, gi: u32| {
+            let cap = |minor: u32| format!("/dev/nvidia-caps/nvidia-cap{minor}");
+            device(name, kind, &["/dev/nvidia0", &cap(gi), &cap(gi + 1)])
         };
         [
-            mig("0.0", "1g.10gb", "nvidia-cap66", "nvidia-cap67"),
-            mig("0.4", "3g.40gb", "nvidia-cap21", "nvidia-cap22"),
-            mig("0.1", "1g.10gb", "nvidia-cap75", "nvidia-cap76"),
+            mig("0.0", "1g.10gb", 66),
+            mig("0.4", "3g.40gb", 21),
+            mig("0.1", "1g.10gb", 75),
             device("1", "nvidia_h200", &["/dev/nvidia1"]),
         ]
     }
