@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::super::Context;
-use super::super::change::{Change, Outcome};
+use super::super::change::Change;
 use super::super::consent::ConsentArgs;
+use super::super::outcome::Outcome;
 use crate::apply::OnFailure;
 use crate::client::NotReady;
 use crate::error::{ExitStatus, Result};
