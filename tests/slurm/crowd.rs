@@ -86,8 +86,10 @@ fn wedge(lab: &Lab, node: usize, name: &str) {
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let _ = starved.status().unwrap();
-    let mut events = simulated.events().into_iter();
-    assert!(events.any(|event| event.what == "device wedged"));
+    lab.until("the device hangs", || {
+        let mut events = simulated.events().into_iter();
+        events.any(|event| event.what == "device wedged")
+    });
 }
 
 #[test]

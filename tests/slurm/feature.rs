@@ -80,11 +80,7 @@ fn a_feature_names_the_profile_of_an_idle_node() {
     lab.until("the node is idle", || {
         lab.node_state(0).0.starts_with("IDLE")
     });
-    let alone = lab.submit(
-        USERS[0],
-        &["--exclusive", "--gres=none", "--constraint=sevenths"],
-        "true",
-    );
+    let alone = lab.submit(USERS[0], &["--constraint=sevenths"], "true");
     assert_eq!(
         lab.await_state(alone, &["COMPLETED", "FAILED"]),
         "COMPLETED"

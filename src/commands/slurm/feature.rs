@@ -91,7 +91,7 @@ fn check(
     if !job.gpus.is_empty() && plan.changes_geometry() {
         return Err(refused(
             "it changes the geometry, and Slurm has chosen the job's GPUs by gres.conf".to_owned(),
-            "such a job asks for no GPUs (--gres=none)",
+            "such a job asks for no GPUs",
         ));
     }
     let node = node_name();
@@ -108,7 +108,7 @@ fn check(
         None => Ok(()),
         Some(other) => Err(refused(
             format!("job {other} is on the node, too"),
-            "such a job asks for a node of its own (--exclusive)",
+            "the job can begin when no other is there",
         )),
     }
 }
