@@ -47,7 +47,20 @@ fn gres_prints_devices_by_type() {
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     let printed = Ran::of(&mut slurm(&sim, &["gres", "--shard", "4"])).ended(0);
-    assert_snapshot!(printed.stdout, @"");
+    assert_snapshot!(printed.stdout, @r"
+    # gres.conf
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap76 # 0.1
+    NodeName=n1 Name=gpu Type=3g.40gb File=/dev/nvidia-caps/nvidia-cap22 # trainer
+    NodeName=n1 Name=gpu Type=nvidia_a100-sxm4-80gb File=/dev/nvidia1 # 1
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap76 # 0.1
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap22 # trainer
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia1 # 1
+
+    # slurm.conf: append to the line of this node
+    # NodeName=n1 Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:16
+    ");
 }
 
 #[test]
@@ -66,7 +79,13 @@ fn check_finds_each_difference() {
     let other = other.replace("/dev/nvidia1 ", "/dev/nvidia7 ");
     write(&sim, "gres.conf", &other);
     let differs = check(&["--shard", "2"]).ended(3);
-    assert_snapshot!(differs.stdout, @"");
+    assert_snapshot!(differs.stdout, @r"
+    0.0: its Type is seventh, and should be 1g.10gb
+    /dev/nvidia7: no device of mig-mps is there
+    1: gres.conf lacks it
+    gres.conf has 0 shards, and should have 8
+    slurm.conf has Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1, and should have Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:8
+    ");
 }
 
 /// The variables that a task has in Slurm.

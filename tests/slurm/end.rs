@@ -69,7 +69,7 @@ mig = false
 mps = { serve = "user:daemon", active-thread-percentage = 50 }
 "#;
 
-/// The user to whom a daemon belongs may change its settings, until the job is over.
+/// The user of a daemon may change its settings, until the job is over.
 #[test]
 fn settings_that_a_user_has_changed_are_set_back() {
     if !can_start("settings_that_a_user_has_changed_are_set_back") {

@@ -18,7 +18,7 @@ use crate::shell::Ran;
 /// The longest that anything in a cluster may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The users of the jobs, whom every Linux has.
+/// The users of the jobs, which every Linux has.
 pub(crate) const USERS: [(&str, u32); 3] = [("daemon", 1), ("bin", 2), ("sys", 3)];
 
 /// A node of the cluster before it starts.
@@ -214,7 +214,7 @@ impl Lab {
         self.node_state(node).0.contains("DRAIN")
     }
 
-    /// What a job's script has printed.
+    /// The output of a job's script.
     pub(crate) fn output(&self, job: u32) -> String {
         fs::read_to_string(self.path(&format!("out/{job}.log"))).unwrap_or_default()
     }
@@ -315,7 +315,7 @@ fn up(setup: &Setup) {
     let _ = Ran::of(command.arg("up").arg(&path).arg("--yes")).ended(0);
 }
 
-/// What `mig-mps slurm gres` prints: the lines of gres.conf, and the node's `Gres=`.
+/// The output of `mig-mps slurm gres`: the lines of gres.conf, and the node's `Gres=`.
 fn printed(setup: &Setup, name: &str, has_shards: bool) -> (String, String) {
     let mut command = setup.node.mig_mps();
     command.args(["slurm", "gres", "--node", name]);

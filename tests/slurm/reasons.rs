@@ -43,8 +43,8 @@ fn wedge(lab: &Lab, name: &str) -> simnode::harness::App {
 }
 
 #[test]
-fn the_reason_of_the_health_check_stands_whoever_comes_first() {
-    if !can_start("the_reason_of_the_health_check_stands_whoever_comes_first") {
+fn the_reason_of_the_health_check_stands_in_either_order() {
+    if !can_start("the_reason_of_the_health_check_stands_in_either_order") {
         return;
     }
     let lab = Lab::start(vec![Setup::new("h200", 2, WHOLE)], "");
