@@ -12,13 +12,11 @@ impl Process {
     /// job's own user alone.
     pub fn is_of_slurm_job(&self, job: u32, user: Uid) -> bool {
         let groups = fs::read_to_string(self.directory.join("cgroup")).unwrap_or_default();
-        match job_of(&groups) {
-            Some(of_group) => of_group == job,
-            None => {
-                let variable = self.environment("SLURM_JOB_ID");
-                self.owner() == Some(user) && variable.is_some_and(|id| id == job.to_string())
-            }
+        if let Some(of_group) = job_of(&groups) {
+            return of_group == job;
         }
+        let variable = self.environment("SLURM_JOB_ID");
+        self.owner() == Some(user) && variable.is_some_and(|id| id == job.to_string())
     }
 }
 

@@ -10,7 +10,7 @@ use super::numbering::devices_of_job;
 use super::variable::variable;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::integrate::SlurmJob;
-use crate::node::{Detail, Node, observe};
+use crate::node::{Detail, Node, Served, observe};
 use crate::plan;
 use crate::render::{note, print};
 
@@ -88,6 +88,5 @@ fn set_back(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
 
 /// True for a daemon that runs as a user, who may change its settings. Those of other daemons are root's.
 fn can_be_set_by_users(node: &Node, name: &str) -> bool {
-    node.served_as(name)
-        .is_some_and(|served| served.is_a_users())
+    node.served_as(name).is_some_and(Served::is_a_users)
 }

@@ -19,10 +19,10 @@ pub(super) struct GresArgs {
     /// Let N jobs share each device, as shards
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     shard: Option<u32>,
-    /// Name one file of each device, as Slurm 22.05 needs it where GresTypes has shard
+    /// Name one file of each device, as Slurm 22.05 needs it in a cluster with shards
     #[arg(long)]
     one_file: bool,
-    /// Name of the node in Slurm [default: SLURMD_NODENAME, or the host's]
+    /// Name of the node in Slurm [default: that of this slurmd, or of the host]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Compare with the files in use; the exit status is 3 if they differ

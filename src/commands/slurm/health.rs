@@ -12,7 +12,7 @@ use crate::host::{SlurmNode, bounded, printable};
 use crate::node::{Detail, Node, observe};
 use crate::render::{note, print};
 
-/// Drain this node in Slurm if a device is broken: for slurm.conf's HealthCheckProgram
+/// Drain this node in Slurm if a device is broken: for Slurm's health check
 ///
 /// Heals what can be healed without disrupting anybody. If something is still wrong, drains the node with the reason
 /// `mig-mps: …`. A node that somebody else has drained keeps its reason, except those that Slurm gives itself, such as

@@ -13,7 +13,7 @@ use crate::integrate::SlurmJob;
 use crate::node::{Detail, observe};
 use crate::render::print;
 
-/// Give a task the environment of its device: for slurm.conf's TaskProlog
+/// Give a task the environment of its device: for Slurm's task prolog
 ///
 /// Prints the lines by which Slurm sets variables: the pipe directory of the step's device, and the device's UUID. With
 /// several devices each task gets one by its rank on the node, in turn: an MPS client has one device.
