@@ -78,6 +78,7 @@ subcommands! {
     "Run it in a cluster": {
         systemd Systemd SystemdArgs
         metrics Metrics MetricsArgs
+        slurm Slurm SlurmArgs
     }
     "Write profiles": {
         check Check CheckArgs
@@ -127,7 +128,8 @@ pub fn command() -> clap::Command {
         let about = command.and_then(clap::Command::get_about);
         PossibleValue::new(*name).help(about.cloned().unwrap_or_default())
     });
-    let topics = TOPICS.iter();
+    let is_command = |name: &str| TASKS.iter().any(|(_, commands)| commands.contains(&name));
+    let topics = TOPICS.iter().filter(|topic| !is_command(topic.name));
     let topics = topics.map(|topic| PossibleValue::new(topic.name).help(topic.about));
     let subjects: Vec<PossibleValue> = commands.chain(topics).collect();
     let subjects = PossibleValuesParser::new(subjects);

@@ -71,6 +71,7 @@ pub const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";
 pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
 pub const SYSTEMD_RUN_PROGRAM: &str = "systemd-run";
+pub const SCONTROL_PROGRAM: &str = "scontrol";
 
 /// The state and logs of root's daemons.
 pub const SYSTEM_RUN_DIR: &str = "/run/mig-mps";

@@ -6,7 +6,8 @@ use std::io;
 use crate::apply::ApplyError;
 use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
 use crate::host::EnvironmentError;
-use crate::host::{LimitsError, LockError, TooFewFiles, TooLittleMemory, UnitsError};
+use crate::host::{LimitsError, LockError, SlurmError, TooFewFiles, TooLittleMemory, UnitsError};
+use crate::integrate::{GresError, JobError};
 use crate::mps::MpsError;
 use crate::node::{NoSuchDevice, ObserveError};
 use crate::nvml::NvmlError;
@@ -194,6 +195,14 @@ impl Ending for anyhow::Error {}
 impl Ending for io::Error {}
 impl Ending for LimitsError {}
 impl Ending for TooFewFiles {}
+impl Ending for SlurmError {}
+impl Ending for GresError {}
+
+impl Ending for JobError {
+    fn kind(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+}
 
 impl Ending for ProfileError {
     fn kind(&self) -> ExitStatus {

@@ -37,8 +37,10 @@ pub(super) struct Change<'a> {
     pub(super) does_without_driver: bool,
     /// Plans again afterwards: a node that reads back as something else is an error.
     pub(super) verify: bool,
-    /// True for a change that nobody watches: it shows no plan, and waits for no other change.
+    /// True for a change that nobody watches: it shows no plan.
     pub(super) is_unattended: bool,
+    /// The time to wait for another change.
+    pub(super) lock_limit: Duration,
 }
 
 impl<'a> Change<'a> {
@@ -62,6 +64,7 @@ impl<'a> Change<'a> {
             does_without_driver: false,
             verify: false,
             is_unattended: false,
+            lock_limit: LOCK_LIMIT,
         }
     }
 
@@ -198,11 +201,7 @@ impl Run<'_> {
             return Ok(None);
         }
         let environment = self.change.context.environment;
-        let limit = if self.change.is_unattended {
-            Duration::ZERO
-        } else {
-            LOCK_LIMIT
-        };
+        let limit = self.change.lock_limit;
         locked(environment, self.change.directories, limit).map(Some)
     }
 

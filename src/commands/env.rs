@@ -76,12 +76,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(Format::Dotenv) => print(&lines(&variables, |name, value| {
             value.map(|value| format!("{name}={}", quoted(value)))
         }))?,
-        Some(_) => print(&lines(&variables, |name, value| {
-            Some(value.map_or_else(
-                || format!("unset {name}"),
-                |value| format!("export {name}={value}"),
-            ))
-        }))?,
+        Some(_) => print(&slurm_lines(&variables))?,
         None => {
             let shell = args.shell.unwrap_or_else(Shell::of_caller);
             print(&lines(&variables, |name, value| {
@@ -90,6 +85,16 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Returns the lines by which a task prolog sets the variables.
+pub(super) fn slurm_lines(variables: &Variables) -> String {
+    lines(variables, |name, value| {
+        Some(value.map_or_else(
+            || format!("unset {name}"),
+            |value| format!("export {name}={value}"),
+        ))
+    })
 }
 
 /// Formats each variable with its value, or without one if it must not be set.

@@ -1,5 +1,7 @@
 //! `mig-mps heal`
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::Context;
@@ -56,6 +58,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let changed = Change {
         on_failure: OnFailure::GoOn,
         is_unattended: !args.dry_run,
+        lock_limit: Duration::ZERO,
         ..Change::new(context, &directories, &consent, &|node, run_dir| {
             plan::heal(node, run_dir, &args.devices.names(node)?)
         })

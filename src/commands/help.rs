@@ -23,6 +23,8 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     program.build();
     match &args.subject {
         None => print(&overview(&program, context.tasks))?,
+        // A command that is called as a topic has its own help behind --help.
+        Some(subject) if is_topic(subject) => page(chapter(subject)?)?,
         Some(subject) => match program.find_subcommand_mut(subject) {
             Some(command) => {
                 let help = command.render_long_help();
@@ -37,6 +39,10 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         },
     }
     Ok(ExitStatus::Done)
+}
+
+fn is_topic(name: &str) -> bool {
+    TOPICS.iter().any(|topic| topic.name == name)
 }
 
 fn chapter(name: &str) -> Result<&'static str> {

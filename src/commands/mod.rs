@@ -43,6 +43,7 @@ pub mod restart;
 pub mod run;
 pub mod schema;
 pub mod set;
+pub mod slurm;
 pub mod status;
 pub mod systemd;
 mod trial;

@@ -139,7 +139,7 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
 }
 
 /// Records which profile was applied.
-fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
+pub(super) fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
     let name = profile.name.clone();
     let name = name.unwrap_or_else(|| profile.source.path().display().to_string());
     let run_dir = RunDir::at(&directories.run);

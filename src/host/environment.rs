@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Host, Interrupt, NvidiaSmi, Scopes, TimeForUsers, Uid, Units, caller};
+use super::{Host, Interrupt, NvidiaSmi, Scopes, Slurm, TimeForUsers, Uid, Units, caller};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
-    NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SERVER_PROGRAM, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR,
-    SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
+    NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM, SYSTEM_LOG_DIR,
+    SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
 
 /// The environment of this program.
@@ -224,6 +224,12 @@ impl Environment {
         Ok(Units::at(program))
     }
 
+    /// Finds the program that speaks to Slurm's controller.
+    pub fn slurm(&self) -> Result<Slurm, EnvironmentError> {
+        let program = find(SCONTROL_PROGRAM, &self.path);
+        program.map(Slurm::at).ok_or(EnvironmentError::NoScontrol)
+    }
+
     /// Returns the program that a variable was set to, or the one with this name in `PATH`.
     fn program(
         &self,
@@ -279,6 +285,8 @@ pub enum EnvironmentError {
     /// The system has no systemd, like most containers.
     #[error("{SYSTEMCTL_PROGRAM} is not in PATH: no service can be stopped from here")]
     NoSystemctl,
+    #[error("{SCONTROL_PROGRAM} is not in PATH: Slurm cannot be asked")]
+    NoScontrol,
     /// A variable names no program.
     #[error("{variable} is {}, where there is no program", path.display())]
     WrongProgram {
@@ -307,6 +315,7 @@ impl EnvironmentError {
             Self::NoSystemctl => {
                 "stop the services that hold the GPU with the tool that started them; in a container, on the host"
             }
+            Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",
             Self::WrongProgram { missing, .. } => missing.hint(),
         }
     }

@@ -1,8 +1,9 @@
 //! The rest of the node: processes, users, files, child programs, locks, and the two programs that make others let go of
-//! a GPU, `systemctl` and `nvidia-smi`.
+//! a GPU, `systemctl` and `nvidia-smi`, and Slurm's controller.
 //!
 //! All paths of the system are below one root, so that a test can provide another one.
 
+mod capabilities;
 mod child;
 mod child_io;
 mod descendants;
@@ -27,6 +28,8 @@ mod process_handle;
 mod programs;
 mod reader;
 mod removal;
+mod scontrol;
+mod slurm_job;
 mod spawn;
 mod surroundings;
 mod system_command;
@@ -58,6 +61,7 @@ pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use process_handle::ProcessHandle;
 pub use reader::Reader;
+pub use scontrol::{Slurm, SlurmError, SlurmNode};
 pub use spawn::ChildSignal;
 pub use surroundings::{Surroundings, file_system, may_write};
 pub use text::{bounded, nearest, printable, steers};

@@ -23,7 +23,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 17] = [
+pub const TOPICS: [Topic; 18] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -59,6 +59,7 @@ pub const TOPICS: [Topic; 17] = [
         "How programs use devices",
         ["run", "env", "cdi", "verify", "compare"]
     ),
+    topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
     topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
         "daemon-logs",

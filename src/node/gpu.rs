@@ -17,6 +17,8 @@ pub struct Gpu {
     pub product: String,
     /// `0000:17:00.0`
     pub pci: String,
+    /// The number in `/dev/nvidia<minor>`; `None` if it is unknown, or was not read.
+    pub minor: Option<u32>,
     /// `None` if the driver hides it from the caller, or was not asked.
     pub memory: Option<Memory>,
     /// Percent of the last sampling period in which it computed; `None` in MIG mode, where no driver reports
@@ -82,6 +84,7 @@ impl Gpu {
             uuid: reading.uuid,
             product: reading.product,
             pci: reading.pci,
+            minor: reading.minor,
             memory: reading.memory,
             mig: reading.mig,
             profiles: offers,
@@ -101,6 +104,7 @@ impl Gpu {
             uuid: format!("{}#{index}", model.key),
             product: model.product().to_owned(),
             pci: "(catalog)".to_owned(),
+            minor: None,
             memory,
             mig: Some(MigMode {
                 current: false,

@@ -19,6 +19,20 @@ pub struct Step {
     pub because: String,
 }
 
+impl Step {
+    /// True if it creates or destroys an instance, or switches MIG mode.
+    pub(super) fn is_of_mig(&self) -> bool {
+        matches!(
+            self.action,
+            Action::DestroyComputeInstance { .. }
+                | Action::DestroyGpuInstance(_)
+                | Action::SwitchMig { .. }
+                | Action::CreateGpuInstance(_)
+                | Action::CreateComputeInstance { .. }
+        )
+    }
+}
+
 /// An action of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {

@@ -71,17 +71,12 @@ impl Plan {
 
     /// True if it concerns daemons, so that the MPS programs are needed.
     pub fn is_of_daemons(&self) -> bool {
-        let is_of_mig = |step: &Step| {
-            matches!(
-                step.action,
-                Action::DestroyComputeInstance { .. }
-                    | Action::DestroyGpuInstance(_)
-                    | Action::SwitchMig { .. }
-                    | Action::CreateGpuInstance(_)
-                    | Action::CreateComputeInstance { .. }
-            )
-        };
-        self.kill.is_some() || !self.steps().all(is_of_mig)
+        self.kill.is_some() || !self.steps().all(Step::is_of_mig)
+    }
+
+    /// True if it creates or destroys instances, or switches MIG mode.
+    pub fn changes_geometry(&self) -> bool {
+        self.steps().any(Step::is_of_mig)
     }
 
     /// Every step.

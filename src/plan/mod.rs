@@ -42,6 +42,6 @@ pub use kill::{KillRequest, device_of, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::{heal, mend, restart};
-pub use set::set;
+pub use set::{set, set_back};
 pub use up::up;
 pub use victim::{Kill, Signal, Victim};

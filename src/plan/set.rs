@@ -29,6 +29,23 @@ pub fn set(
     Ok(plan)
 }
 
+/// Plans to set back what somebody else has changed in the running daemons of devices. Settings made with `set` stay.
+pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
+    let mut plan = Plan::default();
+    for name in names {
+        let served = settable(node, run_dir, name)?;
+        let record = &served.record;
+        let changes = changes(served, &record.settings);
+        if !changes.is_empty() {
+            let (settings, by_hand) = (record.settings.clone(), record.by_hand.clone());
+            let step = Set::step(served, settings, changes, by_hand);
+            plan.of_gpu(node, &record.key.gpu).steps.push(step);
+        }
+    }
+    plan.sort();
+    Ok(plan)
+}
+
 fn step(
     node: &Node,
     served: &Served,

@@ -55,6 +55,11 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
         With("a100-80gb", 1, BALANCED),
     ),
     (
+        "slurm.md",
+        "mig-mps slurm gres --node n1",
+        With("a100-80gb", 1, BALANCED),
+    ),
+    (
         "boot.md",
         "sudo mig-mps systemd profile.toml --install --enable",
         NotRun("tests/cli/systemd.rs"),

@@ -56,6 +56,7 @@ mod settings;
 mod shipped;
 mod sight;
 mod sizes;
+mod slurm;
 mod start_failures;
 mod state;
 mod status;

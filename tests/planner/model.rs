@@ -32,6 +32,7 @@ pub(crate) fn node(models: &[&Model]) -> Node {
 
 fn gpu(model: &Model, index: u32) -> Gpu {
     Gpu {
+        minor: None,
         index,
         uuid: format!("GPU-{index}"),
         product: model.product().to_owned(),

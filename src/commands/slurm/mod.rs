@@ -1,0 +1,48 @@
+//! `mig-mps slurm`
+
+mod cure;
+mod epilog;
+mod feature;
+mod files;
+mod gres;
+mod health;
+mod leftovers;
+mod numbering;
+mod prolog;
+mod task_prolog;
+mod variable;
+
+use clap::{Args, Subcommand};
+
+use super::Context;
+use crate::error::{ExitStatus, Result};
+
+/// Give devices to Slurm jobs
+///
+/// Writes what Slurm is to know of the devices, and is called by Slurm when a job begins and ends. Slurm takes no
+/// arguments for its prologs: name scripts of two lines, as the manual shows.
+#[derive(Args, Debug)]
+pub struct SlurmArgs {
+    #[command(subcommand)]
+    command: SlurmCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum SlurmCommand {
+    Gres(gres::GresArgs),
+    Prolog(prolog::PrologArgs),
+    TaskProlog(task_prolog::TaskPrologArgs),
+    Epilog(epilog::EpilogArgs),
+    Health(health::HealthArgs),
+}
+
+/// Runs the part of the integration that is named.
+pub fn run(args: &SlurmArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    match &args.command {
+        SlurmCommand::Gres(args) => gres::run(args, context),
+        SlurmCommand::Prolog(args) => prolog::run(args, context),
+        SlurmCommand::TaskProlog(args) => task_prolog::run(args, context),
+        SlurmCommand::Epilog(args) => epilog::run(args, context),
+        SlurmCommand::Health(args) => health::run(args, context),
+    }
+}

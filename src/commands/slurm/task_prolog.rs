@@ -1,0 +1,40 @@
+//! `mig-mps slurm task-prolog`
+
+use clap::Args;
+
+use super::super::Context;
+use super::super::env::slurm_lines;
+use super::super::recorded::Recorded;
+use super::numbering::devices_of_job;
+use super::variable::variable;
+use crate::client::ClientLimits;
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::integrate::SlurmJob;
+use crate::node::{Detail, observe};
+use crate::render::print;
+
+/// Give a task the environment of its device: for Slurm's task prolog
+///
+/// Prints the lines by which Slurm sets variables: the pipe directory of the step's device, and the device's UUID. With
+/// several devices each task gets one by its rank on the node, in turn: an MPS client has one device.
+/// If the device cannot be found out, the task is not started.
+#[derive(Args, Debug)]
+pub(super) struct TaskPrologArgs {}
+
+pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let job = SlurmJob::of_task(variable)?;
+    if job.gpus.is_empty() {
+        return Ok(ExitStatus::Done);
+    }
+    let environment = context.environment;
+    let node = observe(environment, Detail::Geometry)?;
+    let names = devices_of_job(environment, &node, &job)?;
+    let rank = variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
+    let name = &names[rank.unwrap_or(0) % names.len()];
+    let served = node.served_as(name);
+    let served = served
+        .ok_or_else(|| CommandError::failed(format_args!("no daemon serves {name} any more")))?;
+    let variables = Recorded::of(served).variables(environment, &ClientLimits::default())?;
+    print(&slurm_lines(&variables))?;
+    Ok(ExitStatus::Done)
+}

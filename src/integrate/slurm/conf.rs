@@ -1,0 +1,222 @@
+//! Slurm's configuration files, as far as devices are concerned.
+
+use thiserror::Error;
+
+use super::hostlist::expand;
+
+/// An entry for a generic resource: a GPU, or the shards of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gres {
+    /// The value of `Type`.
+    pub kind: Option<String>,
+    /// Its device files, several for a GPU of `MultipleFiles`.
+    pub files: Vec<String>,
+    pub count: u64,
+}
+
+/// The entries of gres.conf for one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GresConf {
+    /// The GPUs, in the order of the file.
+    pub gpus: Vec<Gres>,
+    pub shards: Vec<Gres>,
+    /// True if Slurm is to detect GPUs itself.
+    pub detects: bool,
+}
+
+/// A configuration that cannot be understood.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum GresError {
+    #[error("line {line}: cannot read {word:?}")]
+    Malformed { line: usize, word: String },
+    #[error("line {0}: Include is not followed: put the lines of this node into gres.conf itself")]
+    Include(usize),
+    /// Slurm orders GPUs by the types in that line.
+    #[error(
+        "gres.conf has GPUs of several types, and no line of slurm.conf names this node with Gres=: the order of its GPUs \
+         is not known"
+    )]
+    NoNodeLine,
+    #[error("gres.conf has GPUs of type {0}, which the node's Gres= in slurm.conf lacks")]
+    NotInNodeLine(String),
+}
+
+/// A line as keys and values, with the number of its first line.
+type Line<'a> = (usize, Vec<(String, &'a str)>);
+
+impl GresConf {
+    /// Reads the entries for a node.
+    pub fn parse(text: &str, node: &str) -> Result<Self, GresError> {
+        let joined = joined(text);
+        let mut conf = Self::default();
+        for (number, line) in &joined {
+            let (line, pairs) = pairs(*number, line)?;
+            let value = |key: &str| {
+                let mut pairs = pairs.iter();
+                pairs.find(|(name, _)| name == key).map(|(_, value)| *value)
+            };
+            let malformed = |word: &str| GresError::Malformed {
+                line,
+                word: word.to_owned(),
+            };
+            if let Some(nodes) = value("nodename") {
+                let nodes = expand(nodes).ok_or_else(|| malformed(nodes))?;
+                if !nodes.iter().any(|name| name == node) {
+                    continue;
+                }
+            }
+            if let Some(detection) = value("autodetect") {
+                conf.detects |= !detection.eq_ignore_ascii_case("off");
+            }
+            let Some(name) = value("name") else { continue };
+            let files = |list: &str| expand(list).ok_or_else(|| malformed(list));
+            let count = value("count").map(|count| count.parse().map_err(|_| malformed(count)));
+            let count: Option<u64> = count.transpose()?;
+            let kind = value("type").map(str::to_owned);
+            let entry = |files: Vec<String>, count| Gres {
+                kind: kind.clone(),
+                files,
+                count,
+            };
+            match name.to_ascii_lowercase().as_str() {
+                "gpu" => match (value("multiplefiles"), value("file")) {
+                    (Some(list), _) => conf.gpus.push(entry(files(list)?, 1)),
+                    (None, Some(list)) => {
+                        let all = files(list)?.into_iter();
+                        conf.gpus.extend(all.map(|file| entry(vec![file], 1)));
+                    }
+                    (None, None) => conf.gpus.push(entry(Vec::new(), count.unwrap_or(1))),
+                },
+                "shard" => {
+                    let files = value("file").map(files).transpose()?;
+                    let entry = entry(files.unwrap_or_default(), count.unwrap_or(1));
+                    conf.shards.push(entry);
+                }
+                _ => {}
+            }
+        }
+        Ok(conf)
+    }
+}
+
+/// Returns the `Gres=` of a node's line in slurm.conf, its own or that of `NodeName=DEFAULT` before it.
+pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
+    let joined = joined(text);
+    let mut default = None;
+    let mut found = None;
+    for (number, line) in &joined {
+        let Ok((_, pairs)) = pairs(*number, line) else {
+            continue;
+        };
+        let Some(("nodename", nodes)) = pairs.first().map(|(key, value)| (key.as_str(), *value))
+        else {
+            continue;
+        };
+        let gres = pairs.iter().find(|(key, _)| key == "gres");
+        let gres = gres.map(|(_, value)| (*value).to_owned());
+        if nodes.eq_ignore_ascii_case("default") {
+            default = gres.or(default);
+        } else if expand(nodes).is_some_and(|names| names.iter().any(|name| name == node)) {
+            found = gres.or_else(|| default.clone());
+        }
+    }
+    found
+}
+
+/// Returns the lines without comments, continued lines joined, each with its number.
+fn joined(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let (line, next_goes_on) = match line.strip_suffix('\\') {
+            Some(line) => (line, true),
+            None => (line, false),
+        };
+        match lines.last_mut().filter(|_| goes_on) {
+            Some((_, begun)) => {
+                begun.push(' ');
+                begun.push_str(line);
+            }
+            None => lines.push((at + 1, line.to_owned())),
+        }
+        goes_on = next_goes_on;
+    }
+    lines.retain(|(_, line)| !line.trim().is_empty());
+    lines
+}
+
+/// Returns the pairs of a line, with keys in lower case.
+fn pairs(number: usize, line: &str) -> Result<Line<'_>, GresError> {
+    let mut pairs = Vec::new();
+    for word in line.split_whitespace() {
+        if word.eq_ignore_ascii_case("include") {
+            return Err(GresError::Include(number));
+        }
+        let (key, value) = word.split_once('=').ok_or_else(|| GresError::Malformed {
+            line: number,
+            word: word.to_owned(),
+        })?;
+        pairs.push((key.to_ascii_lowercase(), value.trim_matches('"')));
+    }
+    Ok((number, pairs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONF: &str = "
+# devices
+NodeName=n[1-2] Name=gpu Type=1g.10gb \\
+    MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap66,/dev/nvidia-caps/nvidia-cap67 # 0.0
+nodename=n1 name=gpu type=h200 file=/dev/nvidia[1-2]
+NodeName=n3 Name=gpu File=/dev/nvidia0
+Name=shard Count=4 File=/dev/nvidia1
+Name=nic File=/dev/ib0
+";
+
+    fn gpus(conf: &GresConf) -> Vec<String> {
+        let gpus = conf.gpus.iter();
+        gpus.map(|gpu| format!("{:?} {}", gpu.kind.as_deref(), gpu.files.join(" ")))
+            .collect()
+    }
+
+    #[test]
+    fn a_node_has_its_own_lines_and_those_without_a_name() {
+        let conf = GresConf::parse(CONF, "n1").unwrap();
+        assert_eq!(
+            gpus(&conf),
+            [
+                "Some(\"1g.10gb\") /dev/nvidia0 /dev/nvidia-caps/nvidia-cap66 /dev/nvidia-caps/nvidia-cap67",
+                "Some(\"h200\") /dev/nvidia1",
+                "Some(\"h200\") /dev/nvidia2",
+            ]
+        );
+        assert_eq!((conf.shards.len(), conf.shards[0].count), (1, 4));
+        assert!(!conf.detects);
+        let conf = GresConf::parse(CONF, "n3").unwrap();
+        assert_eq!(gpus(&conf), ["None /dev/nvidia0"]);
+    }
+
+    #[test]
+    fn detection_and_mistakes_are_noticed() {
+        let conf = |text| GresConf::parse(text, "n1");
+        assert!(conf("AutoDetect=nvml").unwrap().detects);
+        assert!(!conf("NodeName=n2 AutoDetect=nvml").unwrap().detects);
+        assert!(!conf("AutoDetect=off").unwrap().detects);
+        assert_eq!(conf("\nInclude more.conf"), Err(GresError::Include(2)));
+        let error = conf("Name=gpu File=/dev/nvidia[0-").unwrap_err();
+        assert_eq!(error.to_string(), "line 1: cannot read \"/dev/nvidia[0-\"");
+        assert!(conf("Name=gpu and").is_err());
+    }
+
+    #[test]
+    fn the_gres_of_a_node_is_found() {
+        let conf = "ClusterName=c\nPrologFlags=Alloc\nNodeName=DEFAULT Gres=gpu:1g:7\nNodeName=n[1-2] CPUs=2\n\
+                    NodeName=n3 CPUs=2 Gres=gpu:h200:1,shard:4\nPartitionName=p Nodes=n[1-3]";
+        assert_eq!(gres_of_node(conf, "n2").unwrap(), "gpu:1g:7");
+        assert_eq!(gres_of_node(conf, "n3").unwrap(), "gpu:h200:1,shard:4");
+        assert_eq!(gres_of_node(conf, "n4"), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! The job that a prolog, an epilog or a task belongs to.
+
+use thiserror::Error;
+
+use crate::host::Uid;
+
+/// A variable that Slurm should have set.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum JobError {
+    #[error(
+        "{0} is not set: Slurm sets it for prologs and epilogs, and mig-mps slurm is run by it"
+    )]
+    Missing(&'static str),
+    /// Seen with Slurm 22.05 where a file in gres.conf is no device, and where `MultipleFiles` meets shards.
+    #[error(
+        "Slurm has given the job {0} GPU and does not say which: it has no use for the files in gres.conf"
+    )]
+    Unnumbered(String),
+    #[error("{name} is {value:?}, which cannot be read")]
+    Malformed { name: &'static str, value: String },
+}
+
+/// A job on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlurmJob {
+    pub id: u32,
+    pub user: Uid,
+    /// The numbers of its GPUs in Slurm's own list.
+    pub gpus: Vec<usize>,
+    /// The same GPUs in `CUDA_VISIBLE_DEVICES`: a UUID where Slurm has detected it, else a number.
+    pub visible: Vec<String>,
+    /// The features that it asks for.
+    pub constraints: String,
+}
+
+impl SlurmJob {
+    /// Reads the variables of a prolog or epilog, which Slurm sets and no user can.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
+        let number = |name: &'static str| {
+            let value = variable(name).ok_or(JobError::Missing(name))?;
+            let number = value.parse::<u32>();
+            number.map_err(|_| JobError::Malformed { name, value })
+        };
+        Ok(Self {
+            id: number("SLURM_JOB_ID")?,
+            user: Uid(number("SLURM_JOB_UID")?),
+            gpus: gpus(&variable, "SLURM_JOB_GPUS")?,
+            visible: words(&variable),
+            constraints: variable("SLURM_JOB_CONSTRAINTS").unwrap_or_default(),
+        })
+    }
+
+    /// Reads the variables of a task: the GPUs are those of its step. A variable that was left from another step, as of
+    /// an `sbatch` within one, names GPUs that are not the job's.
+    pub fn of_task(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
+        let mut job = Self::read(&variable)?;
+        let step = gpus(&variable, "SLURM_STEP_GPUS")?;
+        let is_of_job = |gpu: &usize| job.gpus.is_empty() || job.gpus.contains(gpu);
+        if !step.is_empty() && step.iter().all(is_of_job) {
+            job.gpus = step;
+        }
+        let count = variable("SLURM_GPUS_ON_NODE").unwrap_or_default();
+        if job.gpus.is_empty() && !matches!(count.as_str(), "" | "0") {
+            return Err(JobError::Unnumbered(count));
+        }
+        Ok(job)
+    }
+}
+
+fn gpus(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+) -> Result<Vec<usize>, JobError> {
+    let value = variable(name).unwrap_or_default();
+    let words = value.split(',').filter(|word| !word.is_empty());
+    let numbers: Result<Vec<usize>, _> = words.map(str::parse).collect();
+    numbers.map_err(|_| JobError::Malformed {
+        name,
+        value: value.clone(),
+    })
+}
+
+fn words(variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let value = variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let words = value.split(',').filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The variables that slurmd 22.05.8 gave to a prolog, and more.
+    fn job(of: fn(Variables<'_>) -> Result<SlurmJob, JobError>, more: &[(&str, &str)]) -> String {
+        let common = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_UID", "1000")];
+        let all: Vec<_> = common.iter().chain(more).collect();
+        let variable = |name: &str| {
+            let found = all.iter().rev().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        match of(&variable) {
+            Ok(job) => format!("{:?} {:?} {}", job.gpus, job.visible, job.constraints),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+    #[test]
+    fn a_job_is_read() {
+        let read = |more: &[(&str, &str)]| job(|variable| SlurmJob::read(variable), more);
+        assert_eq!(read(&[]), "[] [] ");
+        let gpus = [
+            ("SLURM_JOB_GPUS", "1,3"),
+            ("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b"),
+            ("SLURM_JOB_CONSTRAINTS", "balanced"),
+        ];
+        assert_eq!(read(&gpus), "[1, 3] [\"MIG-a\", \"MIG-b\"] balanced");
+        assert!(read(&[("SLURM_JOB_GPUS", "all")]).contains("cannot be read"));
+        assert!(read(&[("SLURM_JOB_UID", "alice")]).contains("SLURM_JOB_UID"));
+        let nothing = SlurmJob::read(|_| None).unwrap_err();
+        assert_eq!(nothing, JobError::Missing("SLURM_JOB_ID"));
+    }
+
+    #[test]
+    fn a_task_has_the_gpus_of_its_step() {
+        let task = |job_gpus, step| {
+            let more = [("SLURM_JOB_GPUS", job_gpus), ("SLURM_STEP_GPUS", step)];
+            job(|variable| SlurmJob::of_task(variable), &more)
+        };
+        assert_eq!(task("", "2"), "[2] [] ");
+        assert_eq!(task("1,2", "2"), "[2] [] ");
+        assert_eq!(task("1,2", ""), "[1, 2] [] ");
+        assert_eq!(task("1,2", "5"), "[1, 2] [] ");
+        let unnumbered = job(
+            |variable| SlurmJob::of_task(variable),
+            &[("SLURM_GPUS_ON_NODE", "1")],
+        );
+        assert!(unnumbered.contains("does not say which"), "{unnumbered}");
+    }
+}

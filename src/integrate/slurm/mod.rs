@@ -1,0 +1,15 @@
+//! Slurm: its configuration of generic resources (GRES), and the variables that it gives to prologs and tasks.
+//!
+//! All of it was tried with Slurm 22.05.8. Slurm numbers the GPUs of a node by their place in its own list: gres.conf's
+//! entries, ordered by the types in the `Gres=` of the node's line in slurm.conf.
+
+mod conf;
+mod gres;
+mod hostlist;
+mod job;
+mod order;
+
+pub use conf::{Gres, GresConf, GresError, gres_of_node};
+pub use gres::{GresDevice, gres_conf, gres_string, type_name};
+pub use job::{JobError, SlurmJob};
+pub use order::in_order;

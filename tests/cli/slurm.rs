@@ -1,0 +1,211 @@
+//! `slurm gres`, and the parts of `slurm` that need no Slurm; `tests/slurm` has the rest.
+
+use std::fs;
+use std::process::Command;
+
+use insta::assert_snapshot;
+
+use crate::common::{NOBODY, Ran, Sim, is_root};
+
+const MIXED: &str = r#"
+[mps]
+serve = "all"
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "1g", count = 2 }, { profile = "3g", name = "trainer" } ]
+[[gpu]]
+select = { all = true }
+mig = false
+"#;
+
+/// `mig-mps slurm` on node n1, with Slurm's files in the node's directory.
+fn slurm(sim: &Sim, words: &[&str]) -> Command {
+    let mut command = sim.command(&["slurm"]);
+    command
+        .args(words)
+        .env("SLURM_CONF", sim.node.dir().join("slurm.conf"))
+        .env("SLURMD_NODENAME", "n1");
+    command
+}
+
+fn write(sim: &Sim, name: &str, text: &str) {
+    fs::write(sim.node.dir().join(name), text).unwrap();
+}
+
+/// Writes the files as `slurm gres` prints them.
+fn write_as_printed(sim: &Sim) {
+    let printed = Ran::of(&mut slurm(sim, &["gres"])).ended(0).stdout;
+    let (gres, line) = printed.split_once("\n\n").unwrap();
+    write(sim, "gres.conf", gres);
+    let line = line.lines().nth(1).unwrap().trim_start_matches("# ");
+    write(sim, "nodes.conf", line);
+    write(sim, "slurm.conf", "ClusterName=c\nInclude nodes.conf\n");
+}
+
+#[test]
+fn gres_prints_devices_by_type() {
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    let printed = Ran::of(&mut slurm(&sim, &["gres", "--shard", "4"])).ended(0);
+    assert_snapshot!(printed.stdout, @r"
+    # gres.conf
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap76 # 0.1
+    NodeName=n1 Name=gpu Type=3g.40gb File=/dev/nvidia-caps/nvidia-cap22 # trainer
+    NodeName=n1 Name=gpu Type=nvidia_a100-sxm4-80gb File=/dev/nvidia1 # 1
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap76 # 0.1
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap22 # trainer
+    NodeName=n1 Name=shard Count=4 File=/dev/nvidia1 # 1
+
+    # slurm.conf: append to the line of this node
+    # NodeName=n1 Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:16
+    ");
+}
+
+#[test]
+fn check_finds_each_difference() {
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    let check = |words: &[&str]| Ran::of(&mut slurm(&sim, &[&["gres", "--check"], words].concat()));
+    let same = check(&[]).ended(0);
+    assert_eq!(
+        (same.stdout.as_str(), same.stderr.as_str()),
+        ("", "gres.conf and slurm.conf are as the node is.\n")
+    );
+    let conf = fs::read_to_string(sim.node.dir().join("gres.conf")).unwrap();
+    let other = conf.replacen("Type=1g.10gb", "Type=seventh", 1);
+    let other = other.replace("/dev/nvidia1 ", "/dev/nvidia7 ");
+    write(&sim, "gres.conf", &other);
+    let differs = check(&["--shard", "2"]).ended(3);
+    assert_snapshot!(differs.stdout, @r"
+    0.0: its Type is seventh, and should be 1g.10gb
+    /dev/nvidia7: no device of mig-mps is there
+    1: gres.conf lacks it
+    gres.conf has 0 shards, and should have 8
+    slurm.conf has Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1, and should have Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:8
+    ");
+}
+
+/// The variables that a task has in Slurm.
+fn task(sim: &Sim, more: &[(&str, &str)]) -> Ran {
+    let mut command = slurm(sim, &["task-prolog"]);
+    command.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "0");
+    command.envs(more.iter().copied());
+    Ran::of(&mut command)
+}
+
+#[test]
+fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    let number = |number, rank| {
+        task(
+            &sim,
+            &[("SLURM_STEP_GPUS", number), ("SLURM_LOCALID", rank)],
+        )
+    };
+    for (gpus, rank, name) in [
+        ("0", "0", "0.0"),
+        ("2", "0", "trainer"),
+        ("3", "0", "1"),
+        ("1,3", "1", "1"),
+    ] {
+        let stdout = number(gpus, rank).ended(0).stdout;
+        assert!(
+            stdout.contains(&format!("/by-name/{name}/pipe\n")),
+            "{gpus}: {stdout}"
+        );
+    }
+    let uuid = sim.device("trainer")["uuid"].as_str().unwrap().to_owned();
+    let detected = [
+        ("SLURM_JOB_GPUS", "5"),
+        ("CUDA_VISIBLE_DEVICES", uuid.as_str()),
+    ];
+    let stdout = task(&sim, &detected).ended(0).stdout;
+    assert!(stdout.contains("/by-name/trainer/pipe\n"), "{stdout}");
+    assert_eq!(task(&sim, &[]).ended(0).stdout, "");
+    let refused = |more: &[(&str, &str)]| task(&sim, more).ended(1).stderr;
+    assert!(number("4", "0").ended(1).stderr.contains("and "));
+    assert!(
+        refused(&[("SLURM_JOB_GPUS", "0"), ("CUDA_VISIBLE_DEVICES", "MIG-0")])
+            .contains("no daemon serves")
+    );
+    write(&sim, "slurm.conf", "ClusterName=c\n");
+    assert!(
+        number("0", "0")
+            .ended(1)
+            .stderr
+            .contains("order of its GPUs")
+    );
+    write(&sim, "gres.conf", "AutoDetect=nvml\n");
+    assert!(number("0", "0").ended(1).stderr.contains("AutoDetect"));
+}
+
+#[test]
+fn a_job_without_gpus_needs_no_driver_and_a_prolog_needs_a_job() {
+    let sim = Sim::with("h200", 1);
+    let job = |words: &str| {
+        let mut command = slurm(&sim, &[words]);
+        command
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURM_JOB_UID", "1000");
+        Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/none"))
+    };
+    for words in ["prolog", "epilog", "task-prolog"] {
+        let ran = job(words).ended(0);
+        assert_eq!(
+            (ran.stdout.as_str(), ran.stderr.as_str()),
+            ("", ""),
+            "{words}"
+        );
+    }
+    let alone = Ran::of(&mut slurm(&sim, &["prolog"])).ended(2);
+    assert!(
+        alone.stdout.starts_with("mig-mps: SLURM_JOB_ID is not set"),
+        "{}",
+        alone.stdout
+    );
+}
+
+/// The epilog ends nobody who only says to be of the job.
+#[test]
+fn another_users_program_is_never_of_the_job() {
+    if !is_root("another_users_program_is_never_of_the_job") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    let app = |job: &str, nobodys: bool| {
+        let mut command = sim.node.program("cuda-app");
+        command
+            .arg("hold")
+            .env("SLURM_JOB_ID", job)
+            .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("1"));
+        if nobodys {
+            std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+        }
+        let mut app = simnode::harness::App::start(command);
+        assert!(app.wait_up().ends_with("mps yes"));
+        app
+    };
+    let (own, other_job, forger) = (app("7", false), app("8", false), app("7", true));
+    let mut command = slurm(&sim, &["epilog"]);
+    command
+        .env("SLURM_JOB_ID", "7")
+        .env("SLURM_JOB_UID", "0")
+        .env("SLURM_JOB_GPUS", "3");
+    let ended = Ran::of(&mut command).ended(0);
+    let pid = own.pid();
+    let line = format!("mig-mps: job 7 has left pid {pid} (");
+    assert!(
+        ended.stdout.starts_with(&line) && ended.stdout.lines().count() == 1,
+        "{}",
+        ended.stdout
+    );
+    assert!(!own.finish().status.success());
+    assert!(other_job.finish().status.success() && forger.finish().status.success());
+}
