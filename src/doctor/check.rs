@@ -1,4 +1,5 @@
 use super::Examined;
+use crate::host::is_plain;
 use crate::node::{Problem, ProblemId};
 
 /// One thing that can keep MIG or MPS from working.
@@ -119,6 +120,15 @@ impl Finding {
     pub(super) fn run(self, command: impl Into<String>) -> Self {
         let command = Some(command.into());
         Self { command, ..self }
+    }
+
+    /// Adds a command with a path that a user may have chosen, unless a shell would interpret the path.
+    pub(super) fn run_with(self, path: &str, command: impl Into<String>) -> Self {
+        if is_plain(path) {
+            self.run(command)
+        } else {
+            self
+        }
     }
 
     pub(super) fn of_problem(problem: &Problem, severity: Severity) -> Self {

@@ -233,7 +233,7 @@ fn dangling(examined: &Examined<'_>) -> Vec<Finding> {
     let dangling = entries.filter(|entry| !entry.path().exists());
     let found = dangling.map(|entry| {
         let path = printable(&entry.path().display().to_string());
-        Finding::warn(format!("{path} leads nowhere")).run(format!("rm '{path}'"))
+        Finding::warn(format!("{path} leads nowhere")).run_with(&path, format!("rm {path}"))
     });
     found.collect()
 }
@@ -252,7 +252,7 @@ fn leftovers(examined: &Examined<'_>) -> Vec<Finding> {
     });
     let found = left.map(|entry| {
         let path = printable(&entry.path().display().to_string());
-        Finding::warn(format!("{path} has no record")).run(format!("ls -lA '{path}'"))
+        Finding::warn(format!("{path} has no record")).run_with(&path, format!("ls -lA {path}"))
     });
     found.collect()
 }

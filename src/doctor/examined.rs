@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use crate::host::{Environment, Holders, ProcessTable, Surroundings};
 use crate::node::{Device, Gpu, Node, Problem, Served};
 
@@ -11,6 +13,8 @@ pub struct Examined<'a> {
     pub attached: Option<Vec<Attached>>,
     pub(super) surroundings: Surroundings,
     pub(super) processes: ProcessTable,
+    /// The processes that have each GPU open, by its minor number.
+    holders: BTreeMap<u32, Holders>,
     /// The problems and the remarks of `status`.
     pub(super) problems: Vec<Problem>,
     pub(super) remarks: Vec<Problem>,
@@ -41,6 +45,8 @@ impl<'a> Examined<'a> {
         devices: &'a [String],
         attached: Option<Vec<Attached>>,
     ) -> Self {
+        let minors: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.minor).collect();
+        let holders = environment.host.holders_of(&minors).unwrap_or_default();
         Self {
             environment,
             node,
@@ -48,6 +54,7 @@ impl<'a> Examined<'a> {
             attached,
             surroundings: Surroundings::read(&environment.host),
             processes: environment.host.processes().unwrap_or_default(),
+            holders: minors.into_iter().zip(holders).collect(),
             problems: node.problems(devices),
             remarks: node.remarks(devices),
         }
@@ -78,8 +85,8 @@ impl<'a> Examined<'a> {
     }
 
     /// Returns the processes that have a GPU open; `None` if that cannot be seen.
-    pub(super) fn holders(&self, gpu: &Gpu) -> Option<Holders> {
-        self.environment.host.holders(gpu.minor?).ok()
+    pub(super) fn holders(&self, gpu: &Gpu) -> Option<&Holders> {
+        self.holders.get(&gpu.minor?)
     }
 
     /// Returns the driver's branch, such as 580.

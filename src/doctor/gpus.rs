@@ -130,7 +130,7 @@ fn held(examined: &Examined<'_>) -> Vec<Finding> {
         match examined.holders(gpu) {
             None => Finding::unknown(format!("GPU {index}: its holders are not known")),
             Some(holders) if !holders.seen.is_empty() => {
-                let seen = format!("GPU {index}: held open by {}", named(&holders));
+                let seen = format!("GPU {index}: held open by {}", named(holders));
                 if waits {
                     Finding::warn(format!("{seen}: its MIG mode cannot change until they end"))
                         .run("sudo mig-mps up PROFILE --stop-holders")

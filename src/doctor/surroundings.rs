@@ -109,9 +109,9 @@ fn shared_memory(examined: &Examined<'_>) -> Vec<Finding> {
 fn leftover_memory(examined: &Examined<'_>) -> Vec<Finding> {
     let files = &examined.surroundings.leftover_memory;
     let found = files.iter().map(|path| {
-        let path = path.display();
+        let path = path.display().to_string();
         Finding::warn(format!("{path} is of a server that has ended"))
-            .run(format!("sudo rm {path}"))
+            .run_with(&path, format!("sudo rm {path}"))
     });
     found.collect()
 }

@@ -56,20 +56,31 @@ impl Host {
 
     /// Finds the other processes that have the GPU with this minor number open, by `/proc/PID/fd`.
     pub fn holders(&self, minor: u32) -> io::Result<Holders> {
-        let node = DeviceNode::at(self.gpu_node(minor));
-        let mut holders = Holders::default();
+        Ok(self.holders_of(&[minor])?.pop().unwrap_or_default())
+    }
+
+    /// The same for several GPUs, in one pass.
+    pub fn holders_of(&self, minors: &[u32]) -> io::Result<Vec<Holders>> {
+        let nodes = minors
+            .iter()
+            .map(|minor| DeviceNode::at(self.gpu_node(*minor)));
+        let nodes: Vec<DeviceNode> = nodes.collect();
+        let mut all = vec![Holders::default(); nodes.len()];
         for process in self.processes()?.iter() {
             if process.is_kernel || process.pid.0 == std::process::id() {
                 continue;
             }
-            match node.is_open_in(&process.directory) {
-                Ok(true) => holders.seen.push(Holder::of(process)),
-                Ok(false) => {}
+            match open_in(&process.directory, &nodes) {
+                Ok(open) => {
+                    for (holders, _) in all.iter_mut().zip(open).filter(|(_, is_open)| *is_open) {
+                        holders.seen.push(Holder::of(process));
+                    }
+                }
                 Err(error) if has_ended(&error) => {}
-                Err(_) => holders.hidden += 1,
+                Err(_) => all.iter_mut().for_each(|holders| holders.hidden += 1),
             }
         }
-        Ok(holders)
+        Ok(all)
     }
 
     /// Returns a process as a holder if it is visible.
@@ -99,6 +110,25 @@ fn has_ended(error: &io::Error) -> bool {
     )
 }
 
+/// Tells of each node whether the process with this directory has it open.
+fn open_in(process: &Path, nodes: &[DeviceNode]) -> io::Result<Vec<bool>> {
+    let mut open = vec![false; nodes.len()];
+    for entry in fs::read_dir(process.join("fd"))? {
+        let file = entry?.path();
+        match fs::read_link(&file) {
+            Ok(target) => {
+                for (node, is_open) in nodes.iter().zip(&mut open) {
+                    *is_open = *is_open || node.is(&target, &file);
+                }
+            }
+            // Closed meanwhile.
+            Err(error) if has_ended(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(open)
+}
+
 /// A GPU's device node.
 struct DeviceNode {
     path: PathBuf,
@@ -110,20 +140,6 @@ impl DeviceNode {
     fn at(path: PathBuf) -> Self {
         let number = number_of(&path);
         Self { path, number }
-    }
-
-    fn is_open_in(&self, process: &Path) -> io::Result<bool> {
-        for entry in fs::read_dir(process.join("fd"))? {
-            let file = entry?.path();
-            match fs::read_link(&file) {
-                Ok(target) if self.is(&target, &file) => return Ok(true),
-                Ok(_) => {}
-                // Closed meanwhile.
-                Err(error) if has_ended(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
     }
 
     fn is(&self, target: &Path, file: &Path) -> bool {

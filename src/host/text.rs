@@ -28,6 +28,12 @@ pub fn steers(c: char) -> bool {
     c.is_control() || is_format
 }
 
+/// True for text that no shell interprets: a command with it can be pasted, even if a user chose it.
+pub fn is_plain(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+}
+
 /// Shortens a command line for a message.
 pub fn bounded(command: &str) -> Cow<'_, str> {
     match command.char_indices().nth(LONGEST_COMMAND) {

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::program::ServerProcess;
-use crate::host::{Environ, Pid, Uid, caller, user_name};
+use crate::host::{Environ, Pid, Uid, caller, is_plain, user_name};
 use crate::mps::MpsProgram;
 
 /// An MPS daemon that mig-mps has no record of, or a server without a daemon. It is shown and never touched.
@@ -118,12 +118,6 @@ impl Unmanaged {
     pub fn sees_everything(&self) -> bool {
         self.program == MpsProgram::Control && self.visible == Variable::Unset
     }
-}
-
-/// True for text that no shell interprets.
-fn is_plain(text: &str) -> bool {
-    let mut chars = text.chars();
-    chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
 }
 
 #[cfg(test)]

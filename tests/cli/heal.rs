@@ -112,7 +112,7 @@ fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() 
     kill_daemon(&sim, "0");
     let ran = sim.run(&["heal"]).ended(3);
     assert_eq!(ran.stdout, "");
-    assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `mig-mps restart 0` starts it again");
+    assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `mig-mps restart 0` starts it again [device-failing]");
     assert_eq!(in_state(&sim.status(), "failing"), ["0"]);
     sim.run(&["restart", "0"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

@@ -321,7 +321,7 @@ fn a_daemon_without_its_sockets_is_not_called_dead() {
     fs::remove_file(pipe.join("control_privileged")).unwrap();
     let status = sim.run(&["status"]).ended(0).stdout;
     let problem = format!(
-        "0.2: its daemon (pid {}) does not answer: no program reaches it by its socket: `mig-mps restart 0.2 --force` \
+        "0.2: its daemon (pid {}) does not answer: no program reaches it by its socket; `mig-mps restart 0.2 --force` \
          starts another",
         before["daemon_pid"]
     );

@@ -100,6 +100,9 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
     let sim = served("");
     let first = sim.client("0");
     let before = sim.device("0")["servers"].clone();
+    // As the user who is served, it disturbs nobody.
+    let report = sim.doctor(&["--attach"]);
+    report.check("attach").is("ok", Some("0"), "attached in");
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")
         .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe("0"));
@@ -115,6 +118,12 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
         .check("user-waiting")
         .is("warn", Some("0"), "nobody waits behind root");
     is_in_status(&sim, "remarks", "user-waiting", Some("0"));
+    // The check would take its place behind root's programs.
+    let mut doctor = sim.by_nobody(&["doctor", "--attach", "--json"]);
+    let report = Report::after_any(doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir()));
+    report
+        .check("attach")
+        .is("unknown", Some("0"), "0 serves root now");
     assert_eq!(sim.device("0")["servers"], before);
     assert!(first.finish().status.success());
     drop(second);

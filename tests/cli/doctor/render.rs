@@ -64,6 +64,13 @@ fn nothing_that_users_write_steers_the_terminal() {
     let sim = healthy();
     let evil = sim.machine("dev/shm/mps.shm.\u{1b}[31m.4194304");
     fs::write(evil, "").unwrap();
+    fs::write(sim.machine("dev/shm/mps.shm.$(id).4194304"), "").unwrap();
+    let left = sim.doctor(&[]).check("leftover-shared-memory").0;
+    let left = left["findings"].as_array().unwrap();
+    assert_eq!(left.len(), 2, "{left:#?}");
+    // Whoever pastes a command runs nothing else.
+    let mut commands = left.iter().map(|finding| &finding["command"]);
+    assert!(commands.all(serde_json::Value::is_null), "{left:#?}");
     for args in [&["doctor"][..], &["doctor", "--json"]] {
         let ran = sim.run(args).ended(0);
         assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
