@@ -19,8 +19,8 @@ use crate::state::RunDir;
 
 /// Print metrics of devices in the text format of Prometheus
 ///
-/// For the textfile collector of node_exporter: `mig-mps metrics --output /var/lib/node_exporter/mig-mps.prom`, run by
-/// a timer. What is unknown has no series; it is never 0. Changes nothing and takes no lock.
+/// For the textfile collector of Prometheus' node exporter, with --output FILE, run by a timer. What is unknown has no
+/// series; it is never 0. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
     /// Write to this file instead of standard output, replacing it at once

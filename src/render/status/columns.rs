@@ -53,7 +53,7 @@ const ALL: [StatusColumn; 18] = [
         name: "state",
         help: "State of its daemon",
         column: Column::left("STATE", 0),
-        cell: |row| Some(state(&State::of(row))),
+        cell: |row| Some(state(State::of(row))),
     },
     StatusColumn {
         name: "user",
@@ -242,7 +242,7 @@ fn since(served: &Served) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
 }
 
-fn state(state: &State) -> String {
+fn state(state: State) -> String {
     let style = match state {
         State::Ready => Style::new().green(),
         State::Fault | State::Dead | State::Failing | State::Orphan | State::NoDevice => {

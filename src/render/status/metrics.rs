@@ -38,17 +38,17 @@ pub fn metrics(node: &Node, drift: Option<&Drift>) -> String {
 }
 
 fn named(rows: Vec<Row<'_>>) -> Vec<Named<'_>> {
-    let mut names = BTreeSet::new();
-    let mut named = Vec::new();
+    let mut taken = BTreeSet::new();
+    let mut devices = Vec::new();
     for row in rows {
-        let is_free = names.insert(row.name.clone());
+        let is_free = taken.insert(row.name.clone());
         let name = if is_free { &row.name } else { &row.uuid };
-        named.push(Named {
+        devices.push(Named {
             name: name.clone(),
             row,
         });
     }
-    named
+    devices
 }
 
 fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
