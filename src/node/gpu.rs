@@ -30,9 +30,7 @@ pub struct Gpu {
     pub mig: Option<MigMode>,
     /// True if its MIG mode changes without a reset; `None` if that was not read.
     pub resetless: Option<bool>,
-    /// The number in `/dev/nvidia<minor>`, like the next three read with `Detail::Doctor` alone.
-    pub minor: Option<u32>,
-    /// Its CUDA compute capability, such as 8.0.
+    /// Its CUDA compute capability, such as 8.0; like the next two read with `Detail::Doctor` alone.
     pub capability: Option<(u32, u32)>,
     /// True if the driver keeps it initialised while nobody uses it.
     pub is_persistent: Option<bool>,
