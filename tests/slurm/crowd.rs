@@ -26,11 +26,11 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
 "#;
 
 /// Each device serves one user at a time: another one waits in `cuInit`.
-const WHOLE: &str = r#"
+const WHOLE: &str = "
 [[gpu]]
 select = { all = true }
 mig = false
-"#;
+";
 
 /// The number of jobs that share a device of the first node.
 const SHARDS: u32 = 4;
