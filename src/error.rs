@@ -47,7 +47,7 @@ impl ExitStatus {
         (Self::Usage, "wrong usage or bad profile"),
         (
             Self::Drift,
-            "not (yet) as the profile says: a reset or reboot is due, or a check finds something (plan and status with --exit-code, heal, doctor)",
+            "not (yet) as the profile says: a reset or reboot is due, or a check finds something (plan and status with --exit-code, heal, doctor, slurm gres --check)",
         ),
         (
             Self::Refused,

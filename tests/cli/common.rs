@@ -342,6 +342,12 @@ pub(crate) fn in_state(status: &Value, state: &str) -> Vec<String> {
         .collect()
 }
 
+/// Copies a program. By another process: a file that this one has open for writing cannot be executed (`ETXTBSY`), and a
+/// test beside may start a program meanwhile.
+pub(crate) fn copy_program(from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) {
+    Ran::of(Command::new("cp").arg(from).arg(to)).ended(0);
+}
+
 /// Stops a process, and returns when it is: the signal's sender need not wait for that.
 pub(crate) fn stop(pid: &Value) {
     shell(format!("kill -STOP {pid}")).ended(0);

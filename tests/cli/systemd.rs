@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use simnode::harness::can_run;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use crate::common::{Ran, SMALL, Sim, copy_program, in_state, is_alive, is_root, shell};
 use crate::settings::whole;
 
 const NAMES: [&str; 3] = [
@@ -225,7 +225,7 @@ fn a_program_that_users_can_replace_is_not_installed() {
     let open = sim.node.dir().join("open");
     fs::create_dir(&open).unwrap();
     let copy = open.join("mig-mps");
-    fs::copy(sim.command(&[]).get_program(), &copy).unwrap();
+    copy_program(sim.command(&[]).get_program(), &copy);
     shell(format!("chmod 777 {}", open.display())).ended(0);
     let mut command = Command::new(&copy);
     command.env_clear().envs(sim.node.env());

@@ -233,6 +233,19 @@ impl Lab {
         found.unwrap_or_else(|| panic!("no device {name}")).clone()
     }
 
+    /// The lines of the nodes' logs that tell what went wrong.
+    fn complaints(&self) -> String {
+        let nodes = 0..self.nodes.len();
+        let logs = nodes.map(|node| {
+            let log = self.log(node);
+            let lines = log.lines();
+            let lines = lines.filter(|line| line.contains("mig-mps") || line.contains("error"));
+            let lines: Vec<&str> = lines.collect();
+            format!("n{}:\n{}\n", node + 1, lines.join("\n"))
+        });
+        logs.collect()
+    }
+
     /// Waits for something, and shows the state of the cluster if it does not happen.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, mut happens: impl FnMut() -> bool) {
@@ -241,7 +254,7 @@ impl Lab {
             if Instant::now() > until {
                 let jobs = self.slurm("squeue", &[]).stdout;
                 let nodes = self.slurm("sinfo", &["-N", "-o", "%N %T %G %E"]).stdout;
-                panic!("waited in vain: {what}\n{jobs}{nodes}{}", self.log(0));
+                panic!("waited in vain: {what}\n{jobs}{nodes}{}", self.complaints());
             }
             thread::sleep(Duration::from_millis(50));
         }

@@ -49,15 +49,18 @@ pub(super) fn heal(
 ) -> Result<Vec<Unwell>> {
     let until = Instant::now() + LIMIT;
     let mut heals = 0;
+    let mut is_hopeless = false;
     loop {
         let unwell = unwell(context, names, check)?;
-        if unwell.is_empty() || heals == MOST_HEALS || Instant::now() >= until {
+        let is_over = heals == MOST_HEALS || Instant::now() >= until;
+        if unwell.is_empty() || is_hopeless || is_over {
             return Ok(unwell);
         }
         let ill: Vec<String> = unwell.iter().map(|one| one.name.clone()).collect();
         match change(context, &ill) {
             Ok(Some(outcome)) if !outcome.is_unchanged => heals += 1,
-            Ok(Some(outcome)) if !outcome.node.is_changing() => return Ok(unwell),
+            // Nothing can be healed, unless the prolog of another job has just done so.
+            Ok(Some(outcome)) if !outcome.node.is_changing() => is_hopeless = true,
             // Another change is under way: it may be healing the same device.
             Ok(_) => std::thread::sleep(PAUSE),
             Err(error) if error.kind == ExitStatus::Refused => std::thread::sleep(PAUSE),

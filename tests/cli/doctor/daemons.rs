@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use simnode::harness::App;
 
 use super::{Report, healthy};
-use crate::common::{NOBODY, Sim, is_alive, is_root, shell, stop};
+use crate::common::{NOBODY, Sim, copy_program, is_alive, is_root, shell, stop};
 use crate::hung::{logs_without_pause, starve};
 use crate::settings::{ask, whole};
 use crate::sight::{beside, unmanaged_daemon};
@@ -428,15 +428,15 @@ fn a_daemon_whose_program_was_replaced() {
     let sim = Sim::with("h200", 1);
     let real = sim.node.dir().join("bin/nvidia-cuda-mps-control");
     let copy = sim.node.dir().join("nvidia-cuda-mps-control");
-    fs::copy(&real, &copy).unwrap();
+    copy_program(&real, &copy);
     fs::remove_file(&real).unwrap();
-    fs::copy(&copy, &real).unwrap();
+    copy_program(&copy, &real);
     sim.up(&whole(""), &[]).ended(0);
     sim.doctor(&[])
         .check("daemon-outdated")
         .is("ok", Some("0"), "the installed one");
     fs::remove_file(&real).unwrap();
-    fs::copy(&copy, &real).unwrap();
+    copy_program(&copy, &real);
     let command = sim
         .doctor(&[])
         .check("daemon-outdated")
@@ -480,7 +480,7 @@ fn a_daemon_in_a_login_session() {
 fn zombies_are_counted() {
     let sim = healthy();
     let program = sim.node.dir().join("nvidia-cuda-mps-server");
-    fs::copy("/bin/true", &program).unwrap();
+    copy_program("/bin/true", &program);
     let mut child = Command::new(&program).spawn().unwrap();
     let stat = format!("/proc/{}/stat", child.id());
     while !fs::read_to_string(&stat).unwrap().contains(") Z ") {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Ran, SMALL, Sim};
+use crate::common::{Ran, SMALL, Sim, copy_program};
 
 mod daemons;
 mod directories;
@@ -100,7 +100,7 @@ impl Sim {
     /// Runs a process of that name until it is dropped: `sleep` under another name.
     fn process(&self, name: &str) -> Running {
         let program = self.node.dir().join(name);
-        fs::copy("/bin/sleep", &program).unwrap();
+        copy_program("/bin/sleep", &program);
         let child = Command::new(&program).arg("600").spawn().unwrap();
         let stat = format!("/proc/{}/stat", child.id());
         // Until it has become the program.
