@@ -1,8 +1,10 @@
 //! Daemons of mig-mps, beyond what `status` reports.
 
+use std::collections::BTreeMap;
+
 use super::check::Judge;
 use super::{Check, Examined, Finding, Subject};
-use crate::host::{Holder, Process};
+use crate::host::{Holder, Pid, Process};
 use crate::mps::ContextMemory;
 use crate::node::Served;
 
@@ -143,13 +145,25 @@ fn cgroup(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn zombies(examined: &Examined<'_>) -> Vec<Finding> {
-    let zombies = examined.surroundings.zombies.iter();
-    let found = zombies.map(|zombie| {
-        let (pid, parent, name) = (zombie.pid, zombie.parent, &zombie.name);
-        Finding::warn(format!(
-            "pid {pid} ({name}) has ended, and pid {parent} does not reap it"
-        ))
-        .run(format!("ps -o pid,ppid,stat,args -p {pid},{parent}"))
+    let mut by_parent: BTreeMap<Pid, Vec<String>> = BTreeMap::new();
+    for zombie in &examined.surroundings.zombies {
+        let children = by_parent.entry(zombie.parent).or_default();
+        children.push(zombie.pid.to_string());
+    }
+    let found = by_parent.into_iter().map(|(parent, children)| {
+        let (have, them) = match children.as_slice() {
+            [_] => ("an MPS program has", "it"),
+            _ => ("MPS programs have", "them"),
+        };
+        let seen = format!(
+            "{have} ended, and pid {parent} does not reap {them}: pid {}",
+            children.join(", ")
+        );
+        let ps = format!(
+            "ps -o pid,ppid,stat,args -p {parent},{}",
+            children.join(",")
+        );
+        Finding::warn(seen).run(ps)
     });
     found.collect()
 }

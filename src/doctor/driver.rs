@@ -11,10 +11,10 @@ use crate::host::run;
 use crate::mps::{ControlProgram, Support};
 use crate::nvml::NvmlError;
 
-/// The first driver whose control program tells its version.
+/// The first driver whose programs tell their version.
 const FIRST_WITH_VERSION: u32 = 580;
 
-/// The time that the control program may take to tell it.
+/// The time that a program may take to tell it.
 const VERSION_LIMIT: Duration = Duration::from_secs(2);
 
 const RESTART_HINT: &str = "reboot, or unload and load the kernel module";
@@ -179,27 +179,24 @@ fn versions(examined: &Examined<'_>) -> Vec<Finding> {
         ));
         return findings;
     };
-    match version_of(&programs.control) {
-        Some(version) if version == wanted => {
-            findings.push(Finding::ok(format!(
-                "CUDA {}.{}",
-                wanted / 1000,
-                wanted % 1000 / 10
-            )));
-        }
-        Some(version) => {
-            let seen = format!(
-                "{} is of CUDA version {version}, and the driver of {wanted}",
-                programs.control.display()
-            );
-            findings.push(Finding::fail(seen).run("nvidia-cuda-mps-control -v"));
-        }
-        None => findings.push(
-            Finding::unknown("the control program does not tell its version")
-                .run("nvidia-cuda-mps-control -v"),
-        ),
-    }
+    findings.extend([&programs.control, &server].map(|program| judged(program, wanted)));
     findings
+}
+
+/// Compares the version of a program of MPS with the driver's.
+fn judged(program: &Path, wanted: u32) -> Finding {
+    let (path, show) = (program.display(), format!("{} -v", program.display()));
+    match version_of(program) {
+        Some(version) if version == wanted => {
+            let (major, minor) = (wanted / 1000, wanted % 1000 / 10);
+            Finding::ok(format!("{path} is of CUDA {major}.{minor}"))
+        }
+        Some(version) => Finding::fail(format!(
+            "{path} is of CUDA version {version}, and the driver of {wanted}"
+        ))
+        .run(show),
+        None => Finding::unknown(format!("{path} does not tell its version")).run(show),
+    }
 }
 
 /// The directory in which a program was found, and the one in which it is: Debian's are links.
@@ -212,8 +209,8 @@ fn directories(program: &Path) -> std::collections::BTreeSet<PathBuf> {
 }
 
 /// `CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000`
-fn version_of(control: &Path) -> Option<u32> {
-    let mut command = Command::new(control);
+fn version_of(program: &Path) -> Option<u32> {
+    let mut command = Command::new(program);
     command.arg("-v").env_clear();
     let output = run(&command, "", VERSION_LIMIT).ok()?;
     let (_, version) = output.stdout.split_once("Binary version:")?;

@@ -57,12 +57,12 @@ pub(super) const CHECKS: &[Check] = &[
         judge: Judge::Own(unmanaged),
     },
     Check {
-        id: "stale-default-socket",
+        id: "default-leftovers",
         subject: Subject::Daemons,
-        fault: "the default pipe directory has the socket of a daemon that has ended",
-        why: "every CUDA program without a pipe directory of its own tries it first",
+        fault: "the default pipe directory has the sockets, the lock or the pid file of a daemon that has ended",
+        why: "CUDA programs without a pipe directory of their own try it first, and a locked one keeps new daemons away",
         remedy: "remove the directory",
-        judge: Judge::Own(stale_socket),
+        judge: Judge::Own(default_leftovers),
     },
     Check {
         id: "other-managers",
@@ -121,18 +121,16 @@ fn unmanaged(examined: &Examined<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-fn stale_socket(examined: &Examined<'_>) -> Vec<Finding> {
+fn default_leftovers(examined: &Examined<'_>) -> Vec<Finding> {
     let mut daemons = examined.node.unmanaged.iter();
     if daemons.any(Unmanaged::may_be_at_default) {
         return Vec::new();
     }
-    let sockets = examined.surroundings.default_sockets.iter();
-    let found = sockets.map(|path| {
+    let directories = examined.surroundings.default_directories.iter();
+    let found = directories.map(|path| {
         let path = path.display();
-        Finding::warn(format!(
-            "{path} has the socket of a daemon, and no daemon is there"
-        ))
-        .run(format!("sudo rm -r {path}"))
+        Finding::warn(format!("{path} has files of a daemon that has ended"))
+            .run(format!("sudo rm -r {path}"))
     });
     found.collect()
 }

@@ -10,6 +10,13 @@ const ANONYMOUS_MEMORY: u32 = 580;
 /// NVIDIA's advice for servers with many clients.
 const WANTED_FILES: u64 = 16384;
 
+/// The fewest processes and threads that are to be left. Measured on an H200: a daemon has 2 threads, a server with one
+/// client 5.
+const WANTED_TASKS: u64 = 128;
+
+/// The least main memory for daemons and servers. Measured on an H200: a server with one client takes 64 MiB.
+const WANTED_MEMORY: u64 = 1 << 30;
+
 /// The least space in `/dev/shm` for servers of older drivers.
 const SHARED_MEMORY: u64 = 64 << 20;
 
@@ -21,6 +28,14 @@ pub(super) const CHECKS: &[Check] = &[
         why: "a server with many clients needs 16384 and more",
         remedy: "raise the hard limit in /etc/security/limits.conf, or LimitNOFILE of the service",
         judge: Judge::Own(files),
+    },
+    Check {
+        id: "cgroup-limits",
+        subject: Subject::Surroundings,
+        fault: "the control group of this process leaves few processes or little memory",
+        why: "daemons that are started from here are in it: servers do not start, or the kernel ends them",
+        remedy: "raise TasksMax or MemoryMax of the service or the container, or start daemons under systemd",
+        judge: Judge::Own(cgroup_limits),
     },
     Check {
         id: "shared-memory",
@@ -85,6 +100,21 @@ fn files(examined: &Examined<'_>) -> Vec<Finding> {
         return vec![Finding::ok(seen)];
     }
     vec![Finding::warn(seen).run("ulimit -Hn")]
+}
+
+fn cgroup_limits(examined: &Examined<'_>) -> Vec<Finding> {
+    let room = examined.surroundings.cgroup;
+    let mut findings = Vec::new();
+    if let Some(few) = room.tasks.filter(|left| *left < WANTED_TASKS) {
+        let seen = format!("{few} more processes and threads may be started");
+        findings.push(Finding::warn(seen));
+    }
+    if let Some(little) = room.memory.filter(|most| *most < WANTED_MEMORY) {
+        let seen = format!("all processes together may use {} MiB", little >> 20);
+        findings.push(Finding::warn(seen));
+    }
+    let show = "systemd-cgls; cat /proc/self/cgroup";
+    findings.into_iter().map(|found| found.run(show)).collect()
 }
 
 fn shared_memory(examined: &Examined<'_>) -> Vec<Finding> {

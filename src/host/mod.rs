@@ -4,6 +4,7 @@
 //! All paths of the system are below one root, so that a test can provide another one.
 
 mod capabilities;
+mod cgroup;
 mod child;
 mod child_io;
 mod descendants;

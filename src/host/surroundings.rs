@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
+use super::cgroup::CgroupRoom;
 use super::files::field;
 use super::{Host, Pid, printable};
 
@@ -16,6 +16,14 @@ const MPS_PROGRAMS: &str = "nvidia-cuda-mps";
 
 /// The pipe directories that CUDA programs try without settings of their own.
 const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["tmp/nvidia-mps", "run/nvidia-mps"];
+
+/// The files in its pipe directory that a daemon may leave behind: its sockets, its lock and its process id.
+const DAEMON_FILES: [&str; 4] = [
+    "control",
+    "control_lock",
+    "control_privileged",
+    "nvidia-cuda-mps-control.pid",
+];
 
 /// The files that the shared memory of an MPS server has before driver 580: `mps.shm.<uid>.<pid>`.
 const SHARED_MEMORY: &str = "mps.shm.";
@@ -32,8 +40,8 @@ const CONTAINER_MARKS: [(&str, &str); 3] = [
 pub struct Surroundings {
     /// MPS programs that have ended and that nobody has reaped.
     pub zombies: Vec<Zombie>,
-    /// Default pipe directories with the socket of a daemon, which may have ended.
-    pub default_sockets: Vec<PathBuf>,
+    /// Default pipe directories with files of a daemon, which may have ended.
+    pub default_directories: Vec<PathBuf>,
     /// `/dev/shm`; `None` if there is none.
     pub shared_memory: Option<FileSystem>,
     /// Shared memory of MPS servers that have ended.
@@ -44,6 +52,8 @@ pub struct Surroundings {
     pub label: Option<String>,
     /// True if `SELinux` enforces its policy.
     pub selinux_enforces: bool,
+    /// The room in the control group of this process.
+    pub cgroup: CgroupRoom,
     /// The engine whose container this is.
     pub container: Option<&'static str>,
     /// The names of units that systemd starts at boot.
@@ -55,7 +65,6 @@ pub struct Surroundings {
 pub struct Zombie {
     pub pid: Pid,
     pub parent: Pid,
-    pub name: String,
 }
 
 /// A mounted file system.
@@ -91,13 +100,14 @@ impl Surroundings {
         let mut marks = marks.filter(|(mark, _)| exists(mark));
         Self {
             zombies: zombies(&root.join("proc")),
-            default_sockets: default_sockets(root),
+            default_directories: default_directories(root),
             shared_memory: file_system(&root.join("dev/shm")).ok(),
             leftover_memory: leftover_memory(host),
             has_nvswitch: exists("dev/nvidia-nvswitch0") || exists("dev/nvidia-nvswitchctl"),
             label: label.filter(|label| !label.is_empty()),
             selinux_enforces: fs::read_to_string(root.join("sys/fs/selinux/enforce"))
                 .is_ok_and(|text| text.trim() == "1"),
+            cgroup: CgroupRoom::read(root),
             container: marks.next().map(|(_, engine)| engine),
             enabled_units: enabled_units(&root.join("etc/systemd/system")),
         }
@@ -128,20 +138,20 @@ fn zombies(proc: &Path) -> Vec<Zombie> {
             zombies.push(Zombie {
                 pid: Pid(pid),
                 parent: Pid(parent),
-                name: printable(name),
             });
         }
     }
     zombies
 }
 
-fn default_sockets(root: &Path) -> Vec<PathBuf> {
+fn default_directories(root: &Path) -> Vec<PathBuf> {
     let directories = DEFAULT_PIPE_DIRECTORIES.iter();
-    let has_socket = |path: &&&str| {
-        let meta = fs::symlink_metadata(root.join(path).join("control"));
-        meta.is_ok_and(|meta| meta.file_type().is_socket())
+    let exists = |path: PathBuf| fs::symlink_metadata(path).is_ok();
+    let is_used = |path: &&&str| {
+        let mut files = DAEMON_FILES.iter();
+        files.any(|file| exists(root.join(path).join(file)))
     };
-    let found = directories.filter(has_socket);
+    let found = directories.filter(is_used);
     found.map(|path| Path::new("/").join(path)).collect()
 }
 

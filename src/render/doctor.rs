@@ -85,10 +85,13 @@ impl Report {
             let text = format!("{} [{}]", described(finding), one.check.id);
             self.verdict(finding.severity, &text);
             if let Some(command) = &finding.command {
-                self.more("", &format!("$ {}", printable(command)));
+                // In one line, however long: it is there to be pasted.
+                let _ = writeln!(self.out, "{:MARGIN$}$ {}", "", printable(command));
             }
         }
-        self.more("why: ", one.check.why);
+        for line in wrapped(&format!("why: {}", one.check.why), self.room) {
+            let _ = writeln!(self.out, "{:MARGIN$}{line}", "");
+        }
     }
 
     fn verdict(&mut self, severity: Severity, text: &str) {
@@ -104,12 +107,6 @@ impl Report {
                 0 => writeln!(self.out, "  {verdict} {line}"),
                 _ => writeln!(self.out, "{:MARGIN$}{line}", ""),
             };
-        }
-    }
-
-    fn more(&mut self, head: &str, text: &str) {
-        for line in wrapped(&format!("{head}{text}"), self.room) {
-            let _ = writeln!(self.out, "{:MARGIN$}{line}", "");
         }
     }
 }

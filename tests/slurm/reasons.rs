@@ -63,11 +63,11 @@ fn the_reason_of_the_health_check_stands_in_either_order() {
         lab.log(0)
     );
     lab.await_state(job, &["PENDING"]);
-    let reason = "mig-mps: 0: 0 hangs: every new client waits without end";
+    let reason = "mig-mps: 0 hangs: every new client waits without end";
     let found = lab.mig_mps(0, &["slurm", "health"]).ended(3);
     assert_eq!(
         found.stdout,
-        "0: 0 hangs: every new client waits without end\n"
+        "0 hangs: every new client waits without end\n"
     );
     assert_eq!(lab.node_state(0).1, reason);
     // The health check first: the reason stays, and no job is begun.

@@ -87,8 +87,7 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     let unwell = heal(context, &names, &|node, served| {
         verify(environment, node, served).result.err()
     })?;
-    let unwell = unwell.into_iter();
-    problems.extend(unwell.map(|one| format!("{}: {}", one.name, one.cause)));
+    problems.extend(unwell.iter().map(|one| one.cause.to_string()));
     problems.extend(unknown_to_node(context, &node)?);
     Ok(problems)
 }

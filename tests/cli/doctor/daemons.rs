@@ -493,8 +493,14 @@ fn zombies_are_counted() {
         std::os::unix::fs::symlink(format!("/proc/{}", child.id()), entry).unwrap();
     }
     let report = sim.doctor(&[]);
-    let seen = format!("pid {} (nvidia-cuda-mps) has ended", child.id());
-    report.check("zombies").is("warn", None, &seen);
+    let (parent, child_id) = (std::process::id(), child.id());
+    let seen =
+        format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
+    let command = report.check("zombies").is("warn", None, &seen);
+    assert_eq!(
+        command,
+        format!("ps -o pid,ppid,stat,args -p {parent},{child_id}")
+    );
     child.wait().unwrap();
     assert!(!sim.doctor(&[]).ills().contains("zombies"));
 }

@@ -112,7 +112,7 @@ fn programs_that_are_missing_or_of_another_version() {
         None,
         "is of CUDA version 12040, and the driver of 13000",
     );
-    assert_eq!(command, "nvidia-cuda-mps-control -v");
+    assert_eq!(command, format!("{} -v", control.display()));
     let control = sim.control_script("exec $real \"$@\"");
     let report = with(&sim, "MIG_MPS_CONTROL", control.to_str().unwrap());
     report
@@ -123,7 +123,19 @@ fn programs_that_are_missing_or_of_another_version() {
     report
         .check("mps-versions")
         .is("warn", None, "different directories");
+    let server = sim.program_script(
+        "nvidia-cuda-mps-server",
+        "echo 'CUDA MPS Server for Linux/Unix. Binary version: 12080'",
+    );
+    let first = server.parent().unwrap().to_str().unwrap();
+    let path = format!("{first}:{}/bin", sim.node.dir().display());
+    let command = with(&sim, "PATH", &path).check("mps-versions").is(
+        "fail",
+        None,
+        "is of CUDA version 12080",
+    );
+    assert_eq!(command, format!("{} -v", server.display()));
     sim.doctor(&[])
         .check("mps-versions")
-        .is("ok", None, "CUDA 13.0");
+        .is("ok", None, "nvidia-cuda-mps-server is of CUDA 13.0");
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use super::{Report, healthy};
@@ -185,6 +184,26 @@ fn a_container() {
 }
 
 #[test]
+fn limits_of_the_control_group() {
+    let sim = healthy();
+    own_process(&sim);
+    sim.prepare("proc/self/cgroup", "0::/system.slice/shell.service\n");
+    let group = "sys/fs/cgroup/system.slice";
+    sim.prepare(&format!("{group}/pids.max"), "40\n");
+    sim.prepare(&format!("{group}/pids.current"), "30\n");
+    sim.doctor(&[])
+        .check("cgroup-limits")
+        .is("warn", None, "10 more processes");
+    sim.prepare(&format!("{group}/pids.max"), "4000\n");
+    sim.prepare(&format!("{group}/shell.service/memory.max"), "67108864\n");
+    sim.doctor(&[])
+        .check("cgroup-limits")
+        .is("warn", None, "may use 64 MiB");
+    sim.prepare(&format!("{group}/shell.service/memory.max"), "max\n");
+    assert!(!sim.doctor(&[]).ills().contains("cgroup-limits"));
+}
+
+#[test]
 fn a_user_without_a_mapping() {
     let sim = healthy();
     own_process(&sim);
@@ -229,15 +248,15 @@ fn the_default_pipe_directory() {
     let sim = healthy();
     let directory = sim.machine("tmp/nvidia-mps");
     fs::create_dir_all(&directory).unwrap();
-    let socket = UnixListener::bind(directory.join("control")).unwrap();
-    let command =
-        sim.doctor(&[])
-            .check("stale-default-socket")
-            .is("warn", None, "no daemon is there");
-    assert_eq!(command, "sudo rm -r /tmp/nvidia-mps");
-    drop(socket);
-    fs::remove_dir_all(directory).unwrap();
-    assert!(!sim.doctor(&[]).ills().contains("stale-default-socket"));
+    assert!(!sim.doctor(&[]).ills().contains("default-leftovers"));
+    for file in ["control", "control_lock", "nvidia-cuda-mps-control.pid"] {
+        fs::write(directory.join(file), "").unwrap();
+        let report = sim.doctor(&[]);
+        let check = report.check("default-leftovers");
+        let command = check.is("warn", None, "/tmp/nvidia-mps has files of a daemon that");
+        assert_eq!(command, "sudo rm -r /tmp/nvidia-mps", "{file}");
+        fs::remove_file(directory.join(file)).unwrap();
+    }
 }
 
 /// The variable alone decides: the daemon makes no file where others could meet it.
