@@ -178,10 +178,10 @@ fn a_cdi_file_of_others_stays() {
     let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
     fs::write(sim.cdi_file(), theirs).unwrap();
     let refused = sim.up(PROFILE, &[]).ended(1);
-    let node = sim.node.dir().to_str().unwrap();
-    assert_snapshot!(refused.stderr.replace(node, "NODE"), @"
+    let machine = sim.node.dir().join("root/var").display().to_string();
+    assert_snapshot!(refused.stderr.replace(&machine, "/var"), @"
     Nothing to do: the node is as the profile says.
-    error: cannot keep the CDI file current: NODE/root/var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
+    error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
     ");
     sim.run(&["down"]).ended(0);
     assert_eq!(fs::read_to_string(sim.cdi_file()).unwrap(), theirs);
@@ -210,8 +210,8 @@ fn only_root_has_a_cdi_file() {
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile("cdi = true\n[[gpu]]\nselect = { all = true }\nmig = false\n");
     let refused = Ran::of(&mut sim.by_nobody(&["up", path.to_str().unwrap()])).ended(2);
-    let node = sim.node.dir().to_str().unwrap();
-    assert_snapshot!(refused.stderr.replace(node, "NODE"), @"
+    let machine = sim.node.dir().join("root/var").display().to_string();
+    assert_snapshot!(refused.stderr.replace(&machine, "/var"), @"
     error: NODE/profile.toml:1:7: only root can have cdi = true
       |
     1 | cdi = true
