@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::consent::{ConsentArgs, HINT};
 use super::drain::Drain;
@@ -96,6 +96,7 @@ impl<'a> Change<'a> {
                 plan,
                 node,
                 failed: None,
+                took: Duration::ZERO,
             }));
         }
         run.show(&node, &plan)?;
@@ -230,6 +231,7 @@ impl Run<'_> {
 
     /// Applies the plan and reads the node back.
     fn carry_out(&self, lock: Option<Lock>, node: Node, plan: Plan) -> Result<Outcome> {
+        let begun = Instant::now();
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
         // Twice only where a driver lists profiles after MIG has been switched on.
@@ -251,6 +253,7 @@ impl Run<'_> {
                     plan: carried_out,
                     node: after,
                     failed,
+                    took: begun.elapsed(),
                 });
             }
             if !goes_on {

@@ -1,6 +1,7 @@
 //! `mig-mps down`
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -14,7 +15,7 @@ use crate::error::{ExitStatus, Result};
 use crate::node::{Device, Node};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Down, Plan, Refusal};
-use crate::render::note;
+use crate::render::{note, time_taken};
 use crate::state::RunDir;
 
 /// Stop the daemons that `up` started
@@ -116,7 +117,7 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &[Stri
     if args.consent.json {
         outcome.report(&[], &args.consent)?;
     }
-    note(&report(plan));
+    note(&report(plan, outcome.took));
     if plan.is_empty() {
         remark_on_users_daemons(node);
     } else {
@@ -209,7 +210,7 @@ fn remark_on_modes_that_stay(node: &Node) {
     }
 }
 
-fn report(plan: &Plan) -> String {
+fn report(plan: &Plan, took: Duration) -> String {
     let stopped = plan.interrupts().len();
     let cleared = plan.stops().filter(|stop| !stop.alive).count();
     let destroyed = plan.destroys().len();
@@ -240,7 +241,9 @@ fn report(plan: &Plan) -> String {
     match (parts.as_slice(), &plan.purge) {
         ([], None) => "Nothing to do: mig-mps serves no device here.".to_owned(),
         ([], Some(_)) => "Logs removed.".to_owned(),
-        (_, None) => format!("{}.", parts.join(", ")),
-        (_, Some(_)) => format!("{}, logs removed.", parts.join(", ")),
+        (_, purge) => {
+            let logs = purge.as_ref().map_or("", |_| ", logs removed");
+            format!("{}{logs} in {}", parts.join(", "), time_taken(took))
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The outcome of a change.
 
+use std::time::Duration;
+
 use super::consent::ConsentArgs;
 use crate::apply::ApplyError;
 use crate::error::Result;
@@ -7,7 +9,7 @@ use crate::host::Lock;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::render::json::{ChangeDocument, Message};
-use crate::render::{print_json, status};
+use crate::render::{note, print_json, status};
 
 /// The outcome of a change.
 pub(super) struct Outcome {
@@ -22,6 +24,8 @@ pub(super) struct Outcome {
     pub(super) node: Node,
     /// The failures, if everything else was done.
     pub(super) failed: Option<ApplyError>,
+    /// The time that the change took, without questions and waits for clients.
+    pub(super) took: Duration,
 }
 
 impl Outcome {
@@ -39,6 +43,13 @@ impl Outcome {
             };
             return Ok(print_json(&document)?);
         }
-        Ok(status::print(&self.node, devices, &[])?)
+        Ok(status::print_few(&self.node, devices)?)
+    }
+
+    /// Ends the run with one line: how many of these devices, or of all, are ready.
+    pub(super) fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
+        if !consent.json && !self.is_unchanged {
+            note(&status::summary(&self.node, devices, self.took));
+        }
     }
 }

@@ -36,7 +36,9 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     })
     .run()?;
     if let Some(outcome) = outcome {
-        outcome.report(&args.devices.names(&outcome.node)?, &args.consent)?;
+        let names = args.devices.names(&outcome.node)?;
+        outcome.report(&names, &args.consent)?;
+        outcome.conclude(&names, &args.consent);
     }
     Ok(ExitStatus::Done)
 }

@@ -63,7 +63,11 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(outcome) if outcome.is_unchanged && !args.consent.json => {
             note("Nothing to do: it is set so.");
         }
-        Some(outcome) => outcome.report(&devices.names(&outcome.node)?, &args.consent)?,
+        Some(outcome) => {
+            let names = devices.names(&outcome.node)?;
+            outcome.report(&names, &args.consent)?;
+            outcome.conclude(&names, &args.consent);
+        }
         None => {}
     }
     Ok(ExitStatus::Done)

@@ -96,6 +96,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         say(beside.trim_end());
     }
     remark(node, plan);
+    outcome.conclude(&[], &args.consent);
     verified(args, environment, node)
 }
 

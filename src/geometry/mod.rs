@@ -23,5 +23,5 @@ pub use nearest::nearest;
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName};
 pub use request::{Request, count};
-pub use slice_map::{Segment, SliceMap};
+pub use slice_map::{Cell, Segment, SliceMap};
 pub use solver::{Existing, arrange, units};

@@ -30,16 +30,25 @@ impl Placement {
         self.start + self.size
     }
 
+    /// Its units: `4`, `4-5`.
+    pub fn range(self) -> String {
+        match self.size {
+            0 | 1 => self.start.to_string(),
+            _ => format!("{}-{}", self.start, self.end() - 1),
+        }
+    }
+
     /// True if both occupy a common unit.
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 }
 
-/// `4:2`: size 2 from unit 4 on, in the order of `nvidia-smi mig -lgi`.
+/// `slice 4`, `slices 4-5`
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.start, self.size)
+        let noun = if self.size == 1 { "slice" } else { "slices" };
+        write!(f, "{noun} {}", self.range())
     }
 }
 
@@ -51,6 +60,8 @@ mod tests {
     fn neighbours_do_not_overlap() {
         let left = Placement::new(0, 4);
         assert!(!left.overlaps(Placement::new(4, 4)));
+        assert_eq!(left.to_string(), "slices 0-3");
+        assert_eq!(Placement::new(3, 1).to_string(), "slice 3");
         assert!(left.overlaps(Placement::new(3, 1)));
         assert!(Placement::new(0, 8).overlaps(left));
     }

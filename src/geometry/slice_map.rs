@@ -51,22 +51,63 @@ impl SliceMap {
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
+
+    /// The number of placement units.
+    pub fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// Its segments and free units, from left to right.
+    pub fn cells(&self) -> Vec<Cell<'_>> {
+        let unit = (WIDTH / self.units.max(1)).max(2) as usize;
+        let free = |unit_range: std::ops::Range<u32>| {
+            unit_range.map(|start| Cell {
+                placement: Placement::new(start, 1),
+                segment: None,
+                room: unit - 1,
+            })
+        };
+        let mut cells = Vec::new();
+        let mut next = 0;
+        for segment in &self.segments {
+            cells.extend(free(next..segment.placement.start));
+            cells.push(Cell {
+                placement: segment.placement,
+                segment: Some(segment),
+                room: unit * segment.placement.size as usize - 1,
+            });
+            next = segment.placement.end();
+        }
+        cells.extend(free(next..self.units));
+        cells
+    }
+}
+
+/// A segment of a [`SliceMap`], or a free unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'a> {
+    pub placement: Placement,
+    /// `None` for a free unit.
+    pub segment: Option<&'a Segment>,
+    /// The number of characters between its borders.
+    pub room: usize,
+}
+
+impl Cell<'_> {
+    /// The label, filled up with blanks; `free` repeated for a free unit.
+    pub fn text(&self, free: &str) -> String {
+        match self.segment {
+            None => free.repeat(self.room),
+            Some(segment) => format!("{:<1$}", segment.label_within(self.room), self.room),
+        }
+    }
 }
 
 impl fmt::Display for SliceMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = (WIDTH / self.units.max(1)).max(2) as usize;
-        let free = |from: u32, to: u32| {
-            format!("|{}", ".".repeat(unit - 1)).repeat((to.max(from) - from) as usize)
-        };
-        let mut next = 0;
-        for segment in &self.segments {
-            f.write_str(&free(next, segment.placement.start))?;
-            let room = unit * segment.placement.size as usize - 1;
-            write!(f, "|{:<room$}", segment.label_within(room))?;
-            next = segment.placement.end();
+        for cell in self.cells() {
+            write!(f, "|{}", cell.text("."))?;
         }
-        f.write_str(&free(next, self.units))?;
         f.write_str("|")
     }
 }

@@ -101,6 +101,23 @@ impl fmt::Display for GpuInstance {
     }
 }
 
+/// An instance of either kind, in a plan that is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part<'a> {
+    Gpu(&'a GpuInstance),
+    /// A description of a compute instance.
+    Compute(String),
+}
+
+impl fmt::Display for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu(instance) => instance.fmt(f),
+            Self::Compute(what) => f.write_str(what),
+        }
+    }
+}
+
 /// A server that has outlived its daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndStray {
@@ -292,7 +309,10 @@ impl fmt::Display for Action {
                     write!(f, "create a {count}c compute instance in {instance}")
                 }
                 ComputeChoice::Exactly { placement, .. } => {
-                    write!(f, "create the compute instance {placement} in {instance}")
+                    write!(
+                        f,
+                        "create the compute instance at {placement} in {instance}"
+                    )
                 }
             },
             Self::Start(start) => write!(f, "start the daemon of {}", start.name),

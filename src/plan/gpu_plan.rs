@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::action::{Action, Set, Start, Step, Stop};
+use super::action::{Action, Part, Set, Start, Step, Stop};
 use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle};
 use super::victim::Kill;
@@ -235,18 +235,18 @@ impl GpuPlan {
         }
     }
 
-    /// Names the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
-    pub fn destroys(&self) -> Vec<(&str, String)> {
+    /// Returns the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
+    pub fn destroys(&self) -> Vec<(&str, Part<'_>)> {
         let goes = |placement: Placement| {
             self.steps.iter().any(|step| {
                 matches!(&step.action, Action::DestroyGpuInstance(gone) if gone.placement == placement)
             })
         };
         let what = |action: &Action| match action {
-            Action::DestroyGpuInstance(instance) => Some(instance.to_string()),
-            Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => {
-                Some(format!("compute instance {compute} in {instance}"))
-            }
+            Action::DestroyGpuInstance(instance) => Some(Part::Gpu(instance)),
+            Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => Some(
+                Part::Compute(format!("compute instance {compute} in {instance}")),
+            ),
             _ => None,
         };
         let steps = self.steps.iter();

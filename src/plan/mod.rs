@@ -33,7 +33,7 @@ mod up;
 mod victim;
 
 pub use action::{
-    Action, EndStray, GpuInstance, Place, Set, Start, StartServer, StartedBy, Step, Stop,
+    Action, EndStray, GpuInstance, Part, Place, Set, Start, StartServer, StartedBy, Step, Stop,
 };
 pub use beside::Beside;
 pub use down::{Down, down};

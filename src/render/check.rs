@@ -3,8 +3,10 @@ use std::fmt::Write as _;
 use console::style;
 
 use super::format::{grouped, indented, or, ranges, shortened};
+use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
+use crate::geometry::Placement;
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, OnNode, Shape};
 use crate::profile::Profile;
@@ -28,7 +30,7 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
             continue;
         };
         if shape.is_mig {
-            let _ = writeln!(out, "  {}", shape.map);
+            let _ = writeln!(out, "  {}", map(&shape.map));
         } else if shape.devices.is_empty() {
             let _ = writeln!(out, "  the whole GPU, without a daemon");
         }
@@ -69,7 +71,7 @@ fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -
 fn devices(shapes: &[&Shape], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("PROFILE", 0),
-        Column::left("AT", 1),
+        Column::left("SLICES", 1),
         Column::left("SERVE", 2),
         Column::left("SERVER", 3),
         Column::right("THREADS", 3),
@@ -86,7 +88,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         let threads = settings.map(|settings| settings.active_thread_percentage);
         table.row(vec![
             or(device.profile.as_ref(), "whole GPU"),
-            or(device.placement, "-"),
+            or(device.placement.map(Placement::range), "-"),
             or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
             or(settings.map(|settings| settings.server), "-"),
             or(threads.map(|threads| format!("{threads}%")), "-"),
@@ -126,7 +128,7 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
         let widest = widths.max().unwrap_or(0);
         for one in group {
             let becomes = match &one.shape {
-                Ok(shape) => shape.map.to_string(),
+                Ok(shape) => map(&shape.map),
                 Err(refusal) => style(in_short(refusal)).red().to_string(),
             };
             let _ = writeln!(out, "  {:widest$}  {becomes}", one.model.key);

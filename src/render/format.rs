@@ -27,6 +27,14 @@ pub(super) fn age(duration: Duration) -> String {
     }
 }
 
+/// Formats the time that something took: `0.4 s`, `3m12s`.
+pub fn time_taken(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..60 => format!("{:.1} s", duration.as_secs_f64()),
+        _ => age(duration),
+    }
+}
+
 /// Shows a value, or the word for none.
 pub(super) fn or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())

@@ -2,33 +2,55 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{gib, indented, or};
+use super::format::{gib, grouped, indented, or, ranges, wrapped};
+use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
-/// Formats the GPUs, and under each its slice map and MIG devices.
+/// The columns of `--profiles`, explained.
+const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one instance. MOST: on an empty GPU. \
+                      FREE: how many more fit now. SLICES: where one can be.";
+
+/// Formats the GPUs, with their slice maps and MIG devices. Identical GPUs are shown together.
 pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: usize) -> String {
     let mut out = String::new();
     if node.gpus.is_empty() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
     }
-    for (position, (gpu, shown)) in shown.iter().enumerate() {
+    let room = width.saturating_sub(2);
+    let cards = shown.iter().map(|(gpu, devices)| Card {
+        gpu,
+        devices,
+        about: about(gpu),
+        geometry: geometry(gpu),
+        without_compute: without_compute(gpu),
+        offers: if profiles {
+            offers(gpu, room)
+        } else {
+            String::new()
+        },
+    });
+    for (position, group) in grouped(cards, Card::is_like).iter().enumerate() {
         if position > 0 {
             out.push('\n');
         }
-        let _ = writeln!(out, "{}", heading(gpu));
-        if gpu.in_mig_mode() {
-            let _ = writeln!(out, "  {}", gpu.slice_map());
-            if let Some(why) = &gpu.hidden {
-                let _ = writeln!(out, "  instances are hidden: {why}");
-            }
-            out.push_str(&indented(&devices(node, shown, width.saturating_sub(2))));
-            out.push_str(&without_compute(gpu));
-        }
-        if profiles {
-            out.push_str(&indented(&offers(gpu, width.saturating_sub(2))));
-        }
+        let (first, indices) = (&group[0], group.iter().map(|card| card.gpu.index));
+        let title = format!(
+            "GPU {}  {}",
+            ranges(&indices.collect::<Vec<_>>()),
+            first.about
+        );
+        let _ = writeln!(out, "{}", style(title).bold());
+        out.push_str(&indented(&identities(group)));
+        out.push_str(&indented(&first.geometry));
+        let devices = group.iter().flat_map(|card| card.devices);
+        out.push_str(&indented(&self::devices(node, devices, room)));
+        out.push_str(&indented(&first.without_compute));
+        out.push_str(&indented(&first.offers));
+    }
+    if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
+        let _ = writeln!(out, "\n{}", wrapped(LEGEND, width).join("\n"));
     }
     for hidden in &node.hidden {
         let _ = writeln!(out, "\nnot seen: {hidden}");
@@ -36,7 +58,54 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: u
     out
 }
 
-fn heading(gpu: &Gpu) -> String {
+/// A GPU to show.
+struct Card<'a> {
+    gpu: &'a Gpu,
+    devices: &'a [Device],
+    about: String,
+    geometry: String,
+    without_compute: String,
+    offers: String,
+}
+
+impl Card<'_> {
+    /// True if they differ only in their identities and those of their devices.
+    fn is_like(&self, other: &Self) -> bool {
+        let parts = |card: &Self| {
+            let of = [
+                &card.about,
+                &card.geometry,
+                &card.without_compute,
+                &card.offers,
+            ];
+            of.map(String::clone)
+        };
+        self.devices.is_empty() == other.devices.is_empty() && parts(self) == parts(other)
+    }
+}
+
+/// The UUID and PCI address of each GPU.
+fn identities(group: &[Card<'_>]) -> String {
+    let line = |card: &Card<'_>| {
+        let (index, uuid, pci) = (card.gpu.index, &card.gpu.uuid, &card.gpu.pci);
+        match group {
+            [_] => format!("{uuid}  {pci}\n"),
+            _ => format!("{index}  {uuid}  {pci}\n"),
+        }
+    };
+    group.iter().map(line).collect()
+}
+
+fn geometry(gpu: &Gpu) -> String {
+    if !gpu.in_mig_mode() {
+        return String::new();
+    }
+    let hidden = gpu.hidden.as_ref();
+    let hidden = hidden.map(|why| format!("instances are hidden: {why}\n"));
+    format!("{}\n{}", map(&gpu.slice_map()), hidden.unwrap_or_default())
+}
+
+fn about(gpu: &Gpu) -> String {
     let memory = or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
     let on = |on| if on { "on" } else { "off" };
     let mig = match gpu.mig {
@@ -47,16 +116,15 @@ fn heading(gpu: &Gpu) -> String {
             format!("MIG {now}, {then} after a reset")
         }
     };
-    let first = format!("GPU {}  {}  {memory} GiB  {mig}", gpu.index, gpu.product);
-    format!("{}\n  {}  {}", style(first).bold(), gpu.uuid, gpu.pci)
+    format!("{}  {memory} GiB  {mig}", gpu.product)
 }
 
-fn devices(node: &Node, shown: &[Device], width: usize) -> String {
+fn devices<'a>(node: &Node, shown: impl Iterator<Item = &'a Device>, width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("NAME", 0),
         Column::left("PROFILE", 0),
         Column::left("GI/CI", 1),
-        Column::left("AT", 0),
+        Column::left("SLICES", 0),
         Column::right("SMS", 3),
         Column::right("GIB", 4),
         Column::left("UUID", 0),
@@ -67,7 +135,7 @@ fn devices(node: &Node, shown: &[Device], width: usize) -> String {
                 node.name_of(device),
                 part.title.clone(),
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
-                part.placement.to_string(),
+                part.placement.range(),
                 part.multiprocessors.to_string(),
                 gib(part.memory_mib << 20),
                 device.uuid.clone(),
@@ -82,7 +150,7 @@ fn devices(node: &Node, shown: &[Device], width: usize) -> String {
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
 fn without_compute(gpu: &Gpu) -> String {
-    let empty = gpu.instances.iter();
+    let empty = gpu.instances.iter().filter(|_| gpu.in_mig_mode());
     let empty = empty.filter(|instance| instance.compute.is_empty());
     let line = |instance: &GpuInstanceReading| {
         let name = match gpu.profile(instance.profile) {
@@ -91,7 +159,7 @@ fn without_compute(gpu: &Gpu) -> String {
         };
         let (id, placement) = (instance.id, instance.placement);
         format!(
-            "  GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it\n"
+            "GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it\n"
         )
     };
     empty.map(line).collect()
@@ -108,12 +176,10 @@ fn offers(gpu: &Gpu, width: usize) -> String {
         Column::right("GIB", 1),
         Column::right("MOST", 0),
         Column::right("FREE", 0),
-        Column::left("PLACEMENTS", 0),
+        Column::left("SLICES", 0),
     ]);
     for profile in &gpu.profiles {
-        let placements = &profile.placements;
-        let starts: Vec<String> = placements.iter().map(|at| at.start.to_string()).collect();
-        let size = placements.first().map_or(0, |at| at.size);
+        let places: Vec<String> = profile.placements.iter().map(|at| at.range()).collect();
         table.row(vec![
             profile.name.to_string(),
             profile.id.to_string(),
@@ -121,7 +187,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
             gib(profile.memory_mib << 20),
             profile.most.to_string(),
             or(profile.free, "?"),
-            format!("{{{}}}:{size}", starts.join(",")),
+            places.join(", "),
         ]);
     }
     if table.is_empty() {

@@ -18,12 +18,14 @@ pub mod profiles;
 mod progress;
 mod question;
 mod screen;
+mod slice_map;
 pub mod status;
 mod table;
 pub mod unmanaged;
 pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
+pub use format::time_taken;
 pub use json::print_json;
 pub use logs::LogView;
 pub use output::{error, is_watched, note, print, say, terminal_width, width};

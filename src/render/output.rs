@@ -7,6 +7,40 @@ use console::{Term, style};
 
 use super::format::escaped_lines;
 
+/// The characters of which pictures are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Symbols {
+    pub(super) border: &'static str,
+    /// A free part of a GPU.
+    pub(super) free: &'static str,
+    /// The used and the free part of a bar.
+    pub(super) bar: [&'static str; 2],
+}
+
+/// Returns line characters where the terminal and its locale have them, and ASCII elsewhere.
+pub(super) fn symbols() -> Symbols {
+    // Only the names of the variables are standard: POSIX has the first that is set count.
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| {
+        let value = std::env::var(name).ok();
+        value.filter(|value| !value.is_empty())
+    });
+    let locale = locale.unwrap_or_default().to_ascii_uppercase();
+    let has_lines = locale.contains("UTF-8") || locale.contains("UTF8");
+    if has_lines && terminal_width().is_some() && std::env::var("TERM").as_deref() != Ok("dumb") {
+        Symbols {
+            border: "│",
+            free: "·",
+            bar: ["█", "░"],
+        }
+    } else {
+        Symbols {
+            border: "|",
+            free: ".",
+            bar: ["#", "-"],
+        }
+    }
+}
+
 /// Prints a message to standard error.
 pub fn note(text: &str) {
     say(&escaped_lines(text));

@@ -1,13 +1,18 @@
 use std::fmt::Write as _;
 
-use console::style;
+use console::{Style, style};
 
-use super::format::{count, grouped, ranges, shortened};
+use super::format::{count, grouped, ranges, shortened, wrapped};
+use super::output::width;
+use super::slice_map::map;
 use super::{kill, unmanaged};
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, GpuPlan, ModeChange, Plan, Purge, Start, Step};
+use crate::plan::{Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};
+
+/// Stands before the second and later parts of a wrapped line.
+const INDENT: &str = "    ";
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
 pub fn text(plan: &Plan) -> String {
@@ -16,10 +21,11 @@ pub fn text(plan: &Plan) -> String {
         let first = group[0];
         let _ = writeln!(out, "{}", style(heading(&group)).bold());
         if first.before != first.after {
-            let _ = writeln!(out, "  {}  now\n  {}  then", first.before, first.after);
+            let (before, after) = (map(&first.before), map(&first.after));
+            let _ = writeln!(out, "  {before}  now\n  {after}  then");
         }
         for line in lines(&group) {
-            let _ = writeln!(out, "  {line}");
+            let _ = writeln!(out, "{}", change(&line));
         }
     }
     if let Some(purge) = &plan.purge {
@@ -38,6 +44,20 @@ pub fn text(plan: &Plan) -> String {
         None => out.push_str(&ended(plan)),
     }
     out
+}
+
+/// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
+fn change(line: &str) -> String {
+    let style = match line.as_bytes().first() {
+        Some(b'+') => Style::new().green(),
+        Some(b'-') => Style::new().red(),
+        Some(b'~') => Style::new().yellow(),
+        _ => Style::new(),
+    };
+    let parts = wrapped(line, width().saturating_sub(INDENT.len()));
+    let parts = parts.iter().map(|part| style.apply_to(part).to_string());
+    let parts: Vec<String> = parts.collect();
+    format!("  {}", parts.join(&format!("\n{INDENT}")))
 }
 
 /// Lists the clients that are terminated.
@@ -168,35 +188,71 @@ fn mode(change: ModeChange) -> String {
 }
 
 /// Puts instances with the same reason on one line. Those of the profile have none.
-fn listed<'a>(verb: &str, items: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
-    let line = |group: Vec<(&str, String)>| {
+fn listed<'a>(verb: &str, parts: impl IntoIterator<Item = (&'a str, Part<'a>)>) -> Vec<String> {
+    let line = |group: Vec<(&str, Part<'_>)>| {
         let because = match group[0].0 {
             "" => String::new(),
             because => format!(" ({because})"),
         };
-        let items: Vec<String> = group.into_iter().map(|(_, item)| item).collect();
-        format!("{verb} {}{because}", items.join(", "))
+        let alike = grouped(group, |a, b| is_one_kind(&a.1, &b.1));
+        let kinds: Vec<String> = alike.iter().map(|parts| kind(parts)).collect();
+        format!("{verb} {}{because}", kinds.join(", "))
     };
-    let groups = grouped(items, |a, b| a.0 == b.0);
+    let groups = grouped(parts, |a, b| a.0 == b.0);
     groups.into_iter().map(line).collect()
 }
 
+fn is_one_kind(a: &Part<'_>, b: &Part<'_>) -> bool {
+    match (a, b) {
+        (Part::Gpu(a), Part::Gpu(b)) => a.name == b.name,
+        _ => a == b,
+    }
+}
+
+/// `3g.40gb at slices 4-7`, `5 × 1g.10gb at slices 2-6`
+fn kind(parts: &[(&str, Part<'_>)]) -> String {
+    let (number, (_, first)) = (parts.len(), &parts[0]);
+    let Part::Gpu(instance) = first else {
+        return match number {
+            1 => first.to_string(),
+            _ => format!("{number} × {first}"),
+        };
+    };
+    if number == 1 {
+        return instance.to_string();
+    }
+    let placements = parts.iter().filter_map(|(_, part)| match part {
+        Part::Gpu(instance) => Some(instance.placement),
+        Part::Compute(_) => None,
+    });
+    let mut placements: Vec<Placement> = placements.collect();
+    placements.sort_unstable();
+    let slices = if placements.iter().all(|placement| placement.size == 1) {
+        let starts: Vec<u32> = placements.iter().map(|placement| placement.start).collect();
+        ranges(&starts)
+    } else {
+        let each: Vec<String> = placements.iter().map(|each| each.range()).collect();
+        each.join(",")
+    };
+    format!("{number} × {} at slices {slices}", instance.name)
+}
+
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
-fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, String)> {
+fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, Part<'a>)> {
     let is_new = |instance: &Placement| {
         steps.iter().any(|other| {
             matches!(&other.action, Action::CreateGpuInstance(new) if new.placement == *instance)
         })
     };
     match &step.action {
-        Action::CreateGpuInstance(instance) => Some(("", instance.to_string())),
+        Action::CreateGpuInstance(instance) => Some(("", Part::Gpu(instance))),
         Action::CreateComputeInstance {
             instance,
             compute: ComputeChoice::Slices { count, .. },
-        } => Some(("", format!("{count}c in {instance}"))),
+        } => Some(("", Part::Compute(format!("{count}c in {instance}")))),
         Action::CreateComputeInstance { instance, .. } if !is_new(instance) => {
             let what = format!("the full compute instance in {instance}");
-            Some((&step.because, what))
+            Some((&step.because, Part::Compute(what)))
         }
         _ => None,
     }

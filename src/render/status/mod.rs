@@ -8,6 +8,7 @@ mod metrics;
 mod others;
 mod program;
 mod row;
+mod summary;
 
 use std::fmt::Write as _;
 
@@ -24,6 +25,10 @@ pub use columns::StatusColumn;
 pub use document::Status;
 pub(super) use marks::Marks;
 pub use metrics::{Drift, metrics};
+pub use summary::summary;
+
+/// The most devices that a change shows in a table.
+const FEW: usize = 8;
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
@@ -31,6 +36,20 @@ const INDENT: &str = "  ";
 /// Prints the status of these devices, or of all if none is named.
 pub fn print(node: &Node, devices: &[String], columns: &[StatusColumn]) -> Result<()> {
     output::print(&text(node, devices, columns, output::width(), None))
+}
+
+/// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.
+pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
+    if rows(node, devices).len() <= FEW {
+        return print(node, devices, &[]);
+    }
+    let mut parts = Parts {
+        out: String::new(),
+        width: output::width(),
+        marks: None,
+    };
+    notices(&mut parts, node, devices);
+    output::print(&parts.out)
 }
 
 /// Formats the status, with these columns of devices; with as many as fit if none is named. With `marks`, lines that

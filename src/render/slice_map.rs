@@ -1,0 +1,37 @@
+//! Slice maps in colour.
+
+use console::Style;
+
+use super::output::symbols;
+use crate::geometry::{Cell, ProfileName, SliceMap};
+
+/// Draws a map: a colour for each size of profile, and lines where the terminal has them.
+pub(super) fn map(map: &SliceMap) -> String {
+    let border = symbols().border;
+    let cells = map.cells().into_iter();
+    let drawn: String = cells
+        .map(|cell| {
+            format!(
+                "{border}{}",
+                style(&cell).apply_to(cell.text(symbols().free))
+            )
+        })
+        .collect();
+    format!("{drawn}{border}")
+}
+
+/// Returns the colour of a cell, by the number of its compute slices.
+pub(super) fn style(cell: &Cell<'_>) -> Style {
+    let Some(segment) = cell.segment else {
+        return Style::new().dim();
+    };
+    let name = segment.label.split(' ').next().unwrap_or_default();
+    match name.parse::<ProfileName>().map(|name| name.slices()) {
+        Ok(0 | 1) => Style::new().cyan(),
+        Ok(2) => Style::new().green(),
+        Ok(3) => Style::new().yellow(),
+        Ok(4) => Style::new().magenta(),
+        Ok(_) => Style::new().blue(),
+        Err(_) => Style::new(),
+    }
+}
