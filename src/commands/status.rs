@@ -11,7 +11,7 @@ use super::duration::duration;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
-use crate::render::status::{self, Status, StatusColumn};
+use crate::render::status::{self, Status, StatusColumn, View};
 use crate::render::{Key, Screen, print_json};
 
 /// Show MPS servers and their clients
@@ -47,6 +47,9 @@ pub struct StatusArgs {
         conflicts_with = "json"
     )]
     columns: Vec<StatusColumn>,
+    /// Draw each GPU with its slices, and in each the device, its state, its clients and its memory
+    #[arg(long, conflicts_with_all = ["json", "columns"])]
+    map: bool,
     /// Exit with 3 if there is a problem
     ///
     /// Problems are: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
@@ -55,6 +58,16 @@ pub struct StatusArgs {
     /// change; a GPU that cannot be read.
     #[arg(long)]
     exit_code: bool,
+}
+
+impl StatusArgs {
+    fn view(&self) -> View<'_> {
+        if self.map {
+            View::Map
+        } else {
+            View::Table(&self.columns)
+        }
+    }
 }
 
 /// Shows MPS servers and their clients.
@@ -68,7 +81,7 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&Status::of(&node, &devices))?;
     } else {
-        status::print(&node, &devices, &args.columns)?;
+        status::print(&node, &devices, args.view())?;
     }
     if args.exit_code && !node.problems(&devices).is_empty() {
         return Ok(ExitStatus::Drift);
@@ -126,7 +139,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
 
 fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Result<()> {
     match args.devices.names(node) {
-        Ok(devices) => screen.status(head, node, &devices, &args.columns)?,
+        Ok(devices) => screen.status(head, node, &devices, args.view())?,
         Err(gone) => screen.trouble(head, &gone.to_string())?,
     }
     Ok(())

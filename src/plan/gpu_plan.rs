@@ -242,16 +242,16 @@ impl GpuPlan {
                 matches!(&step.action, Action::DestroyGpuInstance(gone) if gone.placement == placement)
             })
         };
-        let what = |action: &Action| match action {
-            Action::DestroyGpuInstance(instance) => Some(Part::Gpu(instance)),
-            Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => Some(
-                Part::Compute(format!("compute instance {compute} in {instance}")),
-            ),
-            _ => None,
-        };
-        let steps = self.steps.iter();
-        steps
-            .filter_map(|step| Some((step.because.as_str(), what(&step.action)?)))
-            .collect()
+        let destroyed = self.steps.iter().filter_map(|step| {
+            let part = match &step.action {
+                Action::DestroyGpuInstance(instance) => Part::Gpu(instance),
+                Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => {
+                    Part::Compute(format!("compute instance {compute} in {instance}"))
+                }
+                _ => return None,
+            };
+            Some((step.because.as_str(), part))
+        });
+        destroyed.collect()
     }
 }

@@ -71,7 +71,7 @@ fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -
 fn devices(shapes: &[&Shape], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("PROFILE", 0),
-        Column::left("SLICES", 1),
+        Column::left("AT", 1),
         Column::left("SERVE", 2),
         Column::left("SERVER", 3),
         Column::right("THREADS", 3),

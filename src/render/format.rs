@@ -27,10 +27,11 @@ pub(super) fn age(duration: Duration) -> String {
     }
 }
 
-/// Formats the time that something took: `0.4 s`, `3m12s`.
+/// Formats the time that something took: `45 ms`, `1.4 s`, `3m12s`.
 pub fn time_taken(duration: Duration) -> String {
     match duration.as_secs() {
-        0..60 => format!("{:.1} s", duration.as_secs_f64()),
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{:.1} s", duration.as_secs_f64()),
         _ => age(duration),
     }
 }

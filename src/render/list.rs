@@ -124,7 +124,7 @@ fn devices<'a>(node: &Node, shown: impl Iterator<Item = &'a Device>, width: usiz
         Column::left("NAME", 0),
         Column::left("PROFILE", 0),
         Column::left("GI/CI", 1),
-        Column::left("SLICES", 0),
+        Column::left("AT", 0),
         Column::right("SMS", 3),
         Column::right("GIB", 4),
         Column::left("UUID", 0),

@@ -15,7 +15,7 @@ use crossterm::terminal::{
 use crossterm::{execute, queue};
 
 use super::question::end_question;
-use super::status::{self, Marks, StatusColumn};
+use super::status::{self, Marks, View};
 use crate::node::Node;
 
 /// True while the view has the terminal.
@@ -68,12 +68,12 @@ impl Screen {
         head: &str,
         node: &Node,
         devices: &[String],
-        columns: &[StatusColumn],
+        view: View<'_>,
     ) -> io::Result<()> {
         let (width, _) = size()?;
         self.marks.turn();
         let marks = Some(&mut self.marks);
-        let text = status::text(node, devices, columns, width.into(), marks);
+        let text = status::text(node, devices, view, width.into(), marks);
         self.text = format!("{head}\n\n{text}");
         self.draw()
     }

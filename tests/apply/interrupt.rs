@@ -135,7 +135,9 @@ fn what_a_killed_run_took_away_is_said() {
     let ran = scene.sim.run(&["down", "0.4"]).ended(0);
     let line = ran.stderr.lines().next().unwrap();
     assert!(
-        line.ends_with("It had destroyed GPU 0 3g.40gb at 0:4. Continuing from the present state."),
+        line.ends_with(
+            "It had destroyed GPU 0 3g.40gb at slices 0-3. Continuing from the present state."
+        ),
         "{line}"
     );
     scene.is_tidy();

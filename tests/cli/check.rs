@@ -46,15 +46,15 @@ fn a_profile_is_judged_on_the_gpus_that_are_named() {
     GPU 0-2  a100-80gb  NVIDIA A100-SXM4-80GB
       |1g   |1g   |.....|.....|3g.40gb                |
       PROFILE  AT   SERVE          SERVER  THREADS  NAMES
-      1g.10gb  0:1  one-at-a-time  eager       50%  0.0, 1.0, 2.0
-      1g.10gb  1:1  one-at-a-time  eager       50%  0.1, 1.1, 2.1
-      3g.40gb  4:4  one-at-a-time  eager      100%  trainer-0, trainer-1, trainer-2
+      1g.10gb  0    one-at-a-time  eager       50%  0.0, 1.0, 2.0
+      1g.10gb  1    one-at-a-time  eager       50%  0.1, 1.1, 2.1
+      3g.40gb  4-7  one-at-a-time  eager      100%  trainer-0, trainer-1, trainer-2
     GPU 3  a30-24gb  NVIDIA A30
       |2g.12gb                |1g.6gb+me  |...........|
       PROFILE     AT   SERVE          SERVER  THREADS  NAMES
-      1c.2g.12gb  0:2  one-at-a-time  eager      100%  3.0.c0
-      1c.2g.12gb  0:2  one-at-a-time  eager      100%  3.0.c1
-      1g.6gb+me   2:1  one-at-a-time  eager      100%  3.2
+      1c.2g.12gb  0-1  one-at-a-time  eager      100%  3.0.c0
+      1c.2g.12gb  0-1  one-at-a-time  eager      100%  3.0.c1
+      1g.6gb+me   2    one-at-a-time  eager      100%  3.2
     GPU 4  h200-141gb-sxm  NVIDIA H200
       PROFILE    AT  SERVE          SERVER  THREADS  NAMES
       whole GPU  -   one-at-a-time  eager      100%  4

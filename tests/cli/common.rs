@@ -274,10 +274,11 @@ impl Ran {
 
 /// Replaces UUIDs and directories alone: for text in which every column counts.
 pub(crate) fn plain(text: &str) -> String {
-    static RULES: LazyLock<[(Regex, &str); 2]> = LazyLock::new(|| {
+    static RULES: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
         [
             (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
             (r"[^ \n]*/profile\.toml", "profile.toml"),
+            (r" in [0-9.]+ m?s\n", " in N s\n"),
         ]
         .map(|(from, to)| (Regex::new(from).unwrap(), to))
     });
@@ -307,6 +308,7 @@ pub(crate) fn tidy(text: &str) -> String {
         [
             (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
             (r"[^ \n]*/profile\.toml", "profile.toml"),
+            (r" in [0-9.]+ m?s\n", " in N s\n"),
             (node.as_str(), "/tmp/…"),
             (r"\bpid \d+", "pid N"),
             (r"\bprocess \d+", "process N"),

@@ -136,7 +136,7 @@ fn plans_say_what_becomes_of_it() {
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon (asked for): 0
       ~ set compute mode back to default (as before its daemon)
-    1 daemon stopped.
+    1 daemon stopped in N s
     ");
 
     // What was there before nobody sets.

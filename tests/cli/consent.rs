@@ -32,7 +32,7 @@ fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
     assert_eq!(ended.status.code(), Some(4), "{stderr}");
     assert!(!stderr.contains("--yes"), "{stderr}");
     assert!(
-        stderr.contains("this would now destroy GPU 0 1g.10gb at 6:1: nothing was changed"),
+        stderr.contains("this would now destroy GPU 0 1g.10gb at slice 6: nothing was changed"),
         "{stderr}"
     );
 }

@@ -197,7 +197,7 @@ fn down_of_one_device_names_no_other_instances() {
     assert!(!ran.stderr.contains("stay"), "{}", ran.stderr);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert!(
-        ran.stderr.contains("GPU 0 1g.10gb at 6:1"),
+        ran.stderr.contains("GPU 0 1g.10gb at slice 6"),
         "{}",
         ran.stderr
     );

@@ -88,7 +88,7 @@ fn a_mode_that_was_only_noted_is_no_longer_ours_once_it_is_taken_back() {
     sim.up(SMALL, &[]).ended(3);
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert!(
-        ran.stderr.contains("MIG mode off on 1 GPU."),
+        ran.stderr.contains("MIG mode off on 1 GPU in "),
         "{}",
         ran.stderr
     );

@@ -115,7 +115,7 @@ fn instances_of_other_tools_come_out_too() {
       { profile = "1g.10gb", at = 6 },
     ]
     up with this profile would still:
-      create the full compute instance in 6:1: its GPU instance is there without it
+      create the full compute instance in slice 6: its GPU instance is there without it
     "#);
     assert!(!is_as_there(&sim, &ran.stdout));
     let _ = sim.up(&ran.stdout, &["--yes"]).ended(0);

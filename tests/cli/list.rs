@@ -9,14 +9,16 @@ fn gpus_without_mig_are_shown_with_what_they_offer() {
     assert_snapshot!(plain(&ran.stdout), @"
     GPU 0  NVIDIA A100-SXM4-80GB  80.0 GiB  MIG off
       GPU-…  0000:07:00.0
-      OFFERS      ID  SMS   GIB  MOST  FREE  PLACEMENTS
-      1g.10gb     19   14   9.5     7     7  {0,1,2,3,4,5,6}:1
-      1g.10gb+me  20   14   9.5     1     1  {0,1,2,3,4,5,6}:1
-      1g.20gb     15   14  19.5     4     4  {0,2,4,6}:2
-      2g.20gb     14   28  19.5     3     3  {0,2,4}:2
-      3g.40gb      9   42  39.2     2     2  {0,4}:4
-      4g.40gb      5   56  39.2     1     1  {0}:4
-      7g.80gb      0   98  79.0     1     1  {0}:8
+      OFFERS      ID  SMS   GIB  MOST  FREE  SLICES
+      1g.10gb     19   14   9.5     7     7  0, 1, 2, 3, 4, 5, 6
+      1g.10gb+me  20   14   9.5     1     1  0, 1, 2, 3, 4, 5, 6
+      1g.20gb     15   14  19.5     4     4  0-1, 2-3, 4-5, 6-7
+      2g.20gb     14   28  19.5     3     3  0-1, 2-3, 4-5
+      3g.40gb      9   42  39.2     2     2  0-3, 4-7
+      4g.40gb      5   56  39.2     1     1  0-3
+      7g.80gb      0   98  79.0     1     1  0-7
+
+    ID: the profile's number in nvidia-smi. SMS, GIB: of one instance. MOST: on an empty GPU. FREE: how many more fit now. SLICES: where one can be.
     ");
 }
 
@@ -30,8 +32,8 @@ fn mig_devices_are_shown_under_their_gpu_with_a_slice_map() {
       GPU-…  0000:07:00.0
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|
       NAME  PROFILE  GI/CI  AT   SMS   GIB  UUID
-      0.0   2g.20gb  3/0    0:2   28  19.5  MIG-…
-      0.2   1g.10gb  9/0    2:1   14   9.5  MIG-…
+      0.0   2g.20gb  3/0    0-1   28  19.5  MIG-…
+      0.2   1g.10gb  9/0    2     14   9.5  MIG-…
     ");
 }
 
@@ -64,8 +66,9 @@ fn a_gpu_instance_without_compute_instance_is_seen() {
     sim.up(SMALL, &[]).ended(0);
     let id = sim.foreign_instance(0, 6);
     let ran = sim.run(&["list"]).ended(0);
-    let line =
-        format!("GPU instance {id} (1g.10gb at 6:1) has no compute instance: CUDA does not see it");
+    let line = format!(
+        "GPU instance {id} (1g.10gb at slice 6) has no compute instance: CUDA does not see it"
+    );
     assert!(ran.stdout.contains(&line), "{}", ran.stdout);
 }
 

@@ -161,9 +161,9 @@ devices = []
     GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
       |1g   |1g   |.....|.....|3g.40gb                |
       PROFILE  AT   SERVE          SERVER  THREADS  NAMES
-      1g.10gb  0:1  one-at-a-time  eager      100%  0.0
-      1g.10gb  1:1  one-at-a-time  eager      100%  0.1
-      3g.40gb  4:4  -              -             -  no daemon
+      1g.10gb  0    one-at-a-time  eager      100%  0.0
+      1g.10gb  1    one-at-a-time  eager      100%  0.1
+      3g.40gb  4-7  -              -             -  no daemon
     GPU 1  a100-80gb  NVIDIA A100-SXM4-80GB
       the whole GPU, without a daemon
     GPU 2  a100-80gb  NVIDIA A100-SXM4-80GB

@@ -46,7 +46,11 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
     assert!(refused.stderr.contains(MISSING), "{}", refused.stderr);
     drop(client);
     let ran = without_driver(&sim, &["down"]).ended(0);
-    assert!(ran.stderr.contains("2 daemons stopped."), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("2 daemons stopped in "),
+        "{}",
+        ran.stderr
+    );
     assert!(ran.stderr.contains("Not seen: the GPUs"), "{}", ran.stderr);
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
 }
@@ -79,7 +83,7 @@ fn a_driver_that_hangs_hides_no_daemon() {
     );
     let down = down.wait_with_output().unwrap();
     let said = String::from_utf8(down.stderr).unwrap();
-    assert!(said.contains("1 daemon stopped."), "{said}");
+    assert!(said.contains("1 daemon stopped in "), "{said}");
     assert!(said.contains("Not seen: the GPUs"), "{said}");
 }
 

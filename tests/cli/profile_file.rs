@@ -383,7 +383,7 @@ fn a_plain_user_can_plan_and_check_roots_profile() {
     );
     let ran = by_nobody("plan", &more).ended(0);
     assert!(
-        ran.stdout.contains("+ create 3g.40gb at 4:4"),
+        ran.stdout.contains("+ create 3g.40gb at slices 4-7"),
         "{}",
         ran.stdout
     );

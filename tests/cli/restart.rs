@@ -82,6 +82,7 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
     0  0  whole GPU  ready  USER  0/8  25%  0.1/140.4  -  N  N  Ns  one-at-a-time  GPU-…
 
     No clients.
+    1 device on 1 GPU ready in N s
     ");
     let after = sim.device("0");
     assert_ne!(after["daemon_pid"], before["daemon_pid"]);

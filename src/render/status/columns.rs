@@ -53,7 +53,10 @@ const ALL: [StatusColumn; 18] = [
         name: "state",
         help: "State of its daemon",
         column: Column::left("STATE", 0),
-        cell: |row| Some(state(State::of(row))),
+        cell: |row| {
+            let state = State::of(row);
+            Some(style(state).apply_to(state).to_string())
+        },
     },
     StatusColumn {
         name: "user",
@@ -198,7 +201,7 @@ fn unknown(row: &Row<'_>) -> String {
 }
 
 /// `3`, `3/48`, `3+1 waiting`
-fn clients(served: &Served, is_known: bool) -> String {
+pub(super) fn clients(served: &Served, is_known: bool) -> String {
     if !is_known {
         return "?".to_owned();
     }
@@ -242,14 +245,13 @@ fn since(served: &Served) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
 }
 
-fn state(state: State) -> String {
-    let style = match state {
+pub(super) fn style(state: State) -> Style {
+    match state {
         State::Ready => Style::new().green(),
         State::Fault | State::Dead | State::Failing | State::Orphan | State::NoDevice => {
             Style::new().red().bold()
         }
         State::NoDaemon | State::NoServerYet => Style::new().dim(),
         _ => Style::new().yellow(),
-    };
-    style.apply_to(state).to_string()
+    }
 }

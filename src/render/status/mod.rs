@@ -3,6 +3,7 @@
 mod columns;
 mod device;
 mod document;
+mod map;
 mod marks;
 mod metrics;
 mod others;
@@ -33,15 +34,24 @@ const FEW: usize = 8;
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
 
+/// The form in which devices are shown.
+#[derive(Clone, Copy, Debug)]
+pub enum View<'a> {
+    /// A table with these columns; with as many as fit if none is named.
+    Table(&'a [StatusColumn]),
+    /// A picture of each GPU.
+    Map,
+}
+
 /// Prints the status of these devices, or of all if none is named.
-pub fn print(node: &Node, devices: &[String], columns: &[StatusColumn]) -> Result<()> {
-    output::print(&text(node, devices, columns, output::width(), None))
+pub fn print(node: &Node, devices: &[String], view: View<'_>) -> Result<()> {
+    output::print(&text(node, devices, view, output::width(), None))
 }
 
 /// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.
 pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
     if rows(node, devices).len() <= FEW {
-        return print(node, devices, &[]);
+        return print(node, devices, View::Table(&[]));
     }
     let mut parts = Parts {
         out: String::new(),
@@ -52,12 +62,11 @@ pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
     output::print(&parts.out)
 }
 
-/// Formats the status, with these columns of devices; with as many as fit if none is named. With `marks`, lines that
-/// differ from the last time are marked.
+/// Formats the status. With `marks`, lines that differ from the last time are marked.
 pub(super) fn text(
     node: &Node,
     devices: &[String],
-    columns: &[StatusColumn],
+    view: View<'_>,
     width: usize,
     marks: Option<&mut Marks>,
 ) -> String {
@@ -75,7 +84,10 @@ pub(super) fn text(
             parts.line("There is no device on this node.");
         }
     } else {
-        parts.table(columns::table(&rows, columns), "--columns");
+        match view {
+            View::Table(columns) => parts.table(columns::table(&rows, columns), "--columns"),
+            View::Map => parts.picture(&map::text(&rows, parts.width)),
+        }
         parts.gap();
         clients(&mut parts, &rows);
     }
@@ -170,6 +182,14 @@ impl Parts<'_> {
                 (None, Some(_)) => " ".repeat(marks::WIDTH),
                 (None, None) => String::new(),
             };
+            let _ = writeln!(self.out, "{mark}{line}");
+        }
+    }
+
+    fn picture(&mut self, picture: &str) {
+        for line in picture.lines() {
+            let plain = console::strip_ansi_codes(line).into_owned();
+            let mark = self.mark(&plain);
             let _ = writeln!(self.out, "{mark}{line}");
         }
     }

@@ -1,8 +1,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::device::State;
 use super::row::{Row, rows};
-use crate::node::{DaemonState, Node};
+use crate::node::Node;
 use crate::render::format::{count, time_taken};
 
 /// Says in one line how many of these devices, or of all, are ready after a change.
@@ -33,6 +34,5 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
 
 /// True if it accepts clients. A lazy daemon starts its server for the first one.
 fn is_ready(row: &Row<'_>) -> bool {
-    let state = row.served.map(|served| served.state);
-    matches!(state, Some(DaemonState::Ready | DaemonState::NoServerYet))
+    matches!(State::of(row), State::Ready | State::NoServerYet)
 }

@@ -186,7 +186,7 @@ fn instances_of_another_tool() {
     report.check("foreign-instances").is(
         "warn",
         None,
-        "GPU 0: another tool made the instances at 5:1",
+        "GPU 0: another tool made the instances at slice 5",
     );
     assert_eq!(sim.doctor(&["1.0"]).ills().len(), 0);
 }

@@ -1,0 +1,239 @@
+//! Devices as pictures of their GPUs.
+
+use std::fmt::Write as _;
+
+use console::{Style, measure_text_width, style};
+
+use super::columns;
+use super::device::State;
+use super::row::Row;
+use crate::geometry::Cell;
+use crate::node::Gpu;
+use crate::nvml::Memory;
+use crate::render::format::{gib, indented, or, wrapped};
+use crate::render::output::symbols;
+use crate::render::slice_map;
+use crate::render::table::{Column, Table};
+
+/// The width of the names of the lines.
+const MARGIN: usize = 10;
+
+/// The widest picture: a wider one is no clearer.
+const WIDEST: usize = 130;
+
+/// The width of a bar in a list.
+const BAR: usize = 20;
+
+/// Draws each GPU with its devices. A GPU whose parts are too narrow for their words is a list under a slice map.
+pub(super) fn text(rows: &[Row<'_>], width: usize) -> String {
+    let mut out = String::new();
+    for of_gpu in rows.chunk_by(|a, b| index(a) == index(b)) {
+        let gap = if out.is_empty() { "" } else { "\n" };
+        let Some(gpu) = of_gpu[0].gpu() else {
+            let _ = write!(out, "{gap}{}", list(of_gpu, width));
+            continue;
+        };
+        let title = format!("GPU {}  {}", gpu.index, gpu.product);
+        let _ = writeln!(out, "{gap}{}", style(title).bold());
+        let drawn = picture(gpu, of_gpu, width.min(WIDEST));
+        out.push_str(&drawn.unwrap_or_else(|| beneath_map(gpu, of_gpu, width)));
+    }
+    out
+}
+
+fn index(row: &Row<'_>) -> Option<u32> {
+    row.gpu().map(|gpu| gpu.index)
+}
+
+/// A column of a picture: a device, or a part of the GPU without one.
+struct Part<'a> {
+    /// The number of characters between its borders.
+    room: usize,
+    row: Option<&'a Row<'a>>,
+    /// The label of a GPU instance without a device to show.
+    label: String,
+    style: Style,
+}
+
+/// Returns the parts of a GPU from left to right; `None` if a GPU instance has several devices.
+fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<Part<'a>>> {
+    let room = width.checked_sub(MARGIN + 1)?;
+    if !gpu.in_mig_mode() {
+        return Some(vec![Part {
+            room: room.saturating_sub(1).min(BAR * 2),
+            row: rows.first(),
+            label: String::new(),
+            style: Style::new(),
+        }]);
+    }
+    let map = gpu.slice_map();
+    let unit = room / usize::try_from(map.units().max(1)).ok()?;
+    let part = |cell: &Cell<'_>| {
+        let is_here = |row: &&Row<'_>| {
+            let part = row.device.as_ref().and_then(|device| device.part.as_ref());
+            part.is_some_and(|part| part.placement == cell.placement)
+        };
+        let mut here = rows.iter().filter(is_here);
+        let size = usize::try_from(cell.placement.size).ok()?;
+        let part = Part {
+            room: (unit * size).checked_sub(1)?,
+            row: here.next(),
+            label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
+            style: slice_map::style(cell),
+        };
+        here.next().is_none().then_some(part)
+    };
+    map.cells().iter().map(part).collect()
+}
+
+/// A line of a picture: its name, and the text and the style of a device's part.
+type Line = (&'static str, fn(&Row<'_>, usize) -> (String, Style));
+
+const LINES: [Line; 4] = [
+    ("", |row, _| (row.name.clone(), Style::new().bold())),
+    ("state", |row, _| {
+        let state = State::of(row);
+        (state.to_string(), columns::style(state))
+    }),
+    ("clients", |row, _| {
+        (
+            row.alive().map_or_else(
+                || "-".to_owned(),
+                |served| columns::clients(served, row.is_known()),
+            ),
+            Style::new(),
+        )
+    }),
+    ("memory", |row, room| {
+        (
+            or(row.memory().map(|memory| bar(memory, room)), "?"),
+            Style::new(),
+        )
+    }),
+];
+
+/// Draws a GPU; `None` if a word does not fit into its part.
+fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
+    let parts = parts(gpu, rows, width)?;
+    let mut out = String::new();
+    for (name, cell) in LINES {
+        let cells = parts.iter().map(|part| match part.row {
+            Some(row) => cell(row, part.room),
+            None => (String::new(), Style::new()),
+        });
+        line(&mut out, name, &parts, &cells.collect::<Vec<_>>())?;
+        if name.is_empty() {
+            let labels = parts.iter().map(|part| {
+                let free = if part.label.is_empty() && part.row.is_none() {
+                    part.room
+                } else {
+                    0
+                };
+                let profile = part.row.and_then(Row::profile);
+                let label = profile.unwrap_or_else(|| part.label.clone());
+                (
+                    format!("{label}{}", symbols().free.repeat(free)),
+                    part.style.clone(),
+                )
+            });
+            line(&mut out, "", &parts, &labels.collect::<Vec<_>>())?;
+        }
+    }
+    let sizes = parts.iter().map(|part| {
+        let memory = part.row.and_then(Row::memory);
+        (memory.map_or_else(String::new, in_gib), Style::new())
+    });
+    // The bar says it, too: where there is no room for numbers there are none.
+    let _ = line(&mut out, "GiB", &parts, &sizes.collect::<Vec<_>>());
+    Some(out)
+}
+
+/// Adds a line, or several where words are wrapped; `None`, and nothing is added, if one does not fit.
+fn line(out: &mut String, name: &str, parts: &[Part<'_>], cells: &[(String, Style)]) -> Option<()> {
+    let wrapped = parts.iter().zip(cells);
+    let wrapped: Vec<Vec<String>> = wrapped
+        .map(|(part, (text, _))| wrapped_at(text, part.room))
+        .collect::<Option<_>>()?;
+    let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
+    for nth in 0..height {
+        let name = if nth == 0 { name } else { "" };
+        let _ = write!(out, "  {name:<0$}", MARGIN - 2);
+        for ((part, (_, style)), lines) in parts.iter().zip(cells).zip(&wrapped) {
+            let text = lines.get(nth).map_or("", String::as_str);
+            let pad = part.room.saturating_sub(measure_text_width(text));
+            let _ = write!(
+                out,
+                "{}{}{:pad$}",
+                symbols().border,
+                style.apply_to(text),
+                ""
+            );
+        }
+        let _ = writeln!(out, "{}", symbols().border);
+    }
+    Some(())
+}
+
+/// Wraps text between words; `None` if a word is too long.
+fn wrapped_at(text: &str, room: usize) -> Option<Vec<String>> {
+    let lines = wrapped(text, room);
+    let fits = lines.iter().all(|line| measure_text_width(line) <= room);
+    fits.then_some(lines)
+}
+
+fn bar(memory: Memory, room: usize) -> String {
+    let room = u64::try_from(room).unwrap_or(0);
+    let full = memory.used.min(memory.total) * room / memory.total.max(1);
+    // What is used at all is seen.
+    let full = if memory.used > 0 {
+        full.max(1).min(room)
+    } else {
+        0
+    };
+    let [used, free] = symbols().bar;
+    let times = |number: u64| usize::try_from(number).unwrap_or(0);
+    format!(
+        "{}{}",
+        used.repeat(times(full)),
+        free.repeat(times(room - full))
+    )
+}
+
+fn in_gib(memory: Memory) -> String {
+    format!("{}/{}", gib(memory.used), gib(memory.total))
+}
+
+fn beneath_map(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> String {
+    let map = if gpu.in_mig_mode() {
+        format!("  {}\n", slice_map::map(&gpu.slice_map()))
+    } else {
+        String::new()
+    };
+    format!("{map}{}", indented(&list(rows, width.saturating_sub(2))))
+}
+
+fn list(rows: &[Row<'_>], width: usize) -> String {
+    let mut table = Table::new(vec![
+        Column::left("NAME", 0),
+        Column::left("PROFILE", 2),
+        Column::left("STATE", 0),
+        Column::left("CLIENTS", 0),
+        Column::left("MEMORY", 1),
+        Column::right("GIB", 3),
+    ]);
+    for row in rows {
+        let state = State::of(row);
+        let clients = row
+            .alive()
+            .map(|served| columns::clients(served, row.is_known()));
+        table.row(vec![
+            row.name.clone(),
+            or(row.profile(), "-"),
+            columns::style(state).apply_to(state).to_string(),
+            or(clients, "-"),
+            or(row.memory().map(|memory| bar(memory, BAR)), "?"),
+            or(row.memory().map(in_gib), "?"),
+        ]);
+    }
+    table.within(width, "--json")
+}
