@@ -68,6 +68,10 @@ impl StatusArgs {
             View::Table(&self.columns)
         }
     }
+
+    fn detail(&self) -> Detail {
+        if self.map { Detail::Map } else { Detail::Status }
+    }
 }
 
 /// Shows MPS servers and their clients.
@@ -76,7 +80,7 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(every) = args.watch {
         return watch(args, environment, every);
     }
-    let node = observe(environment, Detail::Status)?;
+    let node = observe(environment, args.detail())?;
     let devices = args.devices.names(&node)?;
     if args.json {
         print_json(&Status::of(&node, &devices))?;
@@ -98,7 +102,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
-    let mut seen = observer.observe(Detail::Status)?;
+    let mut seen = observer.observe(args.detail())?;
     if let Err(unknown) = args.devices.names(&seen) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.words.iter();
@@ -126,7 +130,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             Key::Quit => return Ok(ExitStatus::Done),
             Key::Interrupt => return Ok(ExitStatus::Interrupted),
         }
-        match observer.observe(Detail::Status) {
+        match observer.observe(args.detail()) {
             Ok(node) => {
                 seen = node;
                 trouble = None;

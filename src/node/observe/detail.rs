@@ -10,6 +10,8 @@ pub enum Detail {
     /// only profiles in use. A control session costs the daemon log lines and 1 to 2 ms: one is opened only if NVML and
     /// `/proc` leave a question open.
     Status,
+    /// `Status`, and the profiles that every GPU offers: enough to draw a GPU with its free slices.
+    Map,
     /// `Status`, all GPU instances, and the facts about GPUs that only `doctor` needs.
     Doctor,
     /// Geometry, servers and clients, with every daemon asked: enough to see which clients a change would disrupt.
@@ -23,12 +25,12 @@ pub enum Detail {
 impl Detail {
     /// True if the snapshot is for people to see: everything is read, and daemons are asked only if need be.
     pub fn is_for_show(self) -> bool {
-        matches!(self, Self::Status | Self::Doctor)
+        matches!(self, Self::Status | Self::Map | Self::Doctor)
     }
 
-    /// True if GPUs are asked for all their profiles even if MIG mode is off.
+    /// True if GPUs are asked for all their profiles, whatever their MIG mode and instances.
     pub(super) fn reads_offers(self) -> bool {
-        matches!(self, Self::Offers | Self::Plan)
+        matches!(self, Self::Offers | Self::Map | Self::Plan)
     }
 
     /// True if the processes on each device are read, and with them servers and clients.

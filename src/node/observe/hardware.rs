@@ -164,7 +164,7 @@ impl Reader<'_> {
             }
             Err(error) => return Err(error),
         }
-        if !self.all_instances {
+        if !self.all_instances && !self.detail.reads_offers() {
             let ids = gpu.instances.iter().map(|instance| instance.profile);
             gpu.profiles = session.profiles_in_use(&gpu.uuid, &ids.collect())?;
         }

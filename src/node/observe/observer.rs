@@ -141,7 +141,7 @@ impl<'a> Observer<'a> {
                 let has_records = !node.served.is_empty();
                 let is_of_use = match node.detail {
                     Detail::Doctor => true,
-                    Detail::Status => has_records,
+                    Detail::Status | Detail::Map => has_records,
                     _ => self.does_without_driver && has_records,
                 };
                 match read {
