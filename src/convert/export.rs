@@ -36,6 +36,7 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         name: None,
         mps: mps.clone(),
         blocks,
+        ..DraftProfile::default()
     };
     let judge = |node: &Node, draft: &DraftProfile| -> Result<Plan, String> {
         let text = draft.to_string();
