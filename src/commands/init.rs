@@ -95,8 +95,13 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     node.accepts(&Profile::parse(Path::new("the new profile"), text.clone())?)?;
     file.write(&text)?;
     let parts: u32 = choices.iter().map(Choice::devices).sum();
-    let devices = parts as usize + answers.whole.len();
-    file.say_next(devices, &args.gpus);
+    let gpus = choices.iter().map(|choice| choice.supply.indices.len());
+    let whole = answers.whole.len();
+    file.say_next(
+        parts as usize + whole,
+        gpus.sum::<usize>() + whole,
+        &args.gpus,
+    );
     Ok(ExitStatus::Done)
 }
 

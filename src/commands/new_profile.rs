@@ -77,24 +77,25 @@ impl<'a> NewProfile<'a> {
     }
 
     /// Says what was written, and the next commands.
-    pub(super) fn say_next(&self, devices: usize, gpus: &[GpuArgument]) {
+    pub(super) fn say_next(&self, devices: usize, gpus: usize, models: &[GpuArgument]) {
         let Self::File { path, .. } = self else {
             return;
         };
-        let s = if devices == 1 { "" } else { "s" };
+        let s = |count| if count == 1 { "" } else { "s" };
+        let wrote = format!("{devices} device{} on {gpus} GPU{}", s(devices), s(gpus));
         let word = word_of(path);
-        let check = if gpus.is_empty() {
+        let check = if models.is_empty() {
             String::new()
         } else {
-            let gpus = gpus.iter().fold(String::new(), |mut all, gpu| {
+            let models = models.iter().fold(String::new(), |mut all, gpu| {
                 let _ = write!(all, " --gpu {}:{}", gpu.model.key, gpu.count);
                 all
             });
-            format!("  mig-mps check {word}{gpus}\n")
+            format!("  mig-mps check {word}{models}\n")
         };
         let shown = path.display();
         note(&format!(
-            "\nWrote {shown}: {devices} device{s}. Next:\n{check}  mig-mps plan {word}\n  sudo mig-mps up {word}"
+            "\nWrote {shown}: {wrote}. Next:\n{check}  mig-mps plan {word}\n  sudo mig-mps up {word}"
         ));
     }
 }

@@ -84,7 +84,6 @@ impl EmptyNode {
             groups.push(GpuGroup {
                 model: Some(model),
                 indices: vec![gpu.index],
-                memory_mib: model.memory_gib().map(|gib| gib << 10),
                 is_from_catalog: true,
                 ..GpuGroup::of(gpu)
             });

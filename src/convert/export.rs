@@ -33,7 +33,6 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         .collect();
     let draft = |blocks: Vec<DraftBlock>| DraftProfile {
         remarks: remarks(node, run_dir, &gpus),
-        name: None,
         mps: mps.clone(),
         blocks,
         ..DraftProfile::default()

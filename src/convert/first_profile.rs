@@ -74,7 +74,7 @@ fn models(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> Vec<St
     keys.into_iter().flatten().collect()
 }
 
-/// Describes the users whom a value serves, in words.
+/// Describes in words which users a device serves.
 fn served(serve: &Serve) -> String {
     match serve {
         Serve::OneAtATime => {

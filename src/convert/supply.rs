@@ -144,3 +144,108 @@ impl<'a> GroupSupply<'a> {
         best(&self.partitions, devices).map_or(0, Partition::instances)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+    use crate::node::{Gpu, Node};
+
+    /// Every model alone and in pairs, with every memory size.
+    #[test]
+    fn jobs_fit_up_to_the_number_that_is_said_and_no_further() {
+        let models = catalog::models();
+        for (model, next) in models.iter().zip(models.iter().cycle().skip(1)) {
+            let gpus = [format!("{}:2", model.key), next.key.clone()];
+            let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
+            let node = EmptyNode::of_models(&gpus);
+            let supply = Supply::of(&node, &BTreeSet::from([1]));
+            assert_eq!(supply.gpus(), 2);
+            for size in supply.sizes() {
+                let most = supply.with_memory(size).most_jobs();
+                for jobs in 1..=most {
+                    let divided = supply.divide(jobs, size).unwrap();
+                    let mut devices = 0;
+                    for (group, needed) in &divided {
+                        let choices = group.choices(*needed);
+                        for (aim, partition) in &choices {
+                            assert!(partition.instances() >= *needed, "{aim} {partition}");
+                            assert!(partition.least_memory_mib() >= size, "{aim} {partition}");
+                            assert!(
+                                partition.map(&group.group.profiles).is_some(),
+                                "{partition}"
+                            );
+                        }
+                        devices += group.devices(choices[0].1.instances());
+                    }
+                    assert!(devices >= jobs, "{} {size} {jobs}", model.key);
+                }
+                let too_many = supply.divide(most + 1, size).unwrap_err();
+                assert_eq!(too_many.jobs, most);
+                if let Some(less) = too_many.memory_mib {
+                    assert!(less < size);
+                    assert!(supply.divide(most + 1, less).is_ok());
+                }
+            }
+            let too_large = supply.divide(1, 1 << 20).unwrap_err();
+            assert_eq!(
+                (too_large.jobs, too_large.memory_mib),
+                (0, Some(too_large.largest_mib))
+            );
+        }
+    }
+
+    #[test]
+    fn recommended_is_what_leaves_little_unused_and_has_no_small_device() {
+        let node = EmptyNode::of_models(&["a100-80gb".parse().unwrap()]);
+        let supply = Supply::of(&node, &BTreeSet::new());
+        let recommended = |jobs| {
+            let divided = supply.divide(jobs, 0).unwrap();
+            divided[0].0.choices(divided[0].1)[0].1.to_string()
+        };
+        assert_eq!(
+            [1, 2, 3, 4, 5, 6, 7].map(recommended),
+            [
+                "7g.80gb",
+                "4g.40gb + 3g.40gb",
+                "3g.40gb + 2 × 2g.20gb",
+                "3 × 2g.20gb + 1g.20gb",
+                "2 × 2g.20gb + 3 × 1g.10gb",
+                "2g.20gb + 5 × 1g.10gb",
+                "7 × 1g.10gb",
+            ]
+        );
+    }
+
+    /// An old driver lists profiles only while MIG is on.
+    #[test]
+    fn the_catalog_stands_in_for_a_driver_that_lists_no_profiles() {
+        let model = catalog::named("a100-80gb").unwrap();
+        let gpu = |index, profiles| Gpu {
+            profiles,
+            ..Gpu::of_model(index, model)
+        };
+        let of = |gpus: Vec<Gpu>| {
+            EmptyNode::of(&Node {
+                gpus,
+                ..Node::default()
+            })
+        };
+        let silent = of(vec![gpu(0, Vec::new()), gpu(1, Vec::new())]);
+        assert!(silent.groups[0].is_from_catalog);
+        assert_eq!(Supply::of(&silent, &BTreeSet::new()).most_jobs(), 14);
+        let few = model.offers()[..1].to_vec();
+        let one_tells = of(vec![gpu(0, Vec::new()), gpu(1, few)]);
+        assert!(!one_tells.groups[0].is_from_catalog);
+        assert_eq!(one_tells.groups[0].profiles.len(), 1);
+        let unknown = Gpu {
+            product: "NVIDIA X1".to_owned(),
+            ..gpu(0, Vec::new())
+        };
+        assert!(
+            Supply::of(&of(vec![unknown]), &BTreeSet::new())
+                .groups
+                .is_empty()
+        );
+    }
+}

@@ -79,19 +79,13 @@ pub fn choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> St
 
 /// Formats the partitions with the most devices, below an error.
 pub fn fullest(supply: &Supply<'_>) -> String {
-    supply
-        .groups
-        .iter()
-        .fold(String::new(), |mut text, supply| {
-            let group = supply.group;
-            for (_, partition) in supply.choices(supply.most()).iter().take(1) {
-                if let Some(map) = partition.map(&group.profiles) {
-                    let (gpus, product) = (supply.indices.len(), &group.product);
-                    let _ = write!(text, "\n  {map}  {partition} on {gpus} × {product}");
-                }
-            }
-            text
-        })
+    let lines = supply.groups.iter().filter_map(|supply| {
+        let (_, partition) = supply.choices(supply.most()).into_iter().next()?;
+        let map = partition.map(&supply.group.profiles)?;
+        let heading = heading(supply.group, &supply.indices);
+        Some(format!("\n  {heading}: {partition}\n  {map}"))
+    });
+    lines.collect()
 }
 
 /// `GPU 0-3  NVIDIA A100-SXM4-80GB`

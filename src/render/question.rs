@@ -46,7 +46,10 @@ pub fn answer<T>(
         };
         match read(answer) {
             Ok(read) => return Ok(Some(read)),
-            Err(why) => note(&format!("{}.", why.trim_end_matches('.'))),
+            Err(why) => {
+                let lines = why.lines().flat_map(|line| wrapped(line, NARROWEST));
+                note(&lines.collect::<Vec<_>>().join("\n"));
+            }
         }
     }
 }
