@@ -77,6 +77,38 @@ impl FromStr for JobCount {
     }
 }
 
+impl JobCount {
+    /// ` each` for several.
+    pub(super) fn each(self) -> &'static str {
+        if self.0 == 1 { "" } else { " each" }
+    }
+}
+
+impl fmt::Display for JobCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.0 == 1 { "" } else { "s" };
+        write!(f, "{} job{s}", self.0)
+    }
+}
+
+/// Jobs with the memory that each must have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) jobs: u32,
+    pub(super) memory: LeastMemory,
+}
+
+/// `3 jobs with 30 GiB each`
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let jobs = JobCount(self.jobs);
+        match self.memory.0 {
+            0 => jobs.fmt(f),
+            _ => write!(f, "{jobs} with {}{}", self.memory, jobs.each()),
+        }
+    }
+}
+
 /// The memory that a job must have, in MiB; 0 for any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LeastMemory(pub(super) u64);

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Context;
-use super::accounts;
 use super::first_answers::{JobCount, KeptWhole, LeastMemory, Users};
 use super::interview::{Interview, usage};
 use super::new_profile::NewProfile;
-use crate::convert::{
-    Answers, Choice, EmptyNode, GroupSupply, Supply, TooManyJobs, first_profile, gib_at_most,
-};
+use super::{accounts, jobs};
+use crate::convert::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::geometry::{Aim, Partition};
 use crate::node::{Detail, observe};
@@ -83,7 +81,8 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
         nothing_to_partition(args, &whole)?;
         Vec::new()
     } else {
-        ask_jobs(args, &mut interview, &supply)?
+        let (count, memory) = (args.jobs.as_ref(), args.memory.as_ref());
+        jobs::ask(count, memory, &mut interview, &supply)?
     };
     let serve = ask_users(args, &mut interview, &node)?;
     interview.finish()?;
@@ -157,99 +156,6 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
             "{flag} is for GPUs that are partitioned, and there is none"
         )))
     })
-}
-
-/// The default is so many jobs on each GPU, or as many as it has room for.
-const JOBS_PER_GPU: u32 = 4;
-
-/// Asks for the jobs and their memory. Returns the devices that they need on each GPU.
-fn ask_jobs<'a>(
-    args: &InitArgs,
-    interview: &mut Interview,
-    supply: &Supply<'a>,
-) -> Result<Vec<(GroupSupply<'a>, u32)>> {
-    let least = args.memory.unwrap_or(LeastMemory(0));
-    let usual = supply.with_memory(least.0);
-    let groups = usual.groups.iter();
-    let usual = groups.map(|group| group.devices(group.most().min(JOBS_PER_GPU)));
-    let (usual, most) = (
-        usual.sum::<u32>().max(1),
-        supply.with_memory(least.0).most_jobs(),
-    );
-    let default = usual.to_string();
-    let meaning = format!("Each gets a device of its own. At most {most} fit.");
-    let question = Question {
-        text: "How many jobs are to run at once?",
-        meaning: &meaning,
-        form: "Number of jobs",
-        default: &default,
-    };
-    let check = |jobs: &JobCount| {
-        let fits = supply.divide(jobs.0, least.0);
-        fits.map_err(|error| too_many(supply, jobs.0, least, error))?;
-        Ok(jobs.0)
-    };
-    let jobs = interview.answer("--jobs", args.jobs.as_ref(), question, check)?;
-    let most = supply.most_memory(jobs).unwrap_or(0);
-    let meaning = format!(
-        "At least so much. For {jobs} jobs up to {} GiB each fit.",
-        gib_at_most(most)
-    );
-    let question = Question {
-        text: "How much memory must each job have?",
-        meaning: &meaning,
-        form: "Size such as 10G, or any",
-        default: "any",
-    };
-    interview.answer(
-        "--memory",
-        args.memory.as_ref(),
-        question,
-        |least: &LeastMemory| {
-            let fits = supply.divide(jobs, least.0);
-            fits.map_err(|error| too_many(supply, jobs, *least, error))
-        },
-    )
-}
-
-/// The error of jobs that do not fit: the most devices that do, and the nearest jobs.
-fn too_many(
-    supply: &Supply<'_>,
-    jobs: u32,
-    least: LeastMemory,
-    error: TooManyJobs,
-) -> CommandError {
-    let TooManyJobs {
-        jobs: most,
-        memory_mib,
-        largest_mib,
-    } = error;
-    let gpus = match supply.gpus() {
-        1 => "this GPU".to_owned(),
-        several => format!("these {several} GPUs"),
-    };
-    let why = match most {
-        0 => format!("the largest device has {} GiB", gib_at_most(largest_mib)),
-        _ if least.0 == 0 => format!("{gpus} can have {most} devices"),
-        _ => format!("{gpus} can have {most} devices with so much memory"),
-    };
-    let wanted = |jobs: u32, memory: Option<String>| {
-        let s = if jobs == 1 { "" } else { "s" };
-        let memory = memory.map(|memory| format!(" with {memory} each"));
-        format!("{jobs} job{s}{}", memory.unwrap_or_default())
-    };
-    let memory = || (least.0 > 0).then(|| least.to_string());
-    let message = format!("{} do not fit: {why}", wanted(jobs, memory()));
-    let maps = partitions::fullest(&supply.with_memory(least.0));
-    let error = CommandError::new(ExitStatus::Infeasible, format!("{message}{maps}"));
-    let fewer = (most > 0).then(|| wanted(most, memory()));
-    let less = memory_mib.filter(|_| least.0 > 0);
-    let less = less.map(|mib| wanted(jobs, Some(format!("{} GiB", gib_at_most(mib)))));
-    let nearest: Vec<String> = fewer.into_iter().chain(less).collect();
-    if nearest.is_empty() {
-        return error;
-    }
-    error.with_hint(format!("{} would fit", nearest.join(", or ")))
 }
 
 fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Result<Serve> {

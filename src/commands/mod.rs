@@ -27,6 +27,7 @@ pub mod help;
 pub mod import;
 pub mod init;
 mod interview;
+mod jobs;
 pub mod kill;
 mod large_logs;
 pub mod launch;

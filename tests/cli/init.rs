@@ -51,24 +51,24 @@ fn what_is_written_has_comments_and_a_block_for_each_product() {
     select = { index = [2] }
     mig = false
 
-    # 2 × NVIDIA A100-SXM4-80GB, 3 devices on each:
-    #   |2g.20gb    |2g.20gb    |3g.40gb                |
-    #   3g.40gb: 39.2 GiB, 42 SMs
+    # 2 × NVIDIA A100-SXM4-80GB, 4 devices on each:
+    #   |2g.20gb    |2g.20gb    |2g.20gb    |1g.20gb    |
     #   2g.20gb: 19.5 GiB, 28 SMs
+    #   1g.20gb: 19.5 GiB, 14 SMs
     [[gpu]]
     select = { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
     devices = [
-      { profile = "3g.40gb" },
-      { profile = "2g.20gb", count = 2 },
+      { profile = "2g.20gb", count = 3 },
+      { profile = "1g.20gb" },
     ]
 
-    # 2 × NVIDIA A30, 2 devices on each:
-    #   |2g.12gb                |2g.12gb                |
-    #   2g.12gb: 11.6 GiB, 28 SMs
+    # 2 × NVIDIA A30, 1 device on each:
+    #   |4g.24gb                                        |
+    #   4g.24gb: 23.4 GiB, 56 SMs
     [[gpu]]
     select = { product = "^NVIDIA A30$" }
     devices = [
-      { profile = "2g.12gb", count = 2 },
+      { profile = "4g.24gb" },
     ]
     "#);
 }
@@ -77,6 +77,24 @@ fn what_is_written_has_comments_and_a_block_for_each_product() {
 fn the_layouts_are_shown_with_memory_and_sms_and_the_recommended_one_first() {
     let ran = init("--gpu h100-80gb-sxm:2 --whole none --jobs 5 --memory any --serve no").ended(2);
     insta::assert_snapshot!(ran.stderr, @"
+    GPU 0-1  NVIDIA H100 80GB HBM3  79.6 GiB  up to 7 devices each
+
+    GPU 0-1  NVIDIA H100 80GB HBM3
+      1  as even as possible (recommended): 6 devices, 3 on each GPU
+         |2g.20gb    |2g.20gb    |3g.40gb                |
+         1 × 3g.40gb (39.5 GiB, 60 SMs) + 2 × 2g.20gb (19.6 GiB, 32 SMs)
+      2  all of one size: 6 devices, 3 on each GPU
+         |2g.20gb    |2g.20gb    |2g.20gb    |.....|.....|
+         3 × 2g.20gb (19.6 GiB, 32 SMs)
+      3  one as large as possible: 6 devices, 3 on each GPU
+         |4g.40gb                |2g.20gb    |1g.20gb    |
+         1 × 4g.40gb (39.5 GiB, 64 SMs) + 1 × 2g.20gb (19.6 GiB, 32 SMs) +
+         1 × 1g.20gb (19.6 GiB, 26 SMs)
+      4  as many as possible: 14 devices, 7 on each GPU
+         |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
+         7 × 1g.10gb (9.7 GiB, 16 SMs)
+    error: there is no terminal to ask on: give --layout
+    hint: the defaults, which --yes takes, are --layout 1
     ");
     assert_eq!(ran.stdout, "");
 }
@@ -87,7 +105,7 @@ fn jobs_that_do_not_fit_are_refused_with_the_nearest_that_do() {
     let all = [
         "--gpu a100-80gb:2 --jobs 15",
         "--gpu a100-80gb --jobs 3 --memory 30G",
-        "--gpu a100-80gb --gpu a30:2 --jobs 4 --memory 20G",
+        "--gpu a100-80gb --gpu a30:2 --jobs 5 --memory 20G",
         "--gpu a30 --jobs 1 --memory 25G",
         "--gpu a30 --jobs 9 --memory 25G",
     ];
@@ -98,6 +116,33 @@ fn jobs_that_do_not_fit_are_refused_with_the_nearest_that_do() {
         format!("{words}\n{error}")
     });
     insta::assert_snapshot!(said.join("\n"), @"
+    --gpu a100-80gb:2 --jobs 15
+    15 jobs do not fit: these 2 GPUs can have 14 devices
+      GPU 0-1  NVIDIA A100-SXM4-80GB: 7 × 1g.10gb
+      |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
+    hint: 14 jobs would fit
+
+    --gpu a100-80gb --jobs 3 --memory 30G
+    3 jobs with 30 GiB each do not fit: this GPU can have 2 devices with so much memory
+      GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
+      |4g.40gb                |3g.40gb                |
+    hint: 2 jobs with 30 GiB each, or 3 jobs with 19.5 GiB each would fit
+
+    --gpu a100-80gb --gpu a30:2 --jobs 5 --memory 20G
+    5 jobs with 20 GiB each do not fit: these 3 GPUs can have 4 devices with so much memory
+      GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
+      |4g.40gb                |3g.40gb                |
+      GPU 1-2  NVIDIA A30: 4g.24gb
+      |4g.24gb                                        |
+    hint: 4 jobs with 20 GiB each, or 5 jobs with 19.5 GiB each would fit
+
+    --gpu a30 --jobs 1 --memory 25G
+    1 job with 25 GiB does not fit: the largest device has 23.4 GiB
+    hint: 1 job with 23.4 GiB would fit
+
+    --gpu a30 --jobs 9 --memory 25G
+    9 jobs with 25 GiB each do not fit: the largest device has 23.4 GiB
+    hint: 4 jobs with 5.8 GiB each would fit
     ");
 }
 
@@ -153,6 +198,29 @@ fn what_is_written_for_a_node_is_applied_there() {
     assert_eq!(ran.stdout, "");
     let said = ran.stderr.replace(file, "first.toml");
     insta::assert_snapshot!(said, @"
+    GPU 0-1  NVIDIA A100-SXM4-80GB  80.0 GiB  up to 7 devices each
+
+    GPU 0  NVIDIA A100-SXM4-80GB
+      1  as even as possible (recommended): 4 devices
+         |2g.20gb    |2g.20gb    |2g.20gb    |1g.20gb    |
+         3 × 2g.20gb (19.5 GiB, 28 SMs) + 1 × 1g.20gb (19.5 GiB, 14 SMs)
+      2  all of one size: 4 devices
+         |1g.20gb    |1g.20gb    |1g.20gb    |1g.20gb    |
+         4 × 1g.20gb (19.5 GiB, 14 SMs)
+      3  one as large as possible: 4 devices
+         |4g.40gb                |1g   |1g   |1g   |.....|
+         1 × 4g.40gb (39.2 GiB, 56 SMs) + 3 × 1g.10gb (9.5 GiB, 14 SMs)
+      4  many sizes: 4 devices
+         |1g   |1g   |2g.20gb    |3g.40gb                |
+         1 × 3g.40gb (39.2 GiB, 42 SMs) + 1 × 2g.20gb (19.5 GiB, 28 SMs) +
+         2 × 1g.10gb (9.5 GiB, 14 SMs)
+      5  as many as possible: 7 devices
+         |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
+         7 × 1g.10gb (9.5 GiB, 14 SMs)
+
+    Wrote first.toml: 5 devices on 2 GPUs. Next:
+      mig-mps plan first.toml
+      sudo mig-mps up first.toml
     ");
     sim.run(&["plan", file]).ended(0);
     sim.run(&["up", file, "--yes"]).ended(0);
@@ -179,10 +247,16 @@ fn without_a_terminal_every_missing_option_is_named() {
         ran.stderr.split_once("error: ").unwrap().1.to_owned()
     };
     insta::assert_snapshot!(end("--gpu a100-80gb:4", 2), @"
+    there is no terminal to ask on: give --whole, --jobs, --memory and --serve
+    hint: the defaults, which --yes takes, are --whole none --jobs 16 --memory any --serve no
     ");
     insta::assert_snapshot!(end("--gpu a100-80gb --jobs 3 --whole none --memory any", 2), @"
+    there is no terminal to ask on: give --serve
+    hint: the defaults, which --yes takes, are --serve no
     ");
     insta::assert_snapshot!(end("--gpu a100-80gb --gpu a30 --jobs 3 --whole none --memory any --serve no", 2), @"
+    there is no terminal to ask on: give --layout
+    hint: the defaults, which --yes takes, are --layout 1,1
     ");
     // None is needed for GPUs that stay whole.
     init("--gpu a100-80gb --whole all --serve no").ended(0);
@@ -214,8 +288,24 @@ fn nonsense_is_refused() {
         "--gpu a100-80gb:0 --yes",
         "--gpu nosuch --yes",
     ];
-    insta::assert_snapshot!(all.map(end).join("\n"), @"
-    ");
+    insta::assert_snapshot!(all.map(end).join("\n"), @r#"
+    --gpu a100-80gb --yes --whole x: invalid value 'x' for '--whole <INDICES>': "x" does not name GPUs: write indices such as 0 or 0-1,7, none or all
+    --gpu a100-80gb --yes --whole 1: there is no GPU 1
+    --gpu a100-80gb --yes --whole 0-4000000000: invalid value '0-4000000000' for '--whole <INDICES>': "0-4000000000" does not name GPUs: write indices such as 0 or 0-1,7, none or all
+    --gpu a100-80gb --yes --jobs 0: invalid value '0' for '--jobs <NUMBER>': "0" is no number of jobs: write 1 or more
+    --gpu a100-80gb --yes --jobs -1: unexpected argument '-1' found
+    --gpu a100-80gb --yes --jobs 99999999999: invalid value '99999999999' for '--jobs <NUMBER>': "99999999999" is no number of jobs: write 1 or more
+    --gpu a100-80gb --yes --memory 10: invalid value '10' for '--memory <SIZE>': "10" has no unit: 10G or 10M?
+    --gpu a100-80gb --yes --memory lots: invalid value 'lots' for '--memory <SIZE>': "lots" is no memory size: write one such as 10G, 512M, or any
+    --gpu a100-80gb --yes --serve root: invalid value 'root' for '--serve <USERS>': "root" is no answer: write no, yes, or one of one-at-a-time, all, group:NAME, user:NAME, self
+    --gpu a100-80gb --yes --layout 0: invalid value '0' for '--layout <NUMBER>': "0" is no number of a layout: write 1 or more
+    --gpu a100-80gb --yes --layout 99: there is no layout 99: write 1 to 5
+    --gpu a100-80gb --yes --layout 1,1: --layout needs a number for each product: 1, not 2
+    --gpu a100-80gb --yes --whole all --jobs 3: --jobs is for GPUs that are partitioned, and there is none
+    --gpu a100-80gb --yes --whole all --layout 1: --layout is for GPUs that are partitioned, and there is none
+    --gpu a100-80gb:0 --yes: invalid value 'a100-80gb:0' for '--gpu <MODEL[:COUNT]>': "0" is no count: from 1 to 1024
+    --gpu nosuch --yes: invalid value 'nosuch' for '--gpu <MODEL[:COUNT]>': no model is called "nosuch"; mig-mps check --models lists all
+    "#);
     // Many jobs are no reason to calculate for long.
     init("--gpu a100-80gb:1024 --yes --jobs 4000000000").ended(5);
     init("--gpu a100-80gb:1024 --gpu a30:1024 --yes --jobs 7000").ended(0);
@@ -349,7 +439,7 @@ fn in_a_terminal_each_question_is_asked_until_it_is_answered() {
     );
     let written = fs::read_to_string(&path).unwrap();
     assert!(written.contains("serve = \"all\""), "{written}");
-    assert_eq!(entries(directory.path()), [path.clone()]);
+    assert_eq!(entries(directory.path()), [path.as_path()]);
     sim.run(&["up", path.to_str().unwrap(), "--yes"]).ended(0);
 }
 
