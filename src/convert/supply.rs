@@ -242,10 +242,14 @@ mod tests {
             product: "NVIDIA X1".to_owned(),
             ..gpu(0, Vec::new())
         };
-        assert!(
-            Supply::of(&of(vec![unknown]), &BTreeSet::new())
-                .groups
-                .is_empty()
-        );
+        let without_mig = Gpu {
+            product: "NVIDIA X2".to_owned(),
+            mig: None,
+            ..gpu(1, Vec::new())
+        };
+        let neither = of(vec![unknown, without_mig]);
+        assert_eq!(Supply::of(&neither, &BTreeSet::new()).gpus(), 0);
+        let have_mig = neither.groups.iter().map(|group| group.has_mig);
+        assert_eq!(have_mig.collect::<Vec<_>>(), [true, false]);
     }
 }
