@@ -166,7 +166,7 @@ impl GpuGroup {
         let gib = gib_at_most(profile.memory_mib);
         match sms {
             Some(sms) => format!("{about}{gib} GiB, {sms} SMs"),
-            None => format!("{about}{gib} GiB"),
+            None => format!("{about}{gib} GiB, SMs unknown"),
         }
     }
 }

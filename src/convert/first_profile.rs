@@ -104,11 +104,10 @@ fn whole_block(answers: &Answers) -> DraftBlock {
 fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
     let group = choice.supply.group;
     let (gpus, each) = (choice.supply.indices.len(), choice.partition.instances());
-    let devices = if each == 1 { "device" } else { "devices" };
-    let mut remarks = vec![format!(
-        "{gpus} × {}, {each} {devices} on each:",
-        group.product
-    )];
+    let s = if each == 1 { "" } else { "s" };
+    let on_each = if gpus == 1 { "" } else { " on each" };
+    let product = &group.product;
+    let mut remarks = vec![format!("{gpus} × {product}, {each} device{s}{on_each}:")];
     let map = choice.partition.map(&group.profiles);
     remarks.extend(map.map(|map| format!("  {map}")));
     let counts = choice.partition.counts.iter();

@@ -504,3 +504,29 @@ fn a_file_that_exists_is_asked_about_first() {
     let written = fs::read_to_string(&path).unwrap();
     assert!(written.contains("serve = \"user:root\""), "{written}");
 }
+
+#[test]
+fn numbers_that_nobody_has_published_are_not_made_up() {
+    let ran = init("--gpu gb300 --jobs 2 --yes").ended(0);
+    insta::assert_snapshot!(ran.stdout, @r#"
+    # Written by mig-mps init for 1 × NVIDIA GB300.
+    # Change it as you need: mig-mps help profile explains every key.
+    models = ["gb300-278gb"]
+
+    [mps]
+    # Any user, one user at a time: the programs of a second user wait.
+    # Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security).
+    serve = "one-at-a-time"
+
+    # 1 × NVIDIA GB300, 2 devices:
+    #   |4g.139gb               |3g.139gb               |
+    #   4g.139gb: about 139.0 GiB, SMs unknown
+    #   3g.139gb: about 139.0 GiB, SMs unknown
+    [[gpu]]
+    select = { product = "^NVIDIA GB300$" }
+    devices = [
+      { profile = "4g.139gb" },
+      { profile = "3g.139gb" },
+    ]
+    "#);
+}
