@@ -81,6 +81,7 @@ subcommands! {
         slurm Slurm SlurmArgs
     }
     "Write profiles": {
+        init Init InitArgs
         check Check CheckArgs
         import Import ImportArgs
         export Export ExportArgs

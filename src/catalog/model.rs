@@ -131,6 +131,20 @@ impl Model {
         self.profiles.iter().map(offer).collect()
     }
 
+    /// Returns the SMs of a profile; `None` if nobody has published them.
+    pub fn multiprocessors(&self, profile: &ProfileName) -> Option<u32> {
+        self.profile(profile)?.sm
+    }
+
+    /// Returns the memory of a profile in MiB; `None` if nobody has published it.
+    pub fn memory_mib(&self, profile: &ProfileName) -> Option<u64> {
+        self.profile(profile)?.memory_mib
+    }
+
+    fn profile(&self, name: &ProfileName) -> Option<&Profile> {
+        self.profiles.iter().find(|profile| profile.name == *name)
+    }
+
     /// True if the profile has two compute instances with all its slices: one with all SMs, and one with fewer.
     pub fn has_smaller_compute(&self, profile: &ProfileName) -> bool {
         let mut profiles = self.profiles.iter();

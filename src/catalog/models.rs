@@ -45,6 +45,13 @@ pub fn named(word: &str) -> Option<&'static Model> {
         .find(|model| model.key == word || model.aliases.iter().any(|alias| alias == word))
 }
 
+/// The model with that product name; `None` for a name that no model has, or several.
+pub fn of_product(product: &str) -> Option<&'static Model> {
+    let is_it = |model: &&Model| model.product_names.iter().any(|name| name == product);
+    let mut found = models().iter().filter(is_it);
+    found.next().filter(|_| found.next().is_none())
+}
+
 /// NVML's names for the boards with that device id, and that subsystem id where one is given.
 ///
 /// More names than one where several boards have the id, or where nobody has published which name

@@ -42,6 +42,16 @@ fn on_node(profile: &Profile, environment: &Environment, caller: Uid) -> Option<
 
 /// The mistake of serving a user or a group that this machine does not know.
 fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Option<ProfileError> {
+    let (mistake, hint) = missing(serve)?;
+    let error = profile.error(span, mistake);
+    Some(match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    })
+}
+
+/// Describes the user or group that this machine does not know, and names a similar one.
+pub(super) fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
     let (what, name, found, list) = match serve {
         Serve::User(name) => {
             let found = Account::named(name).map(|account| account.is_some());
@@ -56,12 +66,10 @@ fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Option<ProfileError>
     if matches!(found, Ok(true)) {
         return None;
     }
-    let error = profile.error(span, said(what, name, &found));
     let names = names_in(list.as_ref());
-    Some(match nearest(name, names.iter().map(String::as_str)) {
-        Some(near) => error.with_hint(format!("did you mean \"{what}:{near}\"?")),
-        None => error,
-    })
+    let near = nearest(name, names.iter().map(String::as_str));
+    let hint = near.map(|near| format!("did you mean \"{what}:{near}\"?"));
+    Some((said(what, name, &found), hint))
 }
 
 /// Refuses run and log directories that a served user cannot reach.

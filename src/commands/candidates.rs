@@ -24,11 +24,13 @@ use crate::state::{DeviceRecord, RunDir};
 type Candidates = fn(&Words) -> Vec<(String, String)>;
 
 /// The values that are completed, by their names in help.
-const VALUES: [(&str, Candidates); 7] = [
+const VALUES: [(&str, Candidates); 9] = [
     ("DEVICE", devices),
     (PID, clients),
     (SETTING, settings),
     ("MODEL[:COUNT]", models),
+    ("INDICES", whole_gpus),
+    ("USERS", users),
     ("CONFIGURATION", configurations),
     (PROFILE, built_in_profiles),
     ("ID", explanations),
@@ -254,6 +256,28 @@ fn models(_: &Words) -> Vec<(String, String)> {
     let models = catalog::models().iter();
     let described = models.map(|model| (model.key.clone(), model.product_names.join(", ")));
     described.collect()
+}
+
+/// The words for GPUs; their indices would need the driver.
+fn whole_gpus(_: &Words) -> Vec<(String, String)> {
+    let words = [("none", "partition every GPU"), ("all", "partition no GPU")];
+    words.map(described).into()
+}
+
+/// The words for users.
+fn users(_: &Words) -> Vec<(String, String)> {
+    let words = [
+        ("no", "one user at a time"),
+        ("yes", "every user at once"),
+        ("group:", "the members of a group at once"),
+        ("user:", "one user alone"),
+        ("self", "the user who applies the profile"),
+    ];
+    words.map(described).into()
+}
+
+fn described((value, meaning): (&str, &str)) -> (String, String) {
+    (value.to_owned(), meaning.to_owned())
 }
 
 /// The configurations of mig-parted's file that a word before the cursor names.

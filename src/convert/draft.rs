@@ -22,6 +22,10 @@ pub struct DraftProfile {
     pub remarks: Vec<String>,
     /// The profile's name.
     pub name: Option<String>,
+    /// The catalog models that it is for; none if it does not say.
+    pub models: Vec<String>,
+    /// Notes on `mps`, a line each.
+    pub mps_remarks: Vec<String>,
     /// `[mps]`: the settings of all devices that say nothing else.
     pub mps: Table,
     /// The blocks, in order.
@@ -83,12 +87,16 @@ impl fmt::Display for DraftProfile {
         if let Some(name) = &self.name {
             writeln!(f, "name = {}", quoted(name))?;
         }
+        if !self.models.is_empty() {
+            writeln!(f, "models = {:?}", self.models)?;
+        }
         let is_off = self.is_off();
         if is_off {
             writeln!(f, "\n{OFF}")?;
         }
         if !self.mps.is_empty() {
             writeln!(f, "\n[mps]")?;
+            remarks(f, &self.mps_remarks)?;
             for (key, value) in &self.mps {
                 writeln!(f, "{key} = {value}")?;
             }

@@ -33,9 +33,9 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         .collect();
     let draft = |blocks: Vec<DraftBlock>| DraftProfile {
         remarks: remarks(node, run_dir, &gpus),
-        name: None,
         mps: mps.clone(),
         blocks,
+        ..DraftProfile::default()
     };
     let judge = |node: &Node, draft: &DraftProfile| -> Result<Plan, String> {
         let text = draft.to_string();

@@ -220,7 +220,7 @@ fn select(
 }
 
 /// A regular expression for exactly these names.
-fn regex_of(products: &BTreeSet<&str>) -> String {
+pub(super) fn regex_of(products: &BTreeSet<&str>) -> String {
     // A hyphen means nothing outside of brackets, and people read this.
     let plain = |product: &&str| escape(product).replace(r"\-", "-");
     let names: Vec<String> = products.iter().map(plain).collect();

@@ -6,8 +6,10 @@
 
 mod assignment;
 mod disruption;
+mod fitting;
 mod instance;
 mod nearest;
+mod partition;
 mod placement;
 mod profile_name;
 mod request;
@@ -20,8 +22,9 @@ pub use instance::{
     GpuInstanceProfile, ProfileEnum, ProfileId,
 };
 pub use nearest::nearest;
+pub use partition::{Aim, Partition, best, choices, partitions};
 pub use placement::Placement;
 pub use profile_name::{ComputeName, ProfileName};
 pub use request::{Request, count};
-pub use slice_map::{Cell, Segment, SliceMap};
+pub use slice_map::{Cell, Segment, SliceMap, slice_map};
 pub use solver::{Existing, arrange, units};

@@ -1,6 +1,7 @@
 use std::fmt;
 
-use super::{Placement, ProfileName};
+use super::solver::{arrange, units};
+use super::{Disruption, GpuInstanceProfile, Placement, ProfileName, Request};
 
 /// A GPU's placement units and who occupies them, drawn in characters.
 ///
@@ -101,6 +102,20 @@ impl Cell<'_> {
             Some(segment) => format!("{:<1$}", segment.label_within(self.room), self.room),
         }
     }
+}
+
+/// Returns the map of an empty GPU that meets these requests; `None` if there is no room for all.
+pub fn slice_map(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option<SliceMap> {
+    let found = arrange(offered, &[], requests, &|_, _| Disruption::NONE)?;
+    let segments = requests.iter().zip(found.placements);
+    let segments = segments.map(|(request, placement)| {
+        let profile = offered.iter().find(|offer| offer.id == request.profile);
+        Segment {
+            placement,
+            label: profile.map_or_else(String::new, |profile| profile.name.to_string()),
+        }
+    });
+    Some(SliceMap::new(units(offered), segments.collect()))
 }
 
 impl fmt::Display for SliceMap {

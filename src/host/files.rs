@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
@@ -46,16 +46,32 @@ pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
         // A terminal or a FIFO cannot be replaced.
         return fs::write(path, text);
     }
-    let beside = path.parent().filter(|parent| *parent != Path::new(""));
-    let beside = beside.unwrap_or(Path::new("."));
+    temporary_file(path, text)?.persist(path)?;
+    Ok(())
+}
+
+/// Writes text to a new file at this path. Fails with `AlreadyExists` if there is anything.
+pub fn write_new_text_to(path: &Path, text: &str) -> io::Result<()> {
+    temporary_file(path, text)?.persist_noclobber(path)?;
+    Ok(())
+}
+
+/// Writes text to a file beside this path.
+fn temporary_file(path: &Path, text: &str) -> io::Result<NamedTempFile> {
+    let beside = directory_of(path);
     // Else the error names a temporary file.
     fs::metadata(beside)?;
     let mut file = tempfile::Builder::new()
         .permissions(Permissions::from_mode(PUBLIC))
         .tempfile_in(beside)?;
     file.write_all(text.as_bytes())?;
-    file.persist(path)?;
-    Ok(())
+    Ok(file)
+}
+
+/// Returns the directory that a path is in.
+pub fn directory_of(path: &Path) -> &Path {
+    let beside = path.parent().filter(|parent| *parent != Path::new(""));
+    beside.unwrap_or(Path::new("."))
 }
 
 /// Makes an empty directory that nobody else can enter. It is removed when it is dropped.

@@ -45,7 +45,7 @@ pub use child::{Output, RunError, run, run_as};
 pub use descendants::{adopt_descendants, reap};
 pub use directory::Directory;
 pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
-pub use files::{empty_directory, read_text_from, write_text_to};
+pub use files::{directory_of, empty_directory, read_text_from, write_new_text_to, write_text_to};
 pub use forwarding::Forwarding;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};

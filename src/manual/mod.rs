@@ -32,7 +32,7 @@ pub const TOPICS: [Topic; 18] = [
     topic!(
         "profile",
         "The profile file: selectors, devices, MPS settings",
-        ["plan", "up", "check", "set"]
+        ["init", "plan", "up", "check", "set"]
     ),
     topic!(
         "changing",

@@ -2,9 +2,7 @@
 
 use super::gpu_request::GpuRequest;
 use super::{Misfit, Refusal};
-use crate::geometry::{
-    Disruption, GpuInstanceProfile, ProfileId, Request, Segment, SliceMap, arrange, count, nearest,
-};
+use crate::geometry::{GpuInstanceProfile, ProfileId, Request, count, nearest, slice_map};
 use crate::node::Gpu;
 use crate::profile::{DeviceEntry, Profile, ProfileError};
 
@@ -133,18 +131,7 @@ fn refuse(
 ) -> Refusal {
     let gpu = wanted_gpu.gpu;
     let near = nearest(&gpu.profiles, requests);
-    let map = near.first().map(|part| {
-        let free = |_: usize, _: usize| Disruption::NONE;
-        let places = arrange(&gpu.profiles, &[], part, &free).map(|found| found.placements);
-        let segments = part.iter().zip(places.unwrap_or_default());
-        let segments = segments.map(|(request, placement)| Segment {
-            placement,
-            label: gpu
-                .profile(request.profile)
-                .map_or_else(String::new, |offer| offer.name.to_string()),
-        });
-        SliceMap::new(gpu.units(), segments.collect())
-    });
+    let map = near.first().and_then(|part| slice_map(&gpu.profiles, part));
     Refusal::Infeasible(Box::new(Misfit {
         profile: wanted_gpu.planner.profile.error(
             wanted_gpu.block.span,

@@ -1,10 +1,8 @@
 //! Consent to a plan that disrupts something.
 
-use std::io::{self, IsTerminal};
-
 use super::consequences;
 use super::output::note;
-use super::question::ask;
+use super::question::{agrees, can_ask};
 use crate::apply::Allowed;
 use crate::plan::Plan;
 
@@ -25,16 +23,15 @@ pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<(), No
     if disrupts.is_empty() || consent == Consent::Given {
         return Ok(());
     }
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+    if !can_ask() {
         return Err(match consent {
             Consent::AskAgain => NoConsent::Outgrown(disrupts),
             _ => NoConsent::NobodyToAsk(disrupts),
         });
     }
     note(&format!("This will {disrupts}."));
-    // A whole line: "maybe" is no yes, and the cursor is never hidden.
-    match ask("Go on? [y/N]").as_ref().map(Option::as_deref) {
-        Ok(Some("y" | "Y" | "yes")) => Ok(()),
+    match agrees("Go on?") {
+        Ok(Some(true)) => Ok(()),
         Ok(_) => Err(NoConsent::Declined),
         Err(error) => Err(NoConsent::Failed(error.to_string())),
     }

@@ -1,21 +1,77 @@
 //! A question on the terminal.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use console::style;
 use dialoguer::theme::{SimpleTheme, Theme};
+
+use super::format::{indented, wrapped};
+use super::output::{is_watched, note, say};
 
 /// True while the cursor is behind a question.
 static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// A question with a default answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    pub text: &'a str,
+    /// The meaning of the answer, in a sentence.
+    pub meaning: &'a str,
+    /// The form of the answer.
+    pub form: &'a str,
+    pub default: &'a str,
+}
+
+/// True if there is a terminal to ask on.
+pub fn can_ask() -> bool {
+    io::stdin().is_terminal() && is_watched()
+}
+
+/// Asks until the answer can be read; `None` if the input ends.
+pub fn answer<T>(
+    question: Question<'_>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> io::Result<Option<T>> {
+    let Question { text, meaning, .. } = question;
+    say(&format!("\n{}", style(text).bold().for_stderr()));
+    say(indented(&wrapped(meaning, NARROWEST).join("\n")).trim_end());
+    loop {
+        let Some(answer) = ask(question.form, Some(question.default))? else {
+            return Ok(None);
+        };
+        let answer = match answer.as_str() {
+            "" => question.default,
+            answer => answer,
+        };
+        match read(answer) {
+            Ok(read) => return Ok(Some(read)),
+            Err(why) => {
+                let lines = why.lines().flat_map(|line| wrapped(line, NARROWEST));
+                note(&lines.collect::<Vec<_>>().join("\n"));
+            }
+        }
+    }
+}
+
+/// Asks whether to go on; anything but yes means no. `None` if the input ends.
+pub fn agrees(question: &str) -> io::Result<Option<bool>> {
+    // A whole line: "maybe" is no yes, and the cursor is never hidden.
+    let answer = ask(&format!("{question} [y/N]"), None)?;
+    Ok(answer.map(|answer| matches!(answer.as_str(), "y" | "Y" | "yes")))
+}
+
+/// The width of text that fits every terminal.
+const NARROWEST: usize = 76;
 
 /// Asks for a line, in dialoguer's form; `None` if the input ends.
 ///
 /// The terminal edits the line, not dialoguer's `Confirm` or `Input`: they ignore Ctrl-D and take what is typed next as
 /// the answer, and `Confirm` takes any word with a y in it for yes.
-pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
+fn ask(question: &str, default: Option<&str>) -> io::Result<Option<String>> {
     let mut prompt = String::new();
     SimpleTheme
-        .format_input_prompt(&mut prompt, question, None)
+        .format_input_prompt(&mut prompt, question, default)
         .map_err(io::Error::other)?;
     ASKED.store(true, Ordering::SeqCst);
     let mut stderr = io::stderr();

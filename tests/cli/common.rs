@@ -130,7 +130,10 @@ impl Sim {
     pub(crate) fn dialogue(&self, subcommand: &str) -> Dialogue {
         let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
         let mut script = Command::new("script");
-        script.args(["-qec", &format!("{program} {subcommand}"), "/dev/null"]);
+        // Whoever runs the tests may ignore Ctrl-C.
+        let hearing =
+            format!("exec /usr/bin/env --default-signal=INT,TERM,HUP {program} {subcommand}");
+        script.args(["-qec", &hearing, "/dev/null"]);
         script.env_clear().envs(self.node.env());
         script.stdin(Stdio::piped()).stdout(Stdio::piped());
         Dialogue::with(script.spawn().unwrap())

@@ -131,6 +131,11 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ),
     (
         "profile.md",
+        "mig-mps init first.toml --gpu a100-80gb:2 --whole 0 --jobs 3 --memory 15G --serve no --layout 1",
+        Node("a100-80gb", 1),
+    ),
+    (
+        "profile.md",
         "mig-mps up profile.toml",
         Node("a100-80gb", 1),
     ),

@@ -29,6 +29,7 @@ mod guard;
 mod heal;
 mod hung;
 mod import;
+mod init;
 mod json;
 mod kill;
 mod launch;

@@ -21,7 +21,7 @@ use crate::state::RunDir;
 const SOMEBODY: Uid = Uid(1000);
 
 /// Plans a profile for a virtual node.
-fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
+pub fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
     // The user who checks need not be the one who applies it: a profile that says "self" is a plain
     // user's, any other root's.
     let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);

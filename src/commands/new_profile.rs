@@ -1,0 +1,116 @@
+//! The file of a new profile.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use super::interview::{Interview, ended, usage};
+use super::profile_source::ProfileSource;
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::{directory_of, may_write, write_new_text_to, write_text_to};
+use crate::plan::check::GpuArgument;
+use crate::render::{agrees, note, print};
+
+/// The place of a new profile.
+pub(super) enum NewProfile<'a> {
+    StandardOutput,
+    File {
+        path: &'a Path,
+        /// True if the user agreed to replace it.
+        replaces: bool,
+    },
+}
+
+impl<'a> NewProfile<'a> {
+    /// Checks the place before the user answers questions, and asks whether to replace a file.
+    pub(super) fn at(path: &'a Path, force: bool, interview: &Interview) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::StandardOutput);
+        }
+        let shown = path.display();
+        let beside = directory_of(path);
+        if path.is_dir() {
+            return Err(usage(format_args!("{shown} is a directory")));
+        }
+        if !beside.is_dir() {
+            let beside = beside.display();
+            return Err(usage(format_args!("there is no directory {beside}")));
+        }
+        if !may_write(beside) {
+            let message = format!("cannot write {shown}: no permission to write in its directory");
+            return Err(CommandError::failed(message).with_hint("name another file"));
+        }
+        let exists = fs::symlink_metadata(path).is_ok();
+        if exists && !force {
+            if !interview.asks() {
+                let error = usage(format_args!("{shown} exists"));
+                return Err(error.with_hint("replace it with --force, or name another file"));
+            }
+            let question = format!("{shown} exists. Replace it?");
+            match agrees(&question).context("cannot ask on the terminal")? {
+                Some(true) => {}
+                Some(false) => {
+                    return Err(CommandError {
+                        kind: ExitStatus::Refused,
+                        ..ended()
+                    });
+                }
+                None => return Err(ended()),
+            }
+        }
+        Ok(Self::File {
+            path,
+            replaces: exists || force,
+        })
+    }
+
+    pub(super) fn write(&self, text: &str) -> Result<()> {
+        let Self::File { path, replaces } = self else {
+            print(text)?;
+            return Ok(());
+        };
+        let written = match replaces {
+            true => write_text_to(path, text),
+            false => write_new_text_to(path, text),
+        };
+        written.context(format_args!("cannot write {}", path.display()))
+    }
+
+    /// Says what was written, and the next commands.
+    pub(super) fn say_next(&self, devices: usize, gpus: usize, models: &[GpuArgument]) {
+        let Self::File { path, .. } = self else {
+            return;
+        };
+        let s = |count| if count == 1 { "" } else { "s" };
+        let wrote = format!("{devices} device{} on {gpus} GPU{}", s(devices), s(gpus));
+        let word = word_of(path);
+        let check = if models.is_empty() {
+            String::new()
+        } else {
+            let models = models.iter().fold(String::new(), |mut all, gpu| {
+                let _ = write!(all, " --gpu {}:{}", gpu.model.key, gpu.count);
+                all
+            });
+            format!("  mig-mps check {word}{models}\n")
+        };
+        let shown = path.display();
+        note(&format!(
+            "\nWrote {shown}: {wrote}. Next:\n{check}  mig-mps plan {word}\n  sudo mig-mps up {word}"
+        ));
+    }
+}
+
+/// The file as a word of a command line: quoted if need be, and not the name of a built-in profile.
+fn word_of(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_built_in = matches!(text.parse(), Ok(ProfileSource::BuiltIn(_)));
+    let text = match text.as_ref() {
+        text if is_built_in || text.starts_with('-') => format!("./{text}"),
+        text => text.to_owned(),
+    };
+    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,".contains(c);
+    if text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}

@@ -1,0 +1,181 @@
+//! Ways to partition a GPU for a number of jobs.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use super::fitting::{Fitting, Kind, fittings};
+use super::slice_map::slice_map;
+use super::{GpuInstanceProfile, Request, SliceMap};
+
+/// Instances that fit on one GPU together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition<'a> {
+    /// Each profile with the number of its instances, the largest first.
+    pub counts: Vec<(&'a GpuInstanceProfile, u32)>,
+}
+
+/// The aim that a partition is the best for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// The smallest instance is as large as possible, and little of the GPU stays unused.
+    Even,
+    /// All instances are of one profile.
+    Alike,
+    OneLarge,
+    ManySizes,
+    Most,
+}
+
+impl Aim {
+    const ALL: [Self; 5] = [
+        Self::Even,
+        Self::Alike,
+        Self::OneLarge,
+        Self::ManySizes,
+        Self::Most,
+    ];
+}
+
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Even => "as even as possible",
+            Self::Alike => "all of one size",
+            Self::OneLarge => "one as large as possible",
+            Self::ManySizes => "many sizes",
+            Self::Most => "as many as possible",
+        })
+    }
+}
+
+/// Returns every way to partition a GPU into instances with so much memory each. Profiles with attributes, such as
+/// `+me`, are left out: there is a plain one of each size.
+pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<Partition<'_>> {
+    let mut usable: Vec<&GpuInstanceProfile> = offered
+        .iter()
+        .filter(|profile| profile.name.is_plain() && profile.memory_mib >= least_memory_mib)
+        .collect();
+    usable.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
+    let kinds = usable.into_iter().map(|profile| Kind {
+        profile,
+        at: None,
+        most: profile.most,
+    });
+    let kinds: Vec<Kind<'_>> = kinds.collect();
+    let all = fittings(&kinds).into_iter();
+    let all = all.filter(|fitting| !fitting.requests.is_empty());
+    all.map(|Fitting { counts, .. }| Partition { counts })
+        .collect()
+}
+
+/// Returns the best partition with at least so many instances; `None` if none has as many.
+pub fn best<'p, 'a>(all: &'p [Partition<'a>], instances: u32) -> Option<&'p Partition<'a>> {
+    best_for(Aim::Even, all, instances)
+}
+
+/// Returns the best partitions with at least so many instances, for each aim that has one of its own. The first one is
+/// [`best`].
+pub fn choices<'a>(all: &[Partition<'a>], instances: u32) -> Vec<(Aim, Partition<'a>)> {
+    let mut choices: Vec<(Aim, Partition<'a>)> = Vec::new();
+    for aim in Aim::ALL {
+        if let Some(partition) = best_for(aim, all, instances)
+            && choices.iter().all(|(_, other)| other != partition)
+        {
+            choices.push((aim, partition.clone()));
+        }
+    }
+    choices
+}
+
+fn best_for<'p, 'a>(
+    aim: Aim,
+    all: &'p [Partition<'a>],
+    instances: u32,
+) -> Option<&'p Partition<'a>> {
+    let enough = all.iter().filter(|one| one.instances() >= instances);
+    let meant = enough.filter(|one| aim != Aim::Alike || one.counts.len() == 1);
+    meant.max_by_key(|one| {
+        let first = match aim {
+            Aim::Even | Aim::Alike => 0,
+            Aim::OneLarge => one.most_slices(),
+            Aim::ManySizes => one.sizes(),
+            Aim::Most => one.instances(),
+        };
+        (first, one.score())
+    })
+}
+
+impl Partition<'_> {
+    /// Returns the number of instances.
+    pub fn instances(&self) -> u32 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Returns the memory of the instance that has the least, in MiB.
+    pub fn least_memory_mib(&self) -> u64 {
+        let memory = self.counts.iter().map(|(profile, _)| profile.memory_mib);
+        memory.min().unwrap_or(0)
+    }
+
+    /// Returns the map of a GPU with these instances, in the places that the planner chooses on an empty one.
+    pub fn map(&self, offered: &[GpuInstanceProfile]) -> Option<SliceMap> {
+        let requests = self.counts.iter().flat_map(|(profile, count)| {
+            let request = Request {
+                profile: profile.id,
+                at: None,
+                entry: 0,
+            };
+            std::iter::repeat_n(request, *count as usize)
+        });
+        slice_map(offered, &requests.collect::<Vec<_>>())
+    }
+
+    /// The order of partitions for jobs that are alike; more is better. By slices, since SMs are not published for every
+    /// model.
+    fn score(&self) -> impl Ord + use<> {
+        let slices = self.counts.iter().map(|(profile, _)| profile.slices);
+        let sum = |part: fn(&GpuInstanceProfile) -> u64| -> u64 {
+            let counts = self.counts.iter();
+            counts
+                .map(|(profile, count)| part(profile) * u64::from(*count))
+                .sum()
+        };
+        (
+            slices.min(),
+            self.least_memory_mib(),
+            sum(|profile| profile.slices.into()),
+            Reverse(self.instances()),
+            Reverse(self.counts.len()),
+            Reverse(self.most_slices()),
+            sum(|profile| profile.memory_mib),
+        )
+    }
+
+    fn most_slices(&self) -> u32 {
+        let slices = self.counts.iter().map(|(profile, _)| profile.slices);
+        slices.max().unwrap_or(0)
+    }
+
+    /// The number of different sizes. The largest come first, so that equal ones are neighbours.
+    fn sizes(&self) -> u32 {
+        let sizes = self
+            .counts
+            .chunk_by(|(a, _), (b, _)| a.slices == b.slices)
+            .count();
+        u32::try_from(sizes).unwrap_or(u32::MAX)
+    }
+}
+
+/// `3 × 2g.20gb + 1g.20gb`
+impl fmt::Display for Partition<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (profile, count)) in self.counts.iter().enumerate() {
+            let plus = if nth == 0 { "" } else { " + " };
+            match count {
+                1 => write!(f, "{plus}{}", profile.name)?,
+                _ => write!(f, "{plus}{count} × {}", profile.name)?,
+            }
+        }
+        Ok(())
+    }
+}
