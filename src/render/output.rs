@@ -17,8 +17,17 @@ pub(super) struct Symbols {
     pub(super) bar: [&'static str; 2],
 }
 
-/// Returns line characters where the terminal and its locale have them, and ASCII elsewhere.
+/// Returns line characters for standard output where the terminal and its locale have them, and ASCII elsewhere.
 pub(super) fn symbols() -> Symbols {
+    symbols_if(terminal_width().is_some())
+}
+
+/// Returns the characters for standard error.
+pub(super) fn symbols_for_stderr() -> Symbols {
+    symbols_if(is_watched())
+}
+
+fn symbols_if(is_terminal: bool) -> Symbols {
     // Only the names of the variables are standard: POSIX has the first that is set count.
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| {
         let value = std::env::var(name).ok();
@@ -26,7 +35,7 @@ pub(super) fn symbols() -> Symbols {
     });
     let locale = locale.unwrap_or_default().to_ascii_uppercase();
     let has_lines = locale.contains("UTF-8") || locale.contains("UTF8");
-    if has_lines && terminal_width().is_some() && std::env::var("TERM").as_deref() != Ok("dumb") {
+    if has_lines && is_terminal && std::env::var("TERM").as_deref() != Ok("dumb") {
         Symbols {
             border: "│",
             free: "·",

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use console::style;
 
 use super::format::{count, ranges, wrapped};
+use super::slice_map::map_for_stderr;
 use crate::convert::{EmptyNode, GpuGroup, GroupSupply, Supply, gib_at_most};
 use crate::geometry::{Aim, Partition, partitions};
 
@@ -61,7 +62,7 @@ pub fn choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> St
         let title = style(format!("{}  {aim}{recommended}", nth + 1)).bold();
         let _ = writeln!(text, "  {}: {all}", title.for_stderr());
         if let Some(map) = partition.map(&group.profiles) {
-            let _ = writeln!(text, "     {map}");
+            let _ = writeln!(text, "     {}", map_for_stderr(&map));
         }
         let counts = partition.counts.iter();
         let parts = counts.map(|(profile, count)| {

@@ -2,20 +2,24 @@
 
 use console::Style;
 
-use super::output::symbols;
+use super::output::{Symbols, symbols, symbols_for_stderr};
 use crate::geometry::{Cell, ProfileName, SliceMap};
 
 /// Draws a map: a colour for each size of profile, and lines where the terminal has them.
 pub(super) fn map(map: &SliceMap) -> String {
-    let border = symbols().border;
+    drawn(map, symbols(), style)
+}
+
+/// Draws a map for standard error.
+pub(super) fn map_for_stderr(map: &SliceMap) -> String {
+    drawn(map, symbols_for_stderr(), |cell| style(cell).for_stderr())
+}
+
+fn drawn(map: &SliceMap, symbols: Symbols, style: impl Fn(&Cell<'_>) -> Style) -> String {
+    let Symbols { border, free, .. } = symbols;
     let cells = map.cells().into_iter();
     let drawn: String = cells
-        .map(|cell| {
-            format!(
-                "{border}{}",
-                style(&cell).apply_to(cell.text(symbols().free))
-            )
-        })
+        .map(|cell| format!("{border}{}", style(&cell).apply_to(cell.text(free))))
         .collect();
     format!("{drawn}{border}")
 }
