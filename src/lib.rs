@@ -63,7 +63,8 @@ pub(crate) mod state;
 pub mod internals {
     pub mod apply {
         pub use crate::apply::{
-            Allowed, ApplyContext, ApplyError, Cause, Failure, OnFailure, Progress, pick_up, run,
+            Allowed, ApplyContext, ApplyError, Cause, Failure, OnFailure, Progress, StepOf,
+            pick_up, run,
         };
     }
     pub mod catalog {
@@ -105,7 +106,7 @@ pub mod internals {
         pub use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode, Nvml};
     }
     pub mod plan {
-        pub use crate::plan::{Action, Place, Plan, Refusal, Start, up};
+        pub use crate::plan::{Action, GpuPlan, Place, Plan, Refusal, Start, up};
         pub mod check {
             pub use crate::plan::check::{GpuArgument, against};
         }

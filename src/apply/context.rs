@@ -2,7 +2,7 @@
 
 use crate::host::{Directories, Environment, MpsPrograms};
 use crate::node::Node;
-use crate::plan::Action;
+use crate::plan::{Action, GpuPlan};
 
 /// The surroundings in which a plan is applied.
 pub struct ApplyContext<'a> {
@@ -26,12 +26,30 @@ pub struct Allowed {
     pub stop_holders: bool,
 }
 
+/// A step of a GPU's plan, by its place there.
+#[derive(Clone, Copy, Debug)]
+pub struct StepOf<'a> {
+    pub gpu: &'a GpuPlan,
+    /// From 0.
+    pub number: usize,
+}
+
+impl<'a> StepOf<'a> {
+    pub fn action(self) -> &'a Action {
+        &self.gpu.steps[self.number].action
+    }
+}
+
 /// Receives the events of a run, from several threads.
 pub trait Progress: Sync {
-    /// A step of that GPU begins.
-    fn begin(&self, gpu: &str, action: &Action);
-    /// A step has succeeded.
-    fn end(&self, action: &Action);
+    /// A step begins.
+    fn begin(&self, step: StepOf<'_>);
+    /// A step that has begun waits for others, such as `pid 4711 (alice, python train.py)`.
+    fn waits(&self, step: StepOf<'_>, others: &str);
+    /// A step is over; `is_done` is false if it failed or was interrupted.
+    fn end(&self, step: StepOf<'_>, is_done: bool);
+    /// What was done to a GPU is being undone.
+    fn undoes(&self, gpu: &GpuPlan);
     /// Something else that the user should know.
     fn note(&self, what: &str);
 }

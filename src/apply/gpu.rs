@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cause::Cause;
+use super::context::StepOf;
 use super::effect::Effect;
 use super::error::Failure;
 use super::history::History;
@@ -72,7 +73,9 @@ impl<'a> GpuRun<'a> {
                                 attempt.make(|attempt| attempt.start(start, device));
                             }));
                         }
-                        action => is_done &= attempt.make(|_| self.step(action)),
+                        action => {
+                            is_done &= attempt.make(|attempt| self.step(action, attempt.step()));
+                        }
                     }
                 }
             }
@@ -124,9 +127,9 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    fn step(&mut self, action: &Action) -> Result<(), Cause> {
+    fn step(&mut self, action: &Action, step: StepOf<'_>) -> Result<(), Cause> {
         match action {
-            Action::SwitchMig { on } => self.switch_mig(*on),
+            Action::SwitchMig { on } => self.switch_mig(*on, step),
             Action::CreateGpuInstance(instance) => self.create_gpu_instance(instance),
             Action::CreateComputeInstance { instance, compute } => {
                 self.create_compute_instance(*instance, *compute)
@@ -199,19 +202,26 @@ struct Attempt<'a> {
     history: Arc<History>,
 }
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
+    fn step(&self) -> StepOf<'a> {
+        StepOf {
+            gpu: self.plan,
+            number: self.number,
+        }
+    }
+
     /// Runs the step, unless the run is over; returns true if the run may continue.
     fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.is_over() {
             return true;
         }
-        let action = &self.plan.steps[self.number].action;
-        self.shared.progress.begin(&self.plan.name(), action);
-        match work(&self) {
-            Ok(()) => {
-                self.history.over(self.number);
-                self.shared.progress.end(action);
-            }
+        let step = self.step();
+        let action = step.action();
+        self.shared.progress.begin(step);
+        let worked = work(&self);
+        self.shared.progress.end(step, worked.is_ok());
+        match worked {
+            Ok(()) => self.history.over(self.number),
             // The user interrupted it: it was neither done nor refused.
             Err(Cause::Interrupted) => {}
             Err(cause) => {
@@ -264,6 +274,19 @@ impl Attempt<'_> {
             return Ok(());
         };
         let idle = served.clients.are_none();
+        if let Patience::Force(seconds) = stop.patience
+            && stop.patience != Patience::AT_ONCE
+            && !idle
+        {
+            let clients: Vec<String> = stop.clients.iter().map(ToString::to_string).collect();
+            let clients = match clients.as_slice() {
+                [] => "clients".to_owned(),
+                [one] => one.clone(),
+                [first, ..] => format!("{} clients, among them {first}", clients.len()),
+            };
+            let others = format!("{clients}, for at most {seconds} s");
+            self.shared.progress.waits(self.step(), &others);
+        }
         let ended = self
             .shared
             .end(self.plan, &served.record, (stop.patience, stop.means), idle);

@@ -1,6 +1,7 @@
 //! Switches MIG mode, and waits until the change is active.
 
 use super::cause::{Cause, Due};
+use super::context::StepOf;
 use super::effect::Effect;
 use super::gpu::GpuRun;
 use super::retry::Backoff;
@@ -14,7 +15,7 @@ impl GpuRun<'_> {
     ///
     /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
     /// tell the difference.
-    pub(super) fn switch_mig(&mut self, on: bool) -> Result<(), Cause> {
+    pub(super) fn switch_mig(&mut self, on: bool, step: StepOf<'_>) -> Result<(), Cause> {
         let (shared, plan) = (self.shared, self.plan);
         let record = |is_ours| shared.node_record.switched_on(&plan.uuid, is_ours);
         let is_so = |gpu: &Gpu| gpu.mig.is_some_and(|mode| mode.current == on);
@@ -31,7 +32,7 @@ impl GpuRun<'_> {
             // Recorded first: what a crash leaves behind is then known as ours.
             record(true)?;
         }
-        let switched = self.try_to_switch(on, was_ours);
+        let switched = self.try_to_switch(on, was_ours, step);
         if !self.history.has_switched() {
             record(was_ours)?;
         } else if switched.is_ok() {
@@ -40,7 +41,7 @@ impl GpuRun<'_> {
         switched
     }
 
-    fn try_to_switch(&mut self, on: bool, was_ours: bool) -> Result<(), Cause> {
+    fn try_to_switch(&mut self, on: bool, was_ours: bool, step: StepOf<'_>) -> Result<(), Cause> {
         let mut backoff = Backoff::new(self.interrupt());
         let mut may_stop = self.shared.context.allowed.stop_holders;
         loop {
@@ -63,6 +64,9 @@ impl GpuRun<'_> {
                 return self.reset(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
+            if let Some(holder) = open.seen.first() {
+                self.shared.progress.waits(step, &holder.to_string());
+            }
             let has_stopped = !open.seen.is_empty()
                 && std::mem::take(&mut may_stop)
                 && self

@@ -33,7 +33,7 @@ mod unit_files;
 
 pub use cause::Cause;
 pub use cdi_file::CdiFile;
-pub use context::{Allowed, ApplyContext, OnFailure, Progress};
+pub use context::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
 pub use error::{ApplyError, Failure};
 pub use journal::{pick_up, read as read_journal};
 pub use logs::{has_large_logs, put_logs_aside};

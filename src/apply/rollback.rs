@@ -24,6 +24,9 @@ impl<'a> GpuRun<'a> {
         self.rolling_back = true;
         let mut came = RolledBack::default();
         let mut done = self.history.take();
+        if !done.is_empty() {
+            self.shared.progress.undoes(self.plan);
+        }
         let mut hangs = false;
         // Stopped daemons come first in every plan, so they remain last here and start again in parallel.
         while let Some(step) = done.pop_if(|step| !matches!(step, Effect::Stopped { .. })) {

@@ -15,7 +15,10 @@ use crate::host::{Directories, Lock, MpsPrograms, raise_memory};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
 use crate::render::json::ChangeDocument;
-use crate::render::{self, Bar, Consent, confirm, consequences, note, print, print_json};
+use crate::render::{
+    self, Consent, ProgressForm, confirm, consequences, is_watched, note, print, print_json,
+    progress,
+};
 use crate::state::RunDir;
 
 type Planner<'a> = dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal> + 'a;
@@ -276,6 +279,17 @@ impl Run<'_> {
         Ok((node, Plan::default()))
     }
 
+    /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
+    fn progress_form(&self) -> ProgressForm {
+        let form = self.change.consent.progress;
+        let reads_none = self.change.is_unattended || (self.change.consent.json && !is_watched());
+        form.unwrap_or(if reads_none {
+            ProgressForm::None
+        } else {
+            ProgressForm::Auto
+        })
+    }
+
     /// Applies the plan. Returns what failed of daemons that run as other users, if all else was done.
     fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
         if plan.is_empty() {
@@ -294,8 +308,8 @@ impl Run<'_> {
             node,
             allowed: self.change.allowed,
         };
-        let progress = Bar::new(plan);
-        match apply::run(plan, &context, &progress, self.change.on_failure) {
+        let progress = progress(plan, self.progress_form());
+        match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
             Err(error) if self.change.is_unattended => Ok(Some(error)),

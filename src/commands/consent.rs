@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::drain::AT_ONCE;
 use super::duration::seconds;
+use crate::render::ProgressForm;
 
 /// The hint about clients in the way.
 pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
@@ -27,6 +28,9 @@ pub(super) struct ConsentArgs {
     /// Print the plan and the outcome as JSON
     #[arg(long)]
     pub(super) json: bool,
+    /// Form of the progress on standard error [default: auto; with --json, none unless a terminal]
+    #[arg(long, value_name = "FORM")]
+    pub(super) progress: Option<ProgressForm>,
 }
 
 impl ConsentArgs {

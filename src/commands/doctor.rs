@@ -155,6 +155,7 @@ fn fix(args: &DoctorArgs, context: &Context<'_>) -> Result<bool> {
         drain: None,
         force: false,
         json: false,
+        progress: None,
     };
     let changed = Change::new(context, &directories, &consent, &|node, run_dir| {
         plan::mend(node, run_dir, &args.devices.names(node)?)

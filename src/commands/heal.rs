@@ -54,6 +54,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         drain: None,
         force: false,
         json: args.json,
+        progress: None,
     };
     let changed = Change {
         on_failure: OnFailure::GoOn,

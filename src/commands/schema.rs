@@ -10,8 +10,8 @@ use crate::render::json::{
     ChangeDocument, CheckDocument, CompareDocument, DoctorDocument, EnvDocument, ErrorDocument,
     ListDocument, LogLineDocument, ModelsDocument, PlanDocument, VerifyDocument, schema_of,
 };
-use crate::render::print_json;
 use crate::render::status::Status;
+use crate::render::{ProgressDocument, print_json};
 
 /// Print a JSON schema
 ///
@@ -60,6 +60,8 @@ enum Document {
     Check,
     /// The output of check --models --json
     Models,
+    /// A line of the output of --progress json
+    Progress,
     /// The output of a command with --json that fails
     Error,
 }
@@ -81,6 +83,7 @@ impl Document {
             Self::Env => schema_of::<EnvDocument>(),
             Self::Check => schema_of::<CheckDocument>(),
             Self::Models => schema_of::<ModelsDocument>(),
+            Self::Progress => schema_of::<ProgressDocument<'_>>(),
             Self::Error => schema_of::<ErrorDocument>(),
         }
     }

@@ -70,7 +70,11 @@ impl StatusArgs {
     }
 
     fn detail(&self) -> Detail {
-        if self.map { Detail::Map } else { Detail::Status }
+        if self.map {
+            Detail::Map
+        } else {
+            Detail::Status
+        }
     }
 }
 

@@ -31,6 +31,6 @@ pub use json::print_json;
 pub use logs::LogView;
 pub use output::{error, is_watched, note, print, say, terminal_width, width};
 pub use pager::page;
-pub use progress::{Bar, Steps};
+pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
 pub use question::{Question, agrees, answer, can_ask};
 pub use screen::{Key, Screen, restore_terminal};

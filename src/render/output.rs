@@ -35,7 +35,7 @@ fn symbols_if(is_terminal: bool) -> Symbols {
     });
     let locale = locale.unwrap_or_default().to_ascii_uppercase();
     let has_lines = locale.contains("UTF-8") || locale.contains("UTF8");
-    if has_lines && is_terminal && std::env::var("TERM").as_deref() != Ok("dumb") {
+    if has_lines && is_terminal && !is_dumb() {
         Symbols {
             border: "│",
             free: "·",
@@ -48,6 +48,11 @@ fn symbols_if(is_terminal: bool) -> Symbols {
             bar: ["#", "-"],
         }
     }
+}
+
+/// True for a terminal that can only add lines.
+pub(super) fn is_dumb() -> bool {
+    std::env::var("TERM").as_deref() == Ok("dumb")
 }
 
 /// Prints a message to standard error.

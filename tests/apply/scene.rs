@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use mig_mps::internals::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure, Progress};
+use mig_mps::internals::apply::{
+    self, Allowed, ApplyContext, ApplyError, OnFailure, Progress, StepOf,
+};
 use mig_mps::internals::host::{Directories, Environment, MpsPrograms};
 use mig_mps::internals::node::{DaemonState, Detail, Node, observe};
-use mig_mps::internals::plan::{self, Action, Plan};
+use mig_mps::internals::plan::{self, GpuPlan, Plan};
 use mig_mps::internals::profile::Profile;
 use mig_mps::internals::settings::Server;
 use mig_mps::internals::state::RunDir;
@@ -38,8 +40,10 @@ pub(crate) type Layout = str;
 struct Silent;
 
 impl Progress for Silent {
-    fn begin(&self, _gpu: &str, _action: &Action) {}
-    fn end(&self, _action: &Action) {}
+    fn begin(&self, _step: StepOf<'_>) {}
+    fn waits(&self, _step: StepOf<'_>, _others: &str) {}
+    fn end(&self, _step: StepOf<'_>, _is_done: bool) {}
+    fn undoes(&self, _gpu: &GpuPlan) {}
     fn note(&self, _what: &str) {}
 }
 

@@ -11,9 +11,9 @@ use crate::common::{SMALL, Sim, shell, without_gpu};
 use crate::shipped::is_shipped;
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 13] = [
     "list", "status", "logs", "doctor", "verify", "compare", "env", "plan", "up", "check",
-    "models", "error",
+    "models", "progress", "error",
 ];
 
 /// The other commands that change the node.
@@ -63,7 +63,7 @@ fn every_command_that_prints_json_has_a_schema() {
     let has_json = |command: &String| offered(&[command, "--jso"]).contains("--json");
     let mut with_json: BTreeSet<String> = offered(&[""]).into_iter().filter(has_json).collect();
     assert!(with_json.len() > 8, "{with_json:?}");
-    let documents = ["profile", "env", "models", "error"].map(str::to_owned);
+    let documents = ["profile", "env", "models", "progress", "error"].map(str::to_owned);
     with_json.extend(documents);
     assert_eq!(with_json, offered(&["schema", ""]));
 }
@@ -87,6 +87,15 @@ fn what_each_command_prints_keeps_to_its_schema() {
     assert_eq!(planned["plan"]["changes"], true);
     assert_eq!(printed(&["up", profile, "--json"], "up")["changed"], true);
     assert_eq!(printed(&["up", profile, "--json"], "up")["changed"], false);
+    let again = ["up", profile, "--progress", "json", "--yes"];
+    sim.run(&["down", "--yes"]).ended(0);
+    let events = sim.run(&again).ended(0).stderr;
+    let (events, summary) = events.trim_end().rsplit_once('\n').unwrap();
+    assert!(summary.contains(" ready in "), "{summary}");
+    assert!(events.lines().count() >= 4, "{events}");
+    for line in events.lines() {
+        keeps_to(&serde_json::from_str(line).unwrap(), "progress");
+    }
     printed(&["list", "--json"], "list");
     printed(&["status", "--json"], "status");
     let set = ["set", "0.0", "active-thread-percentage=50", "--json"];

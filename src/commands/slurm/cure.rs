@@ -30,6 +30,7 @@ pub(super) const CONSENT: ConsentArgs = ConsentArgs {
     drain: None,
     force: false,
     json: false,
+    progress: None,
 };
 
 /// A device that takes no programs.

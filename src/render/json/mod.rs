@@ -59,7 +59,7 @@ pub fn print_json(document: &impl Serialize) -> Result<()> {
 }
 
 /// Formats a document as one line.
-fn line(document: &impl Serialize) -> Result<String> {
+pub(super) fn line(document: &impl Serialize) -> Result<String> {
     Ok(spelled(&serde_json::to_string(document)?) + "\n")
 }
 
