@@ -116,8 +116,9 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &[Stri
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
         outcome.report(&[], &args.consent)?;
+    } else {
+        note(&report(plan, outcome.took));
     }
-    note(&report(plan, outcome.took));
     if plan.is_empty() {
         remark_on_users_daemons(node);
     } else {

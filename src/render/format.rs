@@ -52,11 +52,24 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{s}")
 }
 
-/// Wraps the text between words at `room` characters; a longer word stays whole.
+/// A blank at which no line ends.
+const NO_BREAK: char = '\u{a0}';
+
+/// Makes text stay on one line where it is wrapped.
+pub(super) fn kept_together(text: &str) -> String {
+    text.replace(' ', &NO_BREAK.to_string())
+}
+
+/// Wraps the text between words at `room` characters. A longer word stays whole, and so does a command in backquotes.
 pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
-    for word in text.split_inclusive(' ') {
+    let mut is_quoted = false;
+    let word_ends = |c: char| {
+        is_quoted ^= c == '`';
+        c == ' ' && !is_quoted
+    };
+    for word in text.split_inclusive(word_ends) {
         let used = measure_text_width(&line);
         if used > 0 && used + measure_text_width(word.trim_end()) > room {
             lines.push(std::mem::take(&mut line));
@@ -65,8 +78,19 @@ pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
     }
     lines.push(line);
     // A blank after the last column would start another line.
-    let trimmed = lines.iter().map(|line| line.trim_end().to_owned());
-    trimmed.collect()
+    let trimmed = lines.iter().map(|line| line.trim_end_matches(' '));
+    trimmed.map(|line| line.replace(NO_BREAK, " ")).collect()
+}
+
+/// Wraps each line; what follows the first part of one is indented more.
+pub(super) fn fitted(text: &str, width: usize) -> String {
+    let line = |line: &str| {
+        let rest = line.trim_start_matches(' ');
+        let indent = &line[..line.len() - rest.len()];
+        let parts = wrapped(rest, width.saturating_sub(indent.len() + 2));
+        format!("{indent}{}", parts.join(&format!("\n{indent}  ")))
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Escapes everything in text of others that could control the terminal.
@@ -136,6 +160,14 @@ mod tests {
         assert_eq!(wrapped_at(20), ["one two", "three-and-more four"]);
         assert_eq!(wrapped_at(3), ["one", "two", "three-and-more", "four"]);
         assert_eq!(wrapped("", 80), [""]);
+        let quoted = wrapped("run `mig-mps up x.toml` and go on", 12);
+        assert_eq!(quoted, ["run", "`mig-mps up x.toml`", "and go on"]);
+        let items = wrapped(&format!("a {} b", kept_together("2 × 1g")), 6);
+        assert_eq!(items, ["a", "2 × 1g", "b"]);
+        assert_eq!(
+            fitted("  one two\n\nthree four", 9),
+            "  one\n    two\n\nthree\n  four"
+        );
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The two streams that the program prints to.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use anyhow::{Result, bail};
 use console::{Term, style};
 
-use super::format::escaped_lines;
+use super::format::{escaped_lines, fitted};
 
 /// The characters of which pictures are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,16 +58,24 @@ pub(super) fn is_dumb() -> bool {
 
 /// Prints a message to standard error.
 pub fn note(text: &str) {
-    say(&escaped_lines(text));
+    say(&on_stderr(&escaped_lines(text)));
+}
+
+/// Wraps lines between words if standard error is a terminal.
+fn on_stderr(text: &str) -> Cow<'_, str> {
+    match Term::stderr().size_checked() {
+        Some((_, columns)) if is_watched() => Cow::Owned(fitted(text, columns.into())),
+        _ => Cow::Borrowed(text),
+    }
 }
 
 /// Prints an error and its hints to standard error. Both may quote text of users: a log, an answer, a path.
 pub fn error(text: &str, hints: &[String]) {
     let head = style("error").red().bold().for_stderr();
-    say(&format!("{head}: {}", escaped_lines(text)));
+    say(&on_stderr(&format!("{head}: {}", escaped_lines(text))));
     for hint in hints {
         let head = style("hint").cyan().bold().for_stderr();
-        say(&format!("{head}: {}", escaped_lines(hint)));
+        say(&on_stderr(&format!("{head}: {}", escaped_lines(hint))));
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{count, ranges, wrapped};
+use super::format::{count, kept_together, ranges, wrapped};
 use super::slice_map::map_for_stderr;
 use crate::convert::{EmptyNode, GpuGroup, GroupSupply, Supply, gib_at_most};
 use crate::geometry::{Aim, Partition, partitions};
@@ -67,12 +67,11 @@ pub fn choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> St
         let counts = partition.counts.iter();
         let parts = counts.map(|(profile, count)| {
             let facts = group.describe(profile);
-            // Kept together where lines are wrapped.
-            format!("{count} × {} ({facts})", profile.name).replace(' ', "\u{a0}")
+            kept_together(&format!("{count} × {} ({facts})", profile.name))
         });
         let parts: Vec<String> = parts.collect();
         for line in wrapped(&parts.join(" + "), 74) {
-            let _ = writeln!(text, "     {}", line.replace('\u{a0}', " "));
+            let _ = writeln!(text, "     {}", line);
         }
     }
     text

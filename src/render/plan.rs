@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use console::{Style, style};
 
-use super::format::{count, grouped, ranges, shortened, wrapped};
+use super::format::{count, grouped, kept_together, ranges, shortened, wrapped};
 use super::output::width;
 use super::slice_map::map;
 use super::{kill, unmanaged};
@@ -195,7 +195,8 @@ fn listed<'a>(verb: &str, parts: impl IntoIterator<Item = (&'a str, Part<'a>)>) 
             because => format!(" ({because})"),
         };
         let alike = grouped(group, |a, b| is_one_kind(&a.1, &b.1));
-        let kinds: Vec<String> = alike.iter().map(|parts| kind(parts)).collect();
+        let kinds = alike.iter().map(|parts| kept_together(&kind(parts)));
+        let kinds: Vec<String> = kinds.collect();
         format!("{verb} {}{because}", kinds.join(", "))
     };
     let groups = grouped(parts, |a, b| a.0 == b.0);

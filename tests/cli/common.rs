@@ -30,7 +30,10 @@ pub(crate) struct Sim {
 pub(crate) struct Ran {
     pub(crate) status: i32,
     pub(crate) stdout: String,
+    /// Without the lines of steps that are done.
     pub(crate) stderr: String,
+    /// Those lines.
+    pub(crate) progress: String,
 }
 
 impl Sim {
@@ -245,10 +248,14 @@ impl Ran {
     }
 
     pub(crate) fn from(output: Output) -> Self {
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let lines = stderr.split_inclusive('\n');
+        let (progress, stderr) = lines.partition(|line| is_step(line));
         Self {
             status: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
+            stderr,
+            progress,
         }
     }
 
@@ -273,6 +280,13 @@ impl Ran {
             .replace("one-at-a-time", "SERVE")
             .replace("  self  ", "  SERVE  ")
     }
+}
+
+/// True for a line of progress: a step that is done, with its time.
+pub(crate) fn is_step(line: &str) -> bool {
+    static STEP: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^GPU \d+: .* \([0-9.]+ m?s\)\r?\n?$").unwrap());
+    STEP.is_match(line)
 }
 
 /// Replaces UUIDs and directories alone: for text in which every column counts.

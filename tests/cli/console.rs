@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::common::{Ran, SMALL, Sim, is_root, shell, tidy};
+use crate::common::{Ran, SMALL, Sim, is_root, is_step, shell, tidy};
 use crate::hung::starve;
 use crate::readme::{documents, root};
 use crate::settings::whole;
@@ -197,6 +197,11 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ("security.md", "sudo mig-mps restart 0", Nobodys),
     (
         "states.md",
+        "mig-mps status --map",
+        With("a100-80gb", 1, BALANCED),
+    ),
+    (
+        "states.md",
         "mig-mps status 0.0 0.1",
         NotRun("programs and daemons of one moment: tests/cli/status.rs"),
     ),
@@ -350,7 +355,8 @@ fn compared(text: &str) -> Vec<String> {
     let runtime = regex::Regex::new(r"XDG_RUNTIME_DIR=\S+").unwrap();
     let text = runtime.replace(text, "XDG_RUNTIME_DIR=…").into_owned();
     let last_pid = regex::Regex::new(r"  \d{2,7}$").unwrap();
-    let lines = text.lines().filter(|line| !line.starts_with("cargo sim: "));
+    let lines = text.lines();
+    let lines = lines.filter(|line| !line.starts_with("cargo sim: ") && !is_step(line));
     lines
         .map(|line| last_pid.replace(tidy(line).trim_end(), "  N").into_owned())
         .collect()

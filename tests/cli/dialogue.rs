@@ -52,6 +52,7 @@ impl Dialogue {
             status: self.child.wait().unwrap().code().unwrap_or(-1),
             stdout: String::from_utf8(self.said).unwrap().replace('\r', ""),
             stderr: String::new(),
+            progress: String::new(),
         }
     }
 }

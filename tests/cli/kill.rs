@@ -66,6 +66,7 @@ fn interrupted(kill: Child) -> Ran {
         status: output.status.code().unwrap_or(-1),
         stdout: String::new(),
         stderr: String::from_utf8(output.stderr).unwrap(),
+        progress: String::new(),
     };
     ran.ended(130)
 }

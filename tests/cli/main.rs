@@ -38,6 +38,7 @@ mod list;
 mod live;
 mod logs;
 mod man;
+mod map;
 mod metrics;
 mod mig_parted;
 #[path = "../planner/mig_parted_config.rs"]
@@ -47,6 +48,7 @@ mod no_daemon;
 mod no_driver;
 mod profile_file;
 mod profiles;
+mod progress;
 mod ranks;
 mod readme;
 mod restart;

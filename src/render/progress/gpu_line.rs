@@ -102,10 +102,10 @@ impl GpuLine {
             begun,
             others,
         } = longest;
-        let took = time_taken(now - *begun);
+        let took = (now - *begun).as_secs_f64();
         let others = others
             .as_ref()
             .map(|others| format!(", waits for {others}"));
-        format!("{action}{more}  {took}{}", others.unwrap_or_default())
+        format!("{action}{more}  {took:.1} s{}", others.unwrap_or_default())
     }
 }

@@ -26,7 +26,7 @@ pub struct ProgressDocument<'a> {
     /// The step in words; the processes that are waited for; the note.
     text: String,
     /// The seconds that the step took; null unless it has ended.
-    seconds: Option<f64>,
+    took_seconds: Option<f64>,
 }
 
 /// The kind of an event.
@@ -65,7 +65,7 @@ impl<'a> ProgressDocument<'a> {
             step: None,
             step_count: Some(gpu.steps.len()),
             text,
-            seconds: None,
+            took_seconds: None,
         }
     }
 
@@ -103,7 +103,7 @@ impl Progress for Json {
         let begun: Instant = self.running.end(step);
         let event = if is_done { Event::Done } else { Event::Failed };
         let document = ProgressDocument {
-            seconds: Some(begun.elapsed().as_secs_f64()),
+            took_seconds: Some(begun.elapsed().as_secs_f64()),
             ..ProgressDocument::of(event, step)
         };
         document.print();
@@ -123,7 +123,7 @@ impl Progress for Json {
             step: None,
             step_count: None,
             text: what.to_owned(),
-            seconds: None,
+            took_seconds: None,
         };
         document.print();
     }

@@ -31,6 +31,9 @@ pub use summary::summary;
 /// The most devices that a change shows in a table.
 const FEW: usize = 8;
 
+/// The width of pictures that are not drawn on a terminal.
+const WIDTH_OF_PICTURES: usize = 80;
+
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "  ";
 
@@ -45,7 +48,11 @@ pub enum View<'a> {
 
 /// Prints the status of these devices, or of all if none is named.
 pub fn print(node: &Node, devices: &[String], view: View<'_>) -> Result<()> {
-    output::print(&text(node, devices, view, output::width(), None))
+    let width = match view {
+        View::Table(_) => output::width(),
+        View::Map => output::terminal_width().unwrap_or(WIDTH_OF_PICTURES),
+    };
+    output::print(&text(node, devices, view, width, None))
 }
 
 /// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.

@@ -1,0 +1,167 @@
+//! `status --map`, and the characters and colours of pictures.
+
+use insta::assert_snapshot;
+
+use crate::common::{SMALL, Sim, is_alive, plain, shell};
+
+/// Two GPUs: one with devices of two sizes and a free slice, one whole.
+const MIXED: &str = r#"
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "3g" }, { profile = "1g", count = 2, name = "small-{n}" } ]
+
+[[gpu]]
+select = { index = [1] }
+mig = false
+"#;
+
+#[test]
+fn each_gpu_is_drawn_with_its_devices_and_its_free_slices() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(MIXED, &[]).ended(0);
+    let client = sim.client("0.4");
+    let daemon = sim.device("1")["daemon_pid"].clone();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {}
+    let shown = plain(&sim.run(&["status", "--map"]).ended(0).stdout);
+    let (pictures, rest) = shown.split_once("\nCLIENT OF").unwrap();
+    assert!(rest.contains("[daemon-dead]"), "{rest}");
+    assert_snapshot!(pictures, @"
+    GPU 0  NVIDIA A100-SXM4-80GB
+              |small-0|small-1|       |       |0.4                            |
+              |1g.10gb|1g.10gb|.......|.......|3g.40gb                        |
+      state   |ready  |ready  |       |       |ready                          |
+      clients |0      |0      |       |       |1                              |
+      memory  |#------|#------|       |       |#------------------------------|
+      GiB     |0.0/9.5|0.0/9.5|       |       |0.2/39.2                       |
+
+    GPU 1  NVIDIA A100-SXM4-80GB
+              |1                                       |
+              |whole GPU                               |
+      state   |dead                                    |
+      clients |-                                       |
+      memory  |----------------------------------------|
+      GiB     |0.0/80.0                                |
+    ");
+    // Of devices that are named, the GPU is drawn whole.
+    assert_snapshot!(plain(&sim.run(&["status", "--map", "small-0"]).ended(0).stdout), @"
+    GPU 0  NVIDIA A100-SXM4-80GB
+              |small-0|       |       |       |                               |
+              |1g.10gb|1g.10gb|.......|.......|3g.40gb                        |
+      state   |ready  |       |       |       |                               |
+      clients |0      |       |       |       |                               |
+      memory  |#------|       |       |       |                               |
+      GiB     |0.0/9.5|       |       |       |                               |
+
+    No clients.
+    ");
+    drop(client);
+}
+
+#[test]
+fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = r#"
+        [[gpu]]
+        select = { all = true }
+        devices = [ { profile = "1g", count = 7, name = "trainer-of-vision-{n}" } ]
+    "#;
+    sim.up(profile, &[]).ended(0);
+    assert_snapshot!(plain(&sim.in_80_columns("status --map").stdout), @"
+    GPU 0  NVIDIA A100-SXM4-80GB
+      |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
+      NAME                 PROFILE  STATE  CLIENTS  MEMORY                    GIB
+      trainer-of-vision-0  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-1  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-2  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-3  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-4  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-5  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-6  1g.10gb  ready  0        #-------------------  0.0/9.5
+
+    No clients.
+    ");
+    // Several compute instances of one GPU instance have one place.
+    let profile = r#"
+        [[gpu]]
+        select = { all = true }
+        devices = [ { profile = "3g", compute = ["1c", "2c"] } ]
+    "#;
+    sim.up(profile, &["--yes"]).ended(0);
+    assert_snapshot!(plain(&sim.in_80_columns("status --map").stdout), @"
+    GPU 0  NVIDIA A100-SXM4-80GB
+      |3g.40gb                |.....|.....|.....|.....|
+      NAME    PROFILE     STATE  CLIENTS  MEMORY                     GIB
+      0.0.c0  2c.3g.40gb  ready  0        #-------------------  0.1/39.2
+      0.0.c1  1c.3g.40gb  ready  0        #-------------------  0.1/39.2
+
+    No clients.
+    ");
+}
+
+#[test]
+fn before_any_daemon_there_is_a_picture() {
+    let sim = Sim::with("a30", 1);
+    assert_snapshot!(plain(&sim.run(&["status", "--map"]).ended(0).stdout), @"
+    GPU 0  NVIDIA A30
+              |0                                       |
+              |whole GPU                               |
+      state   |no daemon                               |
+      clients |-                                       |
+      memory  |----------------------------------------|
+      GiB     |0.0/24.0                                |
+
+    No clients.
+    ");
+}
+
+#[test]
+fn lines_and_colours_are_for_terminals_that_have_them() {
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(SMALL);
+    let plan = format!("plan {}", path.display());
+    let map = |variables: &str| {
+        let shown = sim.in_terminal(variables, &plan, 80).stdout;
+        let line = shown.lines().find(|line| line.contains("then")).unwrap();
+        (line.trim().to_owned(), shown.contains('\u{1b}'))
+    };
+    let of_lines = "│2g.20gb    │1g   │·····│·····│·····│·····│·····│  then";
+    let of_ascii = "|2g.20gb    |1g   |.....|.....|.....|.....|.....|  then";
+    let in_colour = "│\u{1b}[32m2g.20gb    \u{1b}[0m│\u{1b}[36m1g   \u{1b}[0m│";
+    for (variables, begins, is_coloured) in [
+        ("TERM=xterm LANG=C.UTF-8", in_colour, true),
+        ("TERM=xterm LANG=C.UTF-8 NO_COLOR=1", of_lines, false),
+        (
+            "TERM=xterm LC_ALL=C LANG=C.UTF-8 NO_COLOR=1",
+            of_ascii,
+            false,
+        ),
+        ("TERM=dumb LANG=C.UTF-8", of_ascii, false),
+    ] {
+        let (line, has_colours) = map(variables);
+        assert!(line.starts_with(begins), "{variables}: {line}");
+        assert_eq!(has_colours, is_coloured, "{variables}");
+    }
+    // What is not printed on a terminal is plain, unless colours are asked for.
+    let mut piped = sim.command(&["plan", path.to_str().unwrap()]);
+    let text = |output: std::process::Output| String::from_utf8(output.stdout).unwrap();
+    let plain = text(piped.env("LANG", "C.UTF-8").output().unwrap());
+    assert!(plain.contains(of_ascii), "{plain}");
+    assert!(!plain.contains('\u{1b}'), "{plain}");
+    let coloured = text(piped.env("CLICOLOR_FORCE", "1").output().unwrap());
+    assert!(coloured.contains("\u{1b}[32m+ create"), "{coloured}");
+}
+
+#[test]
+fn a_plan_has_a_colour_for_each_sign() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let path = sim.profile(
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\", mps = { active-thread-percentage = 50 } } ]\n",
+    );
+    let plan = format!("plan {}", path.display());
+    let shown = sim.in_terminal("TERM=xterm", &plan, 120).stdout;
+    for sign in ["\u{1b}[31m- destroy 1g", "\u{1b}[33m~ set 1 daemon"] {
+        assert!(shown.contains(sign), "{sign}: {shown}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The progress of a change: lines that change on a terminal, a line or an object for each event elsewhere.
+
+use std::time::Duration;
+
+use insta::assert_snapshot;
+use regex::Regex;
+use serde_json::Value;
+
+use crate::common::{SMALL, Sim, tidy};
+
+/// The lines without times, in the order of the alphabet: steps run side by side.
+fn sorted(progress: &str) -> String {
+    let time = Regex::new(r"\([0-9.]+ m?s\)").unwrap();
+    let mut lines: Vec<String> = progress
+        .lines()
+        .map(|line| time.replace(line, "(N ms)").into_owned())
+        .collect();
+    lines.sort();
+    lines.join("\n")
+}
+
+#[test]
+fn without_a_terminal_each_step_is_a_line() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim.up(SMALL, &[]).ended(0);
+    assert_snapshot!(sorted(&ran.progress), @"
+    GPU 0: create 1g.10gb at slice 2 (N ms)
+    GPU 0: create 2g.20gb at slices 0-1 (N ms)
+    GPU 0: create the full compute instance in slice 2 (N ms)
+    GPU 0: create the full compute instance in slices 0-1 (N ms)
+    GPU 0: enable MIG mode (N ms)
+    GPU 0: start the daemon of 0.0 (N ms)
+    GPU 0: start the daemon of 0.2 (N ms)
+    ");
+    assert_eq!(
+        sim.run(&["down", "0.2"]).ended(0).progress.lines().count(),
+        1
+    );
+    let silent = sim.up(SMALL, &["--progress", "none"]).ended(0);
+    assert_eq!(silent.progress, "");
+    // Programs read one document.
+    let json = sim.run(&["down", "--json"]).ended(0);
+    assert_eq!((json.progress.as_str(), json.stderr.as_str()), ("", ""));
+    // The error says what failed; the steps before it are lines all the same.
+    sim.node.fault("daemon start").fails(1).unwrap();
+    let failed = sim.up(SMALL, &[]).ended(1);
+    assert!(
+        !failed.progress.contains("start the daemon of 0.0 and"),
+        "{}",
+        failed.progress
+    );
+    assert!(
+        failed.stderr.contains("GPU 0: undo what was done\n"),
+        "{}",
+        failed.stderr
+    );
+}
+
+#[test]
+fn what_a_step_waits_for_is_named_once() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let ran = sim
+        .run(&["down", "0.2", "--force", "--drain", "2", "--yes"])
+        .ended(0);
+    let waits: Vec<&str> = ran
+        .stderr
+        .lines()
+        .filter(|line| line.contains("waits for"))
+        .collect();
+    assert_eq!(waits.len(), 1, "{}", ran.stderr);
+    assert_snapshot!(tidy(waits[0]), @"GPU 0: stop the daemon of 0.2: waits for 0.2: pid N (root, /tmp/…/node/bin/cuda-app hold), for at most 2 s");
+    drop(client);
+    sim.run(&["down", "--destroy-mig", "--disable-mig", "--yes"])
+        .ended(0);
+    let holder = sim.node.holder(&[0]);
+    let ran = sim.up(SMALL, &[]).ended(4);
+    let waits: Vec<&str> = ran
+        .stderr
+        .lines()
+        .filter(|line| line.contains("waits for"))
+        .collect();
+    assert_eq!(waits.len(), 1, "{}", ran.stderr);
+    assert_snapshot!(tidy(waits[0]), @"GPU 0: enable MIG mode: waits for pid N (root, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 0, session-1.scope)");
+    drop(holder);
+}
+
+#[test]
+fn each_event_is_an_object_for_programs() {
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(SMALL);
+    let up = ["up", path.to_str().unwrap(), "--json", "--progress", "json"];
+    let ran = sim.run(&up).ended(0);
+    serde_json::from_str::<Value>(&ran.stdout).unwrap();
+    // Notes of the command itself stay text.
+    let events = ran.stderr.lines().filter(|line| line.starts_with('{'));
+    let events: Vec<Value> = events
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let steps = events[0]["step_count"].as_u64().unwrap();
+    for step in 1..=steps {
+        let of_step: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["step"] == step)
+            .collect();
+        let kinds: Vec<&str> = of_step
+            .iter()
+            .filter_map(|event| event["event"].as_str())
+            .collect();
+        assert_eq!(kinds, ["begin", "done"], "{events:?}");
+        assert!(of_step[0]["took_seconds"].is_null());
+        assert!(of_step[1]["took_seconds"].as_f64().unwrap() < 60.0);
+        assert_eq!(of_step[1]["gpu"], 0);
+    }
+}
+
+#[test]
+fn on_a_terminal_each_gpu_has_a_line_that_goes_away() {
+    let sim = Sim::with("a100-80gb", 2);
+    let a_while = Duration::from_millis(700);
+    sim.node
+        .fault("daemon start")
+        .every()
+        .slow(a_while)
+        .unwrap();
+    let path = sim.profile(SMALL);
+    let up = format!("up {} --yes", path.display());
+    let shown = sim.in_terminal("TERM=xterm", &up, 80).stdout;
+    for line in ["GPU 0  ", "GPU 1  "] {
+        let line = Regex::new(&format!(
+            r"{line} *\d/\d  start the daemon of \d\.\d( and \d more)?  \d\.\d s"
+        ))
+        .unwrap();
+        assert!(line.is_match(&shown), "{shown:?}");
+    }
+    let (_, last) = shown.rsplit_once("\u{1b}[2K").unwrap();
+    assert!(!last.contains("/5"), "{last:?}");
+    assert!(last.contains("4 devices on 2 GPUs ready in "), "{last:?}");
+    // One that can only add lines gets the plain form.
+    sim.run(&["down", "0.0"]).ended(0);
+    let shown = sim.in_terminal("TERM=dumb", &up, 80).stdout;
+    assert!(
+        shown.contains("GPU 0: start the daemon of 0.0 ("),
+        "{shown:?}"
+    );
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}
