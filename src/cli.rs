@@ -1,5 +1,6 @@
 //! The program's command line: completions and `--help` come from here.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,9 +9,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{self, Context, attach, complete, launch};
-use crate::config::VARIABLES;
+use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
+use crate::host::{self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
 use crate::manual::TOPICS;
 use crate::render;
 use crate::render::json::{ErrorDocument, Message};
@@ -26,6 +27,12 @@ const STYLES: Styles = Styles::styled()
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    /// Show each NVML call, control command and program with its time, on standard error
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
+    /// Print errors and what was asked for, and nothing else
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
 }
 
 /// Makes the subcommands from a row each: the file in `commands`, its name, its arguments.
@@ -207,10 +214,15 @@ fn is_run() -> bool {
 
 /// True if this is the first word of the command line.
 fn is_first(word: &str) -> bool {
-    std::env::args_os()
-        .nth(1)
+    let mut words = std::env::args_os().skip(1);
+    let is_option = |word: &OsString| word.to_str().is_some_and(|word| OPTIONS.contains(&word));
+    words
+        .find(|word| !is_option(word))
         .is_some_and(|first| first == word)
 }
+
+/// The options of the program itself, which may stand before the subcommand.
+const OPTIONS: [&str; 4] = ["-v", "--verbose", "-q", "--quiet"];
 
 /// Runs the helpers, which are no subcommands of the others': nobody is to find them in help or completions.
 fn help() -> Option<ExitCode> {
@@ -243,6 +255,9 @@ fn run() -> ExitCode {
         Err(error) => refuse(&error),
     };
     let environment = Environment::read();
+    if let Err(error) = observe(&cli, &environment) {
+        return failed(&error);
+    }
     if !is_run()
         && let Err(error) = prepare(&environment)
     {
@@ -254,9 +269,38 @@ fn run() -> ExitCode {
         tasks: TASKS,
     };
     match cli.command.run(&context) {
-        Ok(status) => ExitCode::from(status as u8),
+        Ok(status) => {
+            tracing::debug!("exit status {}", status as u8);
+            ExitCode::from(status as u8)
+        }
         Err(error) => failed(&error),
     }
+}
+
+/// Starts the trace that was asked for, and leaves out what was not.
+fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
+    if cli.quiet {
+        render::be_quiet();
+    }
+    let file = environment.trace.as_ref().map(|path| {
+        host::append_privately(path).map_err(|error| {
+            let path = path.display();
+            let message = format!("cannot write the trace file {path} ({LOG}): {error}");
+            CommandError::new(ExitStatus::Usage, message)
+        })
+    });
+    render::trace(cli.verbose, file.transpose()?);
+    let words = std::env::args_os().skip(1).take_while(|word| word != "--");
+    let words: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::debug!(
+        "version {version}, user {}: {}",
+        environment.caller.0,
+        words.join(" ")
+    );
+    Ok(())
 }
 
 /// Prepares this process for changes of the node.

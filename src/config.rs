@@ -22,11 +22,13 @@ pub const SYSTEMD_RUN: &str = "MIG_MPS_SYSTEMD_RUN";
 pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
 /// The log directory.
 pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
+/// The trace file.
+pub const LOG: &str = "MIG_MPS_LOG";
 /// The root of the system's paths.
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
 /// Every variable with its meaning, for the help and the manual.
-pub const VARIABLES: [(&str, &str); 9] = [
+pub const VARIABLES: [(&str, &str); 10] = [
     (
         NVML_LIBRARY,
         "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
@@ -58,6 +60,10 @@ pub const VARIABLES: [(&str, &str); 9] = [
     (
         LOG_DIR,
         "directory of daemon logs [default: /var/log/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
+    ),
+    (
+        LOG,
+        "file to which every NVML call, control command and program is appended, with its time",
     ),
     (
         ROOT,

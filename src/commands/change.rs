@@ -16,8 +16,8 @@ use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
 use crate::render::json::ChangeDocument;
 use crate::render::{
-    self, Consent, ProgressForm, confirm, consequences, is_watched, note, print, print_json,
-    progress,
+    self, Consent, ProgressForm, confirm, consequences, is_quiet, is_watched, note, print,
+    print_json, progress,
 };
 use crate::state::RunDir;
 
@@ -145,7 +145,9 @@ impl Run<'_> {
 
     fn show(&self, node: &Node, plan: &Plan) -> Result<()> {
         (self.change.remark)(node, plan);
-        if !self.change.consent.json && !self.change.is_unattended {
+        let consent = self.change.consent;
+        let is_wanted = consent.dry_run || !is_quiet();
+        if is_wanted && !consent.json && !self.change.is_unattended {
             print(&render::plan::text(plan))?;
         }
         Ok(())
@@ -282,8 +284,9 @@ impl Run<'_> {
     /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
     fn progress_form(&self) -> ProgressForm {
         let form = self.change.consent.progress;
-        let reads_none = self.change.is_unattended || (self.change.consent.json && !is_watched());
-        form.unwrap_or(if reads_none {
+        let is_read = self.change.consent.json && !is_watched();
+        let is_unwanted = is_read || is_quiet() || self.change.is_unattended;
+        form.unwrap_or(if is_unwanted {
             ProgressForm::None
         } else {
             ProgressForm::Auto

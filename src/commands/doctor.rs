@@ -29,12 +29,12 @@ pub struct DoctorArgs {
     attach: bool,
     /// Also show what was seen where all is well
     #[arg(long, short)]
-    verbose: bool,
+    all: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
     /// Explain the id of a check or problem, or the number of a CUDA error
-    #[arg(long, value_name = "ID", conflicts_with_all = ["words", "gpus", "attach", "verbose", "json", "fix"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["words", "gpus", "attach", "all", "json", "fix"])]
     explain: Option<String>,
     #[command(flatten)]
     fix: FixArgs,
@@ -70,7 +70,7 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&DoctorDocument::of(&all))?;
     } else {
-        doctor::print(&all, args.verbose)?;
+        doctor::print(&all, args.all)?;
     }
     let fails = all.iter().any(|one| one.severity() == Severity::Fail);
     Ok(if fails {

@@ -9,7 +9,7 @@ use crate::host::Lock;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::render::json::{ChangeDocument, Message};
-use crate::render::{note, print_json, status};
+use crate::render::{is_quiet, note, print_json, status};
 
 /// The outcome of a change.
 pub(super) struct Outcome {
@@ -42,6 +42,9 @@ impl Outcome {
                 ChangeDocument::made(&self.plan, &self.node, error)
             };
             return Ok(print_json(&document)?);
+        }
+        if is_quiet() {
+            return Ok(());
         }
         Ok(status::print_few(&self.node, devices)?)
     }

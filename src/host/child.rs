@@ -1,5 +1,6 @@
 //! Runs a program with a time limit, which ends it, and with a limit to its output.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -62,7 +63,28 @@ pub enum RunError {
 /// The program has a session of its own: Ctrl-C in the terminal must not kill, for example, a GPU reset half-way.
 pub fn run(command: &Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    run_as(program, command, input, limit)
+    let begun = Instant::now();
+    let ran = run_as(program, command, input, limit);
+    trace(command, begun, &ran);
+    ran
+}
+
+/// Traces a program that has ended.
+fn trace(command: &Command, begun: Instant, ran: &Result<Output, RunError>) {
+    if !tracing::enabled!(target: "program", tracing::Level::DEBUG) {
+        return;
+    }
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    let words = words.join(" ");
+    let took = begun.elapsed().as_secs_f64() * 1000.0;
+    match ran {
+        Ok(output) => {
+            let status = output.status;
+            tracing::debug!(target: "program", "{words}: {status} ({took:.1} ms)");
+        }
+        Err(error) => tracing::debug!(target: "program", "{words}: {error} ({took:.1} ms)"),
+    }
 }
 
 /// The same with another name of the program in errors, for one that is started through the helper.

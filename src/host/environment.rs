@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::{Host, Interrupt, NvidiaSmi, Scopes, Slurm, TimeForUsers, Uid, Units, caller};
 use crate::config::{
-    CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
+    CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
     NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM, SYSTEM_LOG_DIR,
     SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
@@ -35,6 +35,8 @@ pub struct Environment {
     systemd_run: Option<PathBuf>,
     run: Option<PathBuf>,
     log: Option<PathBuf>,
+    /// The trace file.
+    pub trace: Option<PathBuf>,
     path: OsString,
 }
 
@@ -86,6 +88,7 @@ impl Environment {
             systemd_run: path(SYSTEMD_RUN),
             run: path(RUN_DIR),
             log: path(LOG_DIR),
+            trace: path(LOG),
             path: variable("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
         }
     }

@@ -23,6 +23,7 @@ mod open_beneath;
 mod own_limits;
 mod path_error;
 mod pool;
+mod private_file;
 mod process;
 mod process_handle;
 #[cfg(test)]
@@ -59,6 +60,7 @@ pub use own_limits::{
 };
 pub use path_error::in_path;
 pub use pool::{Job, MORE_PROCESSES, Pool};
+pub use private_file::append_privately;
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use process_handle::ProcessHandle;
 pub use reader::Reader;

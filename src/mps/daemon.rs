@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::invocation::{Invocation, Task};
 use super::log::diagnose;
@@ -86,7 +86,34 @@ impl Daemon {
         limit: Duration,
     ) -> Result<Output, RunError> {
         let program = self.programs.control.display().to_string();
-        host::run_as(program, command, input, limit)
+        let begun = Instant::now();
+        let ran = host::run_as(program, command, input, limit);
+        self.trace(input, begun, &ran);
+        ran
+    }
+
+    /// Traces a control session that has ended, or the start of the daemon.
+    fn trace(&self, input: &str, begun: Instant, ran: &Result<Output, RunError>) {
+        if !tracing::enabled!(target: "mps", tracing::Level::DEBUG) {
+            return;
+        }
+        let pipe = self.pipe.display();
+        let commands: Vec<&str> = input.lines().collect();
+        let commands = match commands.as_slice() {
+            [] => "start".to_owned(),
+            commands => commands.join("; "),
+        };
+        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        match ran {
+            Ok(output) => {
+                let answer: Vec<&str> = output.stdout.lines().collect();
+                let answer = answer.join("; ");
+                tracing::debug!(target: "mps", "{pipe}: {commands}: {answer:?} ({took:.1} ms)");
+            }
+            Err(error) => {
+                tracing::debug!(target: "mps", "{pipe}: {commands}: {error} ({took:.1} ms)");
+            }
+        }
     }
 
     /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.

@@ -1,4 +1,5 @@
 use std::ffi::c_uint;
+use std::time::Instant;
 
 use nvml_wrapper::Nvml as Library;
 use nvml_wrapper::error::NvmlError as WrapperError;
@@ -32,7 +33,10 @@ impl Session {
         work: impl FnOnce() -> Result<T, WrapperError>,
     ) -> Result<T, NvmlError> {
         self.watch.begin(call, subject);
-        work().map_err(|error| NvmlError::of(&error, call, subject))
+        let begun = Instant::now();
+        let answer = work().map_err(|error| NvmlError::of(&error, call, subject));
+        trace(call, subject, begun, answer.as_ref().err());
+        answer
     }
 
     /// Makes a call through a symbol of the library. `work` returns NVML's code.
@@ -45,14 +49,17 @@ impl Session {
         let call = symbol.name;
         let function = symbol.function.ok_or(NvmlError::TooOld { call })?;
         self.watch.begin(call, subject);
-        match Code(work(function)) {
+        let begun = Instant::now();
+        let answer = match Code(work(function)) {
             Code::SUCCESS => Ok(()),
             code => Err(NvmlError::Refused {
                 call,
                 subject: subject.to_owned(),
                 code,
             }),
-        }
+        };
+        trace(call, subject, begun, answer.as_ref().err());
+        answer
     }
 
     /// Makes a call that writes a value. Its pointer is valid during `work`.
@@ -83,6 +90,15 @@ impl Session {
         })?;
         found.truncate(count as usize);
         Ok(found)
+    }
+}
+
+/// Traces a call that has returned.
+fn trace(call: &str, subject: &str, begun: Instant, error: Option<&NvmlError>) {
+    let took = begun.elapsed().as_secs_f64() * 1000.0;
+    match error.and_then(NvmlError::code) {
+        None => tracing::debug!(target: "nvml", "{call} {subject} ({took:.1} ms)"),
+        Some(code) => tracing::debug!(target: "nvml", "{call} {subject}: {code} ({took:.1} ms)"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Consent to a plan that disrupts something.
 
 use super::consequences;
-use super::output::note;
+use super::output::insist;
 use super::question::{agrees, can_ask};
 use crate::apply::Allowed;
 use crate::plan::Plan;
@@ -29,7 +29,7 @@ pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<(), No
             _ => NoConsent::NobodyToAsk(disrupts),
         });
     }
-    note(&format!("This will {disrupts}."));
+    insist(&format!("This will {disrupts}."));
     match agrees("Go on?") {
         Ok(Some(true)) => Ok(()),
         Ok(_) => Err(NoConsent::Declined),

@@ -22,6 +22,7 @@ mod screen;
 mod slice_map;
 pub mod status;
 mod table;
+mod trace;
 pub mod unmanaged;
 pub mod verified;
 
@@ -29,8 +30,9 @@ pub use consent::{Consent, NoConsent, confirm};
 pub use format::time_taken;
 pub use json::print_json;
 pub use logs::LogView;
-pub use output::{error, is_watched, note, print, say, terminal_width, width};
+pub use output::{be_quiet, error, is_quiet, is_watched, note, print, say, terminal_width, width};
 pub use pager::page;
 pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
 pub use question::{Question, agrees, answer, can_ask};
 pub use screen::{Key, Screen, restore_terminal};
+pub use trace::trace;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
 use console::{Term, style};
@@ -56,8 +57,28 @@ pub(super) fn is_dumb() -> bool {
     std::env::var("TERM").as_deref() == Ok("dumb")
 }
 
-/// Prints a message to standard error.
+/// True if only errors are wanted.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out everything but errors, and what a command prints to standard output.
+pub fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// True if only errors are wanted.
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Prints a message to standard error, unless only errors are wanted.
 pub fn note(text: &str) {
+    if !is_quiet() {
+        insist(text);
+    }
+}
+
+/// Prints a message to standard error in any case.
+pub(super) fn insist(text: &str) {
     say(&on_stderr(&escaped_lines(text)));
 }
 
@@ -71,6 +92,7 @@ fn on_stderr(text: &str) -> Cow<'_, str> {
 
 /// Prints an error and its hints to standard error. Both may quote text of users: a log, an answer, a path.
 pub fn error(text: &str, hints: &[String]) {
+    tracing::error!("{text}");
     let head = style("error").red().bold().for_stderr();
     say(&on_stderr(&format!("{head}: {}", escaped_lines(text))));
     for hint in hints {

@@ -7,7 +7,7 @@ use console::style;
 use dialoguer::theme::{SimpleTheme, Theme};
 
 use super::format::{indented, wrapped};
-use super::output::{is_watched, note, say};
+use super::output::{insist, is_watched, say};
 
 /// True while the cursor is behind a question.
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -48,7 +48,7 @@ pub fn answer<T>(
             Ok(read) => return Ok(Some(read)),
             Err(why) => {
                 let lines = why.lines().flat_map(|line| wrapped(line, NARROWEST));
-                note(&lines.collect::<Vec<_>>().join("\n"));
+                insist(&lines.collect::<Vec<_>>().join("\n"));
             }
         }
     }

@@ -368,7 +368,7 @@ fn a_change_in_progress() {
     while sim.status()["remarks"] == serde_json::json!([]) {
         std::thread::yield_now();
     }
-    let report = sim.doctor(&["--verbose"]);
+    let report = sim.doctor(&["--all"]);
     report
         .check("change-under-way")
         .is("warn", None, "a change is under way");

@@ -40,7 +40,7 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
     1 fail, 1 warn, 68 ok
     ");
     assert_eq!(ran.stderr, "");
-    let verbose = sim.run(&["doctor", "--verbose"]).ended(3).stdout;
+    let verbose = sim.run(&["doctor", "--all"]).ended(3).stdout;
     assert!(verbose.contains("kernel-module: 580.159.04\n"), "{verbose}");
     assert!(
         verbose.lines().count() > ran.stdout.lines().count() + 20,

@@ -1,0 +1,40 @@
+//! Files that nobody but their owner reads and writes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::path_error::{belongs_to, refused};
+
+/// Opens a file to append to it, and makes it if it is not there.
+///
+/// # Errors
+/// One that is no regular file, or a link, or that belongs to somebody else, or that others can write to, is refused.
+pub fn append_privately(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let opened = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR);
+    let file = File::from(opened.map_err(|error| match error {
+        rustix::io::Errno::LOOP => refused("is a symbolic link"),
+        error => error.into(),
+    })?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(refused("is no regular file"));
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refused(belongs_to(metadata.uid())));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(refused("others can write to it"));
+    }
+    Ok(file)
+}

@@ -1,0 +1,83 @@
+//! The trace of a command: NVML calls, control commands and programs, on standard error and in a file.
+
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io;
+use std::sync::Mutex;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, layer};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::format::escaped;
+
+/// The kinds of events, by target.
+const TARGETS: [&str; 4] = ["nvml", "mps", "program", "mig_mps"];
+
+/// Traces to standard error, to a file, or both.
+pub fn trace(on_stderr: bool, file: Option<File>) {
+    if !on_stderr && file.is_none() {
+        return;
+    }
+    let calls = TARGETS[..3]
+        .iter()
+        .map(|target| (*target, LevelFilter::DEBUG));
+    let all = TARGETS.iter().map(|target| (*target, LevelFilter::DEBUG));
+    let terminal = on_stderr.then(|| {
+        layer()
+            .event_format(Form { has_time: false })
+            .with_writer(io::stderr)
+            .with_filter(Targets::from_iter(calls))
+    });
+    let file = file.map(|file| {
+        layer()
+            .event_format(Form { has_time: true })
+            .with_writer(Mutex::new(file))
+            .with_filter(Targets::from_iter(all))
+    });
+    // It fails only where another one is set.
+    let _ = tracing_subscriber::registry()
+        .with(terminal)
+        .with(file)
+        .try_init();
+}
+
+/// A line for each event. Its text may quote others: a path, an answer.
+struct Form {
+    /// True with time, level and process id.
+    has_time: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Form
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        let mut line = String::new();
+        let metadata = event.metadata();
+        if self.has_time {
+            let now = jiff::Timestamp::now();
+            let level = if *metadata.level() == Level::ERROR {
+                "error"
+            } else {
+                "debug"
+            };
+            write!(line, "{now:.3} {} {level} ", std::process::id())?;
+        }
+        let target = metadata.target().split("::").next().unwrap_or_default();
+        writeln!(line, "{target}: {}", escaped(&text))?;
+        writer.write_str(&line)
+    }
+}
