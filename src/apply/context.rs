@@ -48,7 +48,7 @@ pub trait Progress: Sync {
     fn waits(&self, step: StepOf<'_>, others: &str);
     /// A step is over; `is_done` is false if it failed or was interrupted.
     fn end(&self, step: StepOf<'_>, is_done: bool);
-    /// What was done to a GPU is being undone.
+    /// The changes made to a GPU are being undone.
     fn undoes(&self, gpu: &GpuPlan);
     /// Something else that the user should know.
     fn note(&self, what: &str);

@@ -24,7 +24,7 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     match &args.subject {
         None => print(&overview(&program, context.tasks))?,
         // A command that is called as a topic has its own help behind --help.
-        Some(subject) if is_topic(subject) => page(chapter(subject)?)?,
+        Some(subject) if is_topic(subject) => page(&chapter(subject)?)?,
         Some(subject) => match program.find_subcommand_mut(subject) {
             Some(command) => {
                 let help = command.render_long_help();
@@ -35,7 +35,7 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 };
                 page(&text)?;
             }
-            None => page(chapter(subject)?)?,
+            None => page(&chapter(subject)?)?,
         },
     }
     Ok(ExitStatus::Done)
@@ -45,10 +45,12 @@ fn is_topic(name: &str) -> bool {
     TOPICS.iter().any(|topic| topic.name == name)
 }
 
-fn chapter(name: &str) -> Result<&'static str> {
+/// Returns a chapter without its pictures.
+fn chapter(name: &str) -> Result<String> {
     let topic = TOPICS.iter().find(|topic| topic.name == name);
     let unknown = || CommandError::new(ExitStatus::Usage, format_args!("no topic \"{name}\""));
-    Ok(topic.ok_or_else(unknown)?.text)
+    let lines = topic.ok_or_else(unknown)?.text.split_inclusive('\n');
+    Ok(lines.filter(|line| !line.starts_with("![")).collect())
 }
 
 fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {

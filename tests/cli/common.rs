@@ -112,12 +112,18 @@ impl Sim {
     /// The same, with more variables in its environment: `NAME=value NAME=value`.
     #[must_use]
     pub(crate) fn in_terminal(&self, variables: &str, subcommand: &str, columns: usize) -> Ran {
+        self.shown(variables, subcommand, columns).ended(0)
+    }
+
+    /// The same, however it ends.
+    #[must_use]
+    pub(crate) fn shown(&self, variables: &str, subcommand: &str, columns: usize) -> Ran {
         let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
         let in_terminal =
             format!("stty rows 24 cols {columns}; exec env {variables} {program} {subcommand}");
         let mut script = Command::new("script");
         script.args(["-qec", &in_terminal, "/dev/null"]);
-        Ran::of(script.env_clear().envs(self.node.env())).ended(0)
+        Ran::of(script.env_clear().envs(self.node.env()))
     }
 
     /// Runs a subcommand of `mig-mps` in a terminal, where its question is answered with these keys.
@@ -295,7 +301,7 @@ pub(crate) fn plain(text: &str) -> String {
         [
             (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
             (r"[^ \n]*/profile\.toml", "profile.toml"),
-            (r" in [0-9.]+ m?s\n", " in N s\n"),
+            (r"(?m) in [0-9.]+ m?s$", " in N s"),
         ]
         .map(|(from, to)| (Regex::new(from).unwrap(), to))
     });
@@ -325,7 +331,7 @@ pub(crate) fn tidy(text: &str) -> String {
         [
             (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
             (r"[^ \n]*/profile\.toml", "profile.toml"),
-            (r" in [0-9.]+ m?s\n", " in N s\n"),
+            (r"(?m) in [0-9.]+ m?s$", " in N s"),
             (node.as_str(), "/tmp/…"),
             (r"\bpid \d+", "pid N"),
             (r"\bprocess \d+", "process N"),

@@ -82,7 +82,7 @@ fn completes_words(session: &mut Session) {
             ("kill --signal=T", "<kill><--signal=TERM>"),
             ("completions f", "<completions><fish>"),
             ("profiles bal", "<profiles><balanced>"),
-            ("schema pro", "<schema><profile>"),
+            ("schema prof", "<schema><profile>"),
         ],
     );
 }

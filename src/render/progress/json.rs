@@ -42,7 +42,7 @@ enum Event {
     Done,
     /// A step failed or was interrupted.
     Failed,
-    /// What was done to the GPU is being undone.
+    /// The changes made to the GPU are being undone.
     Undo,
     /// Something else to know.
     Note,

@@ -124,7 +124,7 @@ impl Drop for Running {
 }
 
 /// A node with MIG devices that are served.
-fn healthy() -> Sim {
+pub(crate) fn healthy() -> Sim {
     let sim = Sim::with("a100-80gb", 2);
     sim.up(SMALL, &[]).ended(0);
     sim

@@ -1,0 +1,100 @@
+//! The pictures of README and manual: what the program prints on a terminal, as SVG.
+
+use std::fs;
+use std::path::Path;
+
+use anstyle_svg::Term;
+use regex::Regex;
+
+use crate::common::{Sim, is_alive, plain, stop};
+use crate::shipped::is_shipped;
+
+/// Half a node of H100s.
+fn node() -> Sim {
+    Sim::with("h100-80gb-sxm", 4)
+}
+
+/// What a command shows on a terminal of 100 columns in colour, behind a prompt. Process ids, UUIDs and times differ from run
+/// to run, and are the same in each picture.
+fn shown(sim: &Sim, command: &str) -> String {
+    let shown = sim
+        .shown("TERM=xterm-256color LANG=C.UTF-8", command, 100)
+        .stdout;
+    let text = plain(&shown.replace('\r', ""));
+    let text = Regex::new(r"(GPU|MIG)-…")
+        .unwrap()
+        .replace_all(&text, "$1-5f1c…");
+    let text = Regex::new(r"\bpid \d+")
+        .unwrap()
+        .replace_all(&text, "pid 4711");
+    let text = Regex::new(r"-CONT \d+")
+        .unwrap()
+        .replace_all(&text, "-CONT 4711");
+    format!("\u{1b}[1m$ mig-mps {command}\u{1b}[0m\n{}", text.trim_end())
+}
+
+/// Asserts that a picture of the repository is this text. `cargo renew` draws it again.
+#[track_caller]
+fn is_picture(name: &str, text: &str) {
+    let path = format!("src/manual/pictures/{name}.svg");
+    is_shipped(&path, &Term::new().render_svg(text));
+}
+
+#[test]
+fn the_shipped_picture_of_a_plan() {
+    let sim = node();
+    is_picture("plan", &shown(&sim, "plan balanced"));
+}
+
+#[test]
+fn the_shipped_picture_of_devices() {
+    let sim = node();
+    sim.run(&["up", "balanced"]).ended(0);
+    let clients = ["0.2", "0.4", "0.4", "1.4"].map(|name| sim.client(name));
+    let daemon = sim.device("1.0")["daemon_pid"].clone();
+    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {}
+    is_picture(
+        "status-map",
+        &shown(&sim, "status --map 0.0 0.1 0.2 0.4 1.0 1.1 1.2 1.4"),
+    );
+    drop(clients);
+}
+
+#[test]
+fn the_shipped_picture_of_a_diagnosis() {
+    let sim = crate::doctor::healthy();
+    stop(&sim.device("0.0")["daemon_pid"].clone());
+    is_picture("doctor", &shown(&sim, "doctor"));
+}
+
+/// A comparison takes a GPU: this one was recorded on an H200.
+#[test]
+fn the_shipped_picture_of_a_comparison() {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/transcripts/h200-580-compare.txt");
+    let transcript = fs::read_to_string(path).unwrap();
+    let (_, rest) = transcript.split_once("$ mig-mps compare").unwrap();
+    let (text, _) = rest.split_once("\nok ").unwrap();
+    is_picture(
+        "compare",
+        &format!("\u{1b}[1m$ mig-mps compare\u{1b}[0m{text}"),
+    );
+}
+
+/// A picture that no page shows is not kept.
+#[test]
+fn every_picture_is_shown() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &Path| fs::read_to_string(path).unwrap();
+    let manual = fs::read_dir(root.join("src/manual")).unwrap();
+    let pages = manual
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file());
+    let pages: String =
+        pages.map(|path| read(&path)).collect::<String>() + &read(&root.join("README.md"));
+    for picture in fs::read_dir(root.join("src/manual/pictures")).unwrap() {
+        let name = picture.unwrap().file_name().into_string().unwrap();
+        assert!(pages.contains(&format!("pictures/{name})")), "{name}");
+    }
+}

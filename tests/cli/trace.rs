@@ -1,0 +1,170 @@
+//! `-v`, `-q` and the trace file.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use insta::assert_snapshot;
+use regex::Regex;
+
+use crate::common::{SMALL, Sim, plain};
+
+#[test]
+fn verbose_shows_calls_commands_and_programs_with_their_times() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim.up(SMALL, &["-v"]).ended(0);
+    let time = r"\(\d+\.\d ms\)";
+    for line in [
+        format!(r"(?m)^nvml: nvmlDeviceSetMigMode GPU-[0-9a-f-]{{36}} {time}$"),
+        format!(r"(?m)^nvml: nvmlDeviceCreateGpuInstanceWithPlacement \S+ {time}$"),
+        format!(r"(?m)^mps: \S+/pipe/MIG-[0-9a-f-]{{36}}: start: .* {time}$"),
+        format!(
+            r"(?m)^mps: \S+/pipe/MIG-[0-9a-f-]{{36}}: start_server .*; get_default_active_thread_percentage: .*100\.0.* {time}$"
+        ),
+    ] {
+        assert!(
+            Regex::new(&line).unwrap().is_match(&ran.stderr),
+            "{line}\n{}",
+            ran.stderr
+        );
+    }
+    assert!(!ran.stdout.contains("nvml:"), "{}", ran.stdout);
+    // Before the subcommand, and beside JSON.
+    let ran = sim.run(&["-v", "status", "--json"]).ended(0);
+    serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+    assert!(ran.stderr.contains("nvml: nvmlDeviceGet"), "{}", ran.stderr);
+    // What is refused says so.
+    sim.node.fault("nvmlDeviceGetMigMode").fails(999).unwrap();
+    let ran = sim.run(&["list", "-v"]);
+    assert!(
+        ran.stderr.contains(": Unknown Error (999) ("),
+        "{}",
+        ran.stderr
+    );
+    sim.run(&["list", "-v", "-q"]).ended(2);
+}
+
+#[test]
+fn quiet_leaves_errors_and_what_was_asked_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    let ran = sim.up(SMALL, &["-q"]).ended(0);
+    assert_eq!(
+        (
+            ran.stdout.as_str(),
+            ran.stderr.as_str(),
+            ran.progress.as_str()
+        ),
+        ("", "", "")
+    );
+    let ran = sim.run(&["-q", "status"]).ended(0);
+    assert!(ran.stdout.contains("0.2"), "{}", ran.stdout);
+    let ran = sim.up(SMALL, &["-q", "--dry-run"]).ended(0);
+    assert_eq!(ran.stderr, "");
+    let client = sim.client("0.2");
+    let ran = sim.run(&["down", "-q"]).ended(4);
+    assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
+    drop(client);
+    let ran = sim.run(&["down", "--quiet"]).ended(0);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("", ""));
+}
+
+/// The consequences are shown where somebody is asked.
+#[test]
+fn quiet_questions_are_asked_all_the_same() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let path =
+        sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
+    let ran = sim.answered(&format!("-q up {}", path.display()), "y\n");
+    assert_eq!(ran.status, 0, "{}", ran.stdout);
+    assert!(ran.stdout.contains("This will "), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("destroy 2g"), "{}", ran.stdout);
+}
+
+#[test]
+fn options_of_a_program_are_its_own() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let ran = sim.run(&["run", "0.2", "echo", "-v", "-q"]).ended(0);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("-v -q\n", ""));
+    let ran = sim
+        .run(&["-v", "run", "0.2", "--", "sh", "-c", "umask"])
+        .ended(0);
+    let umask = crate::common::shell("umask").stdout;
+    assert_eq!(ran.stdout, umask);
+    assert!(ran.stderr.contains("nvml: "), "{}", ran.stderr);
+}
+
+#[test]
+fn the_trace_file_has_what_happened() {
+    let sim = Sim::with("a100-80gb", 1);
+    let file = sim.node.dir().join("trace");
+    let path = sim.profile(SMALL);
+    let mut up = sim.command(&["up", path.to_str().unwrap()]);
+    up.env("MIG_MPS_LOG", &file).output().unwrap();
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text = fs::read_to_string(&file).unwrap();
+    let form = Regex::new(
+        r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ (debug|error) (nvml|mps|program|mig_mps): ",
+    )
+    .unwrap();
+    for line in text.lines() {
+        assert!(form.is_match(line), "{line}");
+    }
+    assert!(text.contains("nvmlDeviceSetMigMode"), "{text}");
+    assert!(text.contains("mig_mps: exit status 0\n"), "{text}");
+    // It is appended to, errors too.
+    let mut fails = sim.command(&["status", "nosuch"]);
+    fails.env("MIG_MPS_LOG", &file).output().unwrap();
+    let more = fs::read_to_string(&file).unwrap();
+    let more = more.strip_prefix(&text).unwrap();
+    assert!(more.contains(" error mig_mps: "), "{more}");
+    // The daemons that were started did not get the variable.
+    let pid = sim.device("0.2")["daemon_pid"].clone();
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    assert!(!String::from_utf8_lossy(&environment).contains("MIG_MPS_LOG"));
+}
+
+#[test]
+fn a_trace_file_that_others_could_use_is_refused() {
+    let sim = Sim::with("a100-80gb", 1);
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("open"), "").unwrap();
+    fs::set_permissions(at("open"), fs::Permissions::from_mode(0o622)).unwrap();
+    fs::write(at("target"), "untouched").unwrap();
+    symlink(at("target"), at("link")).unwrap();
+    fs::create_dir(at("directory")).unwrap();
+    let refused = ["open", "link", "directory", "no/such"].map(|name| {
+        let mut list = sim.command(&["list"]);
+        let ran = crate::common::Ran::of(list.env("MIG_MPS_LOG", at(name))).ended(2);
+        assert_eq!(ran.stdout, "");
+        plain(
+            &ran.stderr
+                .replace(directory.path().to_str().unwrap(), "DIR"),
+        )
+    });
+    assert_snapshot!(refused.concat(), @"");
+    assert_eq!(fs::read_to_string(at("target")).unwrap(), "untouched");
+}
+
+/// A server's answer that would clear the screen.
+#[test]
+fn text_of_others_steers_no_terminal() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let script = sim.control_script(
+        "if [ $# -eq 0 ]; then cat >/dev/null; printf '\\033[2J\\n100.0\\n'; else exec $real \"$@\"; fi",
+    );
+    let file = sim.node.dir().join("trace");
+    let mut command = sim.command(&["set", "0.2", "active-thread-percentage=50", "-v"]);
+    command
+        .env("MIG_MPS_CONTROL", script)
+        .env("MIG_MPS_LOG", &file);
+    let ran = crate::common::Ran::of(&mut command);
+    let written = fs::read_to_string(&file).unwrap();
+    for text in [&ran.stderr, &written] {
+        assert!(text.contains("[2J"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+}
