@@ -49,8 +49,13 @@ fn is_topic(name: &str) -> bool {
 fn chapter(name: &str) -> Result<String> {
     let topic = TOPICS.iter().find(|topic| topic.name == name);
     let unknown = || CommandError::new(ExitStatus::Usage, format_args!("no topic \"{name}\""));
-    let lines = topic.ok_or_else(unknown)?.text.split_inclusive('\n');
-    Ok(lines.filter(|line| !line.starts_with("![")).collect())
+    let mut text = String::new();
+    for paragraph in topic.ok_or_else(unknown)?.text.split_inclusive("\n\n") {
+        if !paragraph.starts_with("![") {
+            text.push_str(paragraph);
+        }
+    }
+    Ok(text)
 }
 
 fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {

@@ -23,12 +23,12 @@ pub fn append_privately(path: &Path) -> io::Result<File> {
         | OFlags::CLOEXEC;
     let opened = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(|error| match error {
-        rustix::io::Errno::LOOP => refused("is a symbolic link"),
+        rustix::io::Errno::LOOP => refused("it is a symbolic link"),
         error => error.into(),
     })?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(refused("is no regular file"));
+        return Err(refused("it is no regular file"));
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(refused(belongs_to(metadata.uid())));

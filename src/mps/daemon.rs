@@ -106,9 +106,9 @@ impl Daemon {
         let took = begun.elapsed().as_secs_f64() * 1000.0;
         match ran {
             Ok(output) => {
-                let answer: Vec<&str> = output.stdout.lines().collect();
-                let answer = answer.join("; ");
-                tracing::debug!(target: "mps", "{pipe}: {commands}: {answer:?} ({took:.1} ms)");
+                let said = output.stdout.lines().chain(output.stderr.lines());
+                let said: String = said.map(|line| format!(": {line}")).collect();
+                tracing::debug!(target: "mps", "{pipe}: {commands}{said} ({took:.1} ms)");
             }
             Err(error) => {
                 tracing::debug!(target: "mps", "{pipe}: {commands}: {error} ({took:.1} ms)");

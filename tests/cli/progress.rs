@@ -50,7 +50,7 @@ fn without_a_terminal_each_step_is_a_line() {
         failed.progress
     );
     assert!(
-        failed.stderr.contains("GPU 0: undo what was done\n"),
+        failed.stderr.contains("GPU 0: undoing what was done\n"),
         "{}",
         failed.stderr
     );

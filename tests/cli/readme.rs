@@ -135,7 +135,8 @@ fn help_lists_every_command_and_topic() {
 fn help_shows_chapters_and_commands() {
     for topic in &TOPICS {
         let shown = without_gpu(&["help", topic.name], "").ended(0).stdout;
-        assert_eq!(shown, topic.text);
+        let picture = regex::Regex::new(r"(?m)^!\[.*\]\(.*\)\n\n").unwrap();
+        assert_eq!(shown, picture.replace_all(topic.text, ""));
     }
     let up = without_gpu(&["help", "up"], "").ended(0).stdout;
     assert_eq!(up, without_gpu(&["up", "--help"], "").ended(0).stdout);

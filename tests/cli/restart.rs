@@ -402,6 +402,7 @@ fn a_start_that_fails_is_rolled_back() {
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon (asked for): 0
       + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+    GPU 0: undoing what was done
     error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it said nothing
     what had been done before was undone (1 step)
     hint: the whole logs are in /tmp/…/log/GPU-…

@@ -16,9 +16,9 @@ fn verbose_shows_calls_commands_and_programs_with_their_times() {
     for line in [
         format!(r"(?m)^nvml: nvmlDeviceSetMigMode GPU-[0-9a-f-]{{36}} {time}$"),
         format!(r"(?m)^nvml: nvmlDeviceCreateGpuInstanceWithPlacement \S+ {time}$"),
-        format!(r"(?m)^mps: \S+/pipe/MIG-[0-9a-f-]{{36}}: start: .* {time}$"),
+        format!(r"(?m)^mps: \S+/MIG-[0-9a-f-]{{36}}/pipe: start {time}$"),
         format!(
-            r"(?m)^mps: \S+/pipe/MIG-[0-9a-f-]{{36}}: start_server .*; get_default_active_thread_percentage: .*100\.0.* {time}$"
+            r"(?m)^mps: \S+/MIG-[0-9a-f-]{{36}}/pipe: .*start_server .*; get_default_active_thread_percentage: 100\.0.* {time}$"
         ),
     ] {
         assert!(
@@ -84,7 +84,7 @@ fn quiet_questions_are_asked_all_the_same() {
 fn options_of_a_program_are_its_own() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let ran = sim.run(&["run", "0.2", "echo", "-v", "-q"]).ended(0);
+    let ran = sim.run(&["run", "0.2", "--", "echo", "-v", "-q"]).ended(0);
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("-v -q\n", ""));
     let ran = sim
         .run(&["-v", "run", "0.2", "--", "sh", "-c", "umask"])
@@ -144,7 +144,12 @@ fn a_trace_file_that_others_could_use_is_refused() {
                 .replace(directory.path().to_str().unwrap(), "DIR"),
         )
     });
-    assert_snapshot!(refused.concat(), @"");
+    assert_snapshot!(refused.concat(), @"
+    error: cannot write the trace file DIR/open (MIG_MPS_LOG): others can write to it
+    error: cannot write the trace file DIR/link (MIG_MPS_LOG): it is a symbolic link
+    error: cannot write the trace file DIR/directory (MIG_MPS_LOG): Is a directory (os error 21)
+    error: cannot write the trace file DIR/no/such (MIG_MPS_LOG): No such file or directory (os error 2)
+    ");
     assert_eq!(fs::read_to_string(at("target")).unwrap(), "untouched");
 }
 

@@ -75,7 +75,7 @@ impl GpuLine {
         let width = self.steps.to_string().len();
         let head = format!("{}  {:>width$}/{}  ", self.name, self.done, self.steps);
         let rest = match (self.undoes, self.took) {
-            (true, _) => "undo what was done".to_owned(),
+            (true, _) => "undoing what was done".to_owned(),
             (false, Some(took)) => format!("done in {}", time_taken(took)),
             (false, None) => self.doing(now),
         };

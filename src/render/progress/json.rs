@@ -110,7 +110,7 @@ impl Progress for Json {
     }
 
     fn undoes(&self, gpu: &GpuPlan) {
-        let text = "undo what was done".to_owned();
+        let text = "undoing what was done".to_owned();
         ProgressDocument::of_gpu(Event::Undo, gpu, text).print();
     }
 

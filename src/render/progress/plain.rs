@@ -77,7 +77,7 @@ impl Progress for Plain {
     }
 
     fn undoes(&self, gpu: &GpuPlan) {
-        note(&format!("{}: undo what was done", gpu.name()));
+        note(&format!("{}: undoing what was done", gpu.name()));
     }
 
     fn note(&self, what: &str) {
