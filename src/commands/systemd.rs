@@ -49,8 +49,10 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let files = UnitFiles::of(&environment.host, WRITTEN);
     if let Some(directory) = &args.package {
         let units = unit_files(Path::new(PACKAGED_PROGRAM), &files.profile());
-        write_packaged(&units, directory)
-            .context(format_args!("cannot write units to {}", directory.display()))?;
+        write_packaged(&units, directory).context(format_args!(
+            "cannot write units to {}",
+            directory.display()
+        ))?;
         return Ok(ExitStatus::Done);
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;

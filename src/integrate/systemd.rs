@@ -7,7 +7,8 @@ use std::path::Path;
 pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
 
 /// The first line of a unit that a package installs.
-const PACKAGED: &str = "# From the package mig-mps; a unit of this name in /etc/systemd/system replaces it.";
+const PACKAGED: &str =
+    "# From the package mig-mps; a unit of this name in /etc/systemd/system replaces it.";
 
 /// The service that applies a profile at boot.
 pub const SERVICE: &str = "mig-mps.service";
