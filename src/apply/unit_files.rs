@@ -41,7 +41,7 @@ impl UnitFiles {
         path.exists().then_some(path)
     }
 
-    /// Returns the path of a package's unit if it does the same and is in force, so that none is to be written.
+    /// Returns the path of a package's unit if it does the same and is in force.
     pub fn same_packaged(&self, name: &str, text: &str) -> Option<PathBuf> {
         let path = self.packaged(name)?;
         let theirs = fs::read_to_string(&path).ok()?;

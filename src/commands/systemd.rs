@@ -121,11 +121,15 @@ fn install(
         }
         Err(error) => Err(error).context("cannot copy the profile")?,
     }
-    for unit in units {
-        if let Some(packaged) = files.same_packaged(unit.name, &unit.text) {
-            tell(false, "wrote", &packaged);
-            continue;
-        }
+    // All three or none: a part of a package would go with it.
+    let same: Option<Vec<PathBuf>> = units
+        .iter()
+        .map(|unit| files.same_packaged(unit.name, &unit.text))
+        .collect();
+    for path in same.iter().flatten() {
+        tell(false, "wrote", path);
+    }
+    for unit in units.iter().filter(|_| same.is_none()) {
         let is_new = files.write_unit(unit.name, &unit.text);
         tell(
             is_new.context("cannot write the unit")?,

@@ -61,7 +61,7 @@ fn shells_find_the_completions() {
     assert_snapshot!(ran.stdout.replace('\t', "  "), @"
     complete -o nosort -F _mig_mps mig-mps
     _mig-mps
-    status  Show devices, their daemons, servers and clients
+    status  Show MPS servers and their clients
     ");
     assert_eq!(ran.stderr, "");
 }
@@ -104,31 +104,49 @@ fn the_units_of_the_package_are_used() {
         return;
     };
     let script = "exec 2>&1
-        mig-mps systemd balanced --install
-        systemctl --quiet enable mig-mps.service
-        readlink /etc/systemd/system/multi-user.target.wants/mig-mps.service
-        ls /etc/systemd/system | grep mig-mps || echo 'no unit in /etc'
+        mig-mps systemd balanced --install --enable
+        readlink -f /etc/systemd/system/multi-user.target.wants/mig-mps.service
+        ls /etc/systemd/system | grep '^mig-mps' || echo 'no unit in /etc'
         mig-mps systemd balanced --uninstall
         systemctl is-enabled mig-mps.service || true
         ls /etc/mig-mps 2>/dev/null || echo 'no profile'";
     let ran = installed(package, script).ended(0);
-    assert_snapshot!(ran.stdout, @"");
+    assert_snapshot!(ran.stdout, @"
+    wrote /etc/mig-mps/profile.toml
+    /usr/lib/systemd/system/mig-mps.service is up to date
+    /usr/lib/systemd/system/mig-mps-heal.service is up to date
+    /usr/lib/systemd/system/mig-mps-heal.timer is up to date
+    enabled mig-mps.service and mig-mps-heal.timer
+    systemctl start mig-mps applies the profile now, without a reboot
+    /usr/lib/systemd/system/mig-mps.service
+    no unit in /etc
+    /usr/lib/systemd/system/mig-mps.service stays: a package has it
+    /usr/lib/systemd/system/mig-mps-heal.service stays: a package has it
+    /usr/lib/systemd/system/mig-mps-heal.timer stays: a package has it
+    disabled
+    no profile
+    ");
 }
 
 #[test]
 fn units_of_an_earlier_installation_stay_in_force() {
     let test = "units_of_an_earlier_installation_stay_in_force";
-    let Some(package) = package(test, &["systemctl"]) else {
+    let Some(package) = package(test, &["systemctl", "systemd-analyze"]) else {
         return;
     };
     // mig-mps was in /usr/local before.
     let script = "exec 2>&1
         cp /usr/bin/mig-mps /usr/local/bin/
         /usr/local/bin/mig-mps systemd balanced --install >/dev/null
-        grep ExecReload $(systemctl --root=/ cat mig-mps.service | sed -n 's/^# //p' | head -1)
         systemctl --quiet enable mig-mps.service
         dpkg --remove mig-mps >/dev/null
-        systemctl is-enabled mig-mps.service";
+        systemctl is-enabled mig-mps.service
+        cd /etc/systemd/system; systemd-analyze verify ./mig-mps.service
+        grep ^ExecStart $PWD/mig-mps*.service";
     let ran = installed(package, script).ended(0);
-    assert_snapshot!(ran.stdout, @"");
+    assert_snapshot!(ran.stdout, @"
+    enabled
+    /etc/systemd/system/mig-mps-heal.service:ExecStart=/usr/local/bin/mig-mps heal
+    /etc/systemd/system/mig-mps.service:ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset
+    ");
 }
