@@ -137,7 +137,7 @@ fn units_of_an_earlier_installation_stay_in_force() {
     // mig-mps was in /usr/local before.
     let script = "exec 2>&1
         cp /usr/bin/mig-mps /usr/local/bin/
-        /usr/local/bin/mig-mps systemd balanced --install >/dev/null
+        /usr/local/bin/mig-mps systemd balanced --install 2>/dev/null
         systemctl --quiet enable mig-mps.service
         dpkg --remove mig-mps >/dev/null
         systemctl is-enabled mig-mps.service

@@ -81,10 +81,11 @@ pub(crate) fn installed_on(sim: &Sim, package: &Package, script: &str) -> Ran {
         &with_package(script),
         &[package.deb.parent().unwrap(), node, target],
     );
+    // The system's systemctl, and the node's programs of NVIDIA.
     let path = env::join_paths([
-        sim.node.dir().join("bin"),
         "/usr/sbin".into(),
         "/usr/bin".into(),
+        sim.node.dir().join("bin"),
     ]);
     command
         .envs(sim.node.env())
