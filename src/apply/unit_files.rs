@@ -1,5 +1,6 @@
 //! The unit files and the profile by which systemd applies it at boot.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,10 +9,11 @@ use crate::host::{Directory, Host, in_path};
 const PROFILE: &str = "profile.toml";
 const PUBLIC: u32 = 0o644;
 
-/// The files of an installation, in two directories of the administrator.
+/// The files of an installation, in two directories of the administrator, and the units of a package.
 #[derive(Debug)]
 pub struct UnitFiles {
     units: PathBuf,
+    packaged: PathBuf,
     settings: PathBuf,
     /// The first line of our units, by which they are recognised.
     mark: &'static str,
@@ -22,6 +24,7 @@ impl UnitFiles {
     pub fn of(host: &Host, mark: &'static str) -> Self {
         Self {
             units: host.units_dir(),
+            packaged: host.packaged_units_dir(),
             settings: host.settings_dir(),
             mark,
         }
@@ -30,6 +33,20 @@ impl UnitFiles {
     /// Returns the path of a unit.
     pub fn unit(&self, name: &str) -> PathBuf {
         self.units.join(name)
+    }
+
+    /// Returns the path of the unit of that name that a package has installed.
+    pub fn packaged(&self, name: &str) -> Option<PathBuf> {
+        let path = self.packaged.join(name);
+        path.exists().then_some(path)
+    }
+
+    /// Returns the path of a package's unit if it does the same and is in force.
+    pub fn same_packaged(&self, name: &str, text: &str) -> Option<PathBuf> {
+        let path = self.packaged(name)?;
+        let theirs = fs::read_to_string(&path).ok()?;
+        let is_same = after_mark(&theirs) == after_mark(text);
+        (is_same && !self.unit(name).exists()).then_some(path)
     }
 
     /// Returns the path of the profile that is applied at boot.
@@ -111,6 +128,11 @@ fn open(path: &Path) -> io::Result<Option<Directory>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     }
+}
+
+/// The text of a unit after its first line, which says where it is from.
+fn after_mark(text: &str) -> Option<&str> {
+    Some(text.split_once('\n')?.1)
 }
 
 fn half_made(name: &str) -> String {

@@ -1,5 +1,6 @@
 //! `mig-mps systemd`
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +10,13 @@ use super::Context;
 use super::profile_source::ProfileSource;
 use crate::apply::UnitFiles;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Environment, UnitsError, only_root_can_change};
+use crate::host::{Environment, UnitsError, only_root_can_change, write_text_to};
 use crate::integrate::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
 use crate::profile::Profile;
 use crate::render::{note, print};
+
+/// The program of a package.
+const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
 
 /// Print or install systemd units that apply a profile at boot and heal daemons
 ///
@@ -22,7 +26,7 @@ use crate::render::{note, print};
 #[derive(Args, Debug)]
 pub struct SystemdArgs {
     /// Profile to apply at boot: a TOML file, - for standard input, or a built-in profile
-    #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "uninstall")]
+    #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present_any = ["uninstall", "package"])]
     profile: Option<ProfileSource>,
     /// Write the units, and copy the profile to /etc/mig-mps/profile.toml if there is none
     #[arg(long)]
@@ -33,6 +37,9 @@ pub struct SystemdArgs {
     /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
     #[arg(long, conflicts_with = "install")]
     uninstall: bool,
+    /// Directory for the units of a package that has this program in /usr/bin; created if it does not exist
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "uninstall"])]
+    package: Option<PathBuf>,
 }
 
 /// Prints, installs or removes the units.
@@ -40,6 +47,14 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
     let files = UnitFiles::of(&environment.host, WRITTEN);
+    if let Some(directory) = &args.package {
+        let units = unit_files(Path::new(PACKAGED_PROGRAM), &files.profile());
+        write_packaged(&units, directory).context(format_args!(
+            "cannot write units to {}",
+            directory.display()
+        ))?;
+        return Ok(ExitStatus::Done);
+    }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
     let units = unit_files(&program, &files.profile());
     if !args.install && !args.uninstall {
@@ -60,6 +75,14 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         install(&units, &files, profile, args.enable, environment)?;
     }
     Ok(ExitStatus::Done)
+}
+
+fn write_packaged(units: &[UnitFile], directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for unit in units.iter().map(UnitFile::packaged) {
+        write_text_to(&directory.join(unit.name), &unit.text)?;
+    }
+    Ok(())
 }
 
 fn print_units(units: &[UnitFile], files: &UnitFiles) -> Result<()> {
@@ -98,7 +121,15 @@ fn install(
         }
         Err(error) => Err(error).context("cannot copy the profile")?,
     }
-    for unit in units {
+    // All three or none: a part of a package would go with it.
+    let same: Option<Vec<PathBuf>> = units
+        .iter()
+        .map(|unit| files.same_packaged(unit.name, &unit.text))
+        .collect();
+    for path in same.iter().flatten() {
+        tell(false, "wrote", path);
+    }
+    for unit in units.iter().filter(|_| same.is_none()) {
         let is_new = files.write_unit(unit.name, &unit.text);
         tell(
             is_new.context("cannot write the unit")?,
@@ -125,7 +156,11 @@ fn uninstall(
     environment: &Environment,
 ) -> Result<()> {
     let paths: Vec<PathBuf> = units.iter().map(|unit| files.unit(unit.name)).collect();
-    let is_installed = paths.iter().any(|path| path.exists());
+    let packaged: Vec<PathBuf> = units
+        .iter()
+        .filter_map(|unit| files.packaged(unit.name))
+        .collect();
+    let is_installed = !packaged.is_empty() || paths.iter().any(|path| path.exists());
     let systemctl = environment.units()?;
     if is_installed {
         tolerate(systemctl.disable(&[SERVICE, HEAL_TIMER], HEAL_TIMER))?;
@@ -135,6 +170,9 @@ fn uninstall(
         if was_there.context("cannot remove the unit")? {
             note(&format!("removed {}", path.display()));
         }
+    }
+    for path in packaged {
+        note(&format!("{} stays: a package has it", path.display()));
     }
     if is_installed {
         tolerate(systemctl.reload())?;

@@ -81,6 +81,11 @@ impl Host {
         self.root.join("etc/systemd/system")
     }
 
+    /// Returns the directory of the systemd units that packages install.
+    pub fn packaged_units_dir(&self) -> PathBuf {
+        self.root.join("usr/lib/systemd/system")
+    }
+
     /// Returns the directory of the administrator's settings of mig-mps.
     pub fn settings_dir(&self) -> PathBuf {
         self.root.join("etc/mig-mps")

@@ -6,6 +6,10 @@ use std::path::Path;
 /// The first line of a unit that mig-mps wrote.
 pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
 
+/// The first line of a unit that a package installs.
+const PACKAGED: &str =
+    "# From the package mig-mps; a unit of this name in /etc/systemd/system replaces it.";
+
 /// The service that applies a profile at boot.
 pub const SERVICE: &str = "mig-mps.service";
 /// The timer of `heal`.
@@ -21,6 +25,16 @@ const DRAIN: u32 = 60;
 pub struct UnitFile {
     pub name: &'static str,
     pub text: String,
+}
+
+impl UnitFile {
+    /// Returns the same unit for a package.
+    pub fn packaged(&self) -> Self {
+        Self {
+            name: self.name,
+            text: self.text.replacen(WRITTEN, PACKAGED, 1),
+        }
+    }
 }
 
 /// Returns the units that run `program` with `profile`.

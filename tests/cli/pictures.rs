@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anstyle_svg::Term;
+use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
 use crate::common::{Sim, is_alive, plain, stop};
@@ -21,15 +21,20 @@ fn shown(sim: &Sim, command: &str) -> String {
         .shown("TERM=xterm-256color LANG=C.UTF-8", command, 100)
         .stdout;
     let text = plain(&shown.replace('\r', ""));
-    let text = Regex::new(r"(GPU|MIG)-…")
-        .unwrap()
-        .replace_all(&text, "$1-5f1c…");
-    let text = Regex::new(r"\bpid \d+")
-        .unwrap()
-        .replace_all(&text, "pid 4711");
-    let text = Regex::new(r"-CONT \d+")
-        .unwrap()
-        .replace_all(&text, "-CONT 4711");
+    let changes = [
+        (r"(GPU|MIG)-…", "$1-5f1c…"),
+        (r"\bpid \d+", "pid 4711"),
+        (r"-CONT \d+", "-CONT 4711"),
+        (r"CLIENT OF +PID", "CLIENT OF   PID"),
+        (r"(?m)^(\d\.\d) +\d{3,7}  ", "$1        4711  "),
+        (r" +\d+s  \S*/cuda-app", "       5s  cuda-app"),
+    ];
+    let text = changes.iter().fold(text, |text, (from, to)| {
+        Regex::new(from)
+            .unwrap()
+            .replace_all(&text, *to)
+            .into_owned()
+    });
     format!("\u{1b}[1m$ mig-mps {command}\u{1b}[0m\n{}", text.trim_end())
 }
 
@@ -37,7 +42,7 @@ fn shown(sim: &Sim, command: &str) -> String {
 #[track_caller]
 fn is_picture(name: &str, text: &str) {
     let path = format!("src/manual/pictures/{name}.svg");
-    is_shipped(&path, &Term::new().render_svg(text));
+    is_shipped(&path, &Term::new().palette(WIN10_CONSOLE).render_svg(text));
 }
 
 #[test]

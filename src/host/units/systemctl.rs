@@ -84,17 +84,25 @@ impl Units {
         self.systemctl(&["daemon-reload"], CHANGE_LIMIT).map(drop)
     }
 
-    /// Has units start at boot, and this one now.
+    /// Has units start at boot, and this one now, if systemd runs.
     pub fn enable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
         self.systemctl(&[&["enable"], names].concat(), CHANGE_LIMIT)?;
-        self.systemctl(&["start", now], CHANGE_LIMIT).map(drop)
+        self.at_once("start", now)
     }
 
     /// Undoes [`enable`](Self::enable). What the other units have started goes on.
     pub fn disable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
-        self.systemctl(&["stop", now], CHANGE_LIMIT)?;
+        self.at_once("stop", now)?;
         self.systemctl(&[&["disable"], names].concat(), CHANGE_LIMIT)
             .map(drop)
+    }
+
+    /// Starts or stops a unit, if systemd runs. While the image of a machine is made, it does not, but links can be made.
+    fn at_once(&self, verb: &str, name: &str) -> Result<(), UnitsError> {
+        match self.systemctl(&[verb, name], CHANGE_LIMIT) {
+            Err(UnitsError::NoSystemd(_)) => Ok(()),
+            done => done.map(drop),
+        }
     }
 
     fn change(

@@ -1,0 +1,152 @@
+//! An installed package.
+
+use insta::assert_snapshot;
+
+use crate::package::{Package, has};
+use crate::system::{can_be_copied, installed, is_untouched};
+
+/// Returns the package if it and the programs that a test uses can be had.
+fn package(test: &str, programs: &[&str]) -> Option<&'static Package> {
+    let can = can_be_copied(test) && programs.iter().all(|program| has(test, program));
+    can.then(|| Package::get(test)).flatten()
+}
+
+#[test]
+fn it_is_installed_without_a_word_and_runs() {
+    let Some(package) = package("it_is_installed_without_a_word_and_runs", &[]) else {
+        return;
+    };
+    let ran = installed(
+        package,
+        "dpkg-query --show --showformat='${Status}\\n' mig-mps; command -v mig-mps; mig-mps --version",
+    )
+    .ended(0);
+    assert_eq!(ran.stderr, "");
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        ran.stdout,
+        format!("install ok installed\n/usr/bin/mig-mps\nmig-mps {version}\n")
+    );
+    assert!(is_untouched());
+}
+
+#[test]
+fn manual_pages_are_shown() {
+    let Some(package) = package("manual_pages_are_shown", &["man"]) else {
+        return;
+    };
+    let script = "for page in /usr/share/man/man1/mig-mps*; do man -l --warnings \"$page\" >/tmp/page; test -s /tmp/page; done
+                  man mig-mps-up | cat";
+    let ran = installed(package, script).ended(0);
+    assert_eq!(ran.stderr, "");
+    assert!(
+        ran.stdout.contains("NAME\n       mig-mps-up - Apply"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn shells_find_the_completions() {
+    let Some(package) = package("shells_find_the_completions", &["bash", "zsh", "fish"]) else {
+        return;
+    };
+    let ran = installed(
+        package,
+        "bash --norc -c 'source /usr/share/bash-completion/completions/mig-mps && complete -p mig-mps'
+         zsh -f -c 'autoload -Uz compinit && compinit -u -D && echo $_comps[mig-mps]'
+         export HOME=/tmp/fish; mkdir -p $HOME; fish --command 'complete --do-complete=\"mig-mps statu\"'",
+    )
+    .ended(0);
+    assert_snapshot!(ran.stdout.replace('\t', "  "), @"
+    complete -o nosort -F _mig_mps mig-mps
+    _mig-mps
+    status  Show MPS servers and their clients
+    ");
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn its_profiles_fit() {
+    let Some(package) = package("its_profiles_fit", &[]) else {
+        return;
+    };
+    let ran = installed(
+        package,
+        "for profile in /usr/share/mig-mps/profiles/*.toml; do mig-mps check $profile; done",
+    )
+    .ended(0);
+    assert_eq!(ran.stderr, "");
+    assert!(ran.stdout.contains("3g"), "{}", ran.stdout);
+}
+
+#[test]
+fn systemd_takes_its_units_and_enables_none() {
+    let test = "systemd_takes_its_units_and_enables_none";
+    let Some(package) = package(test, &["systemctl", "systemd-analyze"]) else {
+        return;
+    };
+    let ran = installed(
+        package,
+        "cd /usr/lib/systemd/system; systemd-analyze verify ./mig-mps.service ./mig-mps-heal.service ./mig-mps-heal.timer
+         systemctl is-enabled mig-mps.service mig-mps-heal.timer || true",
+    )
+    .ended(0);
+    assert_eq!(
+        (ran.stdout.as_str(), ran.stderr.as_str()),
+        ("disabled\ndisabled\n", "")
+    );
+}
+
+#[test]
+fn the_units_of_the_package_are_used() {
+    let Some(package) = package("the_units_of_the_package_are_used", &["systemctl"]) else {
+        return;
+    };
+    let script = "exec 2>&1
+        mig-mps systemd balanced --install --enable
+        readlink -f /etc/systemd/system/multi-user.target.wants/mig-mps.service
+        ls /etc/systemd/system | grep '^mig-mps' || echo 'no unit in /etc'
+        mig-mps systemd balanced --uninstall
+        systemctl is-enabled mig-mps.service || true
+        ls /etc/mig-mps 2>/dev/null || echo 'no profile'";
+    let ran = installed(package, script).ended(0);
+    assert_snapshot!(ran.stdout, @"
+    wrote /etc/mig-mps/profile.toml
+    /usr/lib/systemd/system/mig-mps.service is up to date
+    /usr/lib/systemd/system/mig-mps-heal.service is up to date
+    /usr/lib/systemd/system/mig-mps-heal.timer is up to date
+    enabled mig-mps.service and mig-mps-heal.timer
+    systemctl start mig-mps applies the profile now, without a reboot
+    /usr/lib/systemd/system/mig-mps.service
+    no unit in /etc
+    /usr/lib/systemd/system/mig-mps.service stays: a package has it
+    /usr/lib/systemd/system/mig-mps-heal.service stays: a package has it
+    /usr/lib/systemd/system/mig-mps-heal.timer stays: a package has it
+    disabled
+    no profile
+    ");
+}
+
+#[test]
+fn units_of_an_earlier_installation_stay_in_force() {
+    let test = "units_of_an_earlier_installation_stay_in_force";
+    let Some(package) = package(test, &["systemctl", "systemd-analyze"]) else {
+        return;
+    };
+    // mig-mps was in /usr/local before.
+    let script = "exec 2>&1
+        cp /usr/bin/mig-mps /usr/local/bin/
+        /usr/local/bin/mig-mps systemd balanced --install 2>/dev/null
+        systemctl --quiet enable mig-mps.service
+        dpkg --remove mig-mps >/dev/null
+        systemctl is-enabled mig-mps.service
+        cd /etc/systemd/system; systemd-analyze verify ./mig-mps.service
+        grep ^ExecStart $PWD/mig-mps*.service";
+    let ran = installed(package, script).ended(0);
+    assert_snapshot!(ran.stdout, @"
+    enabled
+    /etc/systemd/system/mig-mps-heal.service:ExecStart=/usr/local/bin/mig-mps heal
+    /etc/systemd/system/mig-mps.service:ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset
+    ");
+}

@@ -1,0 +1,122 @@
+//! The package under test.
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use simnode::harness::{artifacts, can_run};
+use tempfile::TempDir;
+
+use crate::common::{Ran, shell};
+
+/// The glibc of RHEL 8 and Debian 10.
+pub(crate) const GLIBC: &str = "2.28";
+
+/// The package, and a copy of its files.
+pub(crate) struct Package {
+    pub(crate) deb: PathBuf,
+    /// Its files, below a directory.
+    pub(crate) files: PathBuf,
+    _directory: TempDir,
+}
+
+impl Package {
+    /// Returns the package, which is built once; `None` if it cannot be built here.
+    pub(crate) fn get(test: &str) -> Option<&'static Self> {
+        static PACKAGE: OnceLock<Package> = OnceLock::new();
+        let is_given = env::var_os("MIG_MPS_DEB").is_some();
+        let tools: &[&str] = if is_given {
+            &["dpkg-deb"]
+        } else {
+            &["dpkg-deb", "cargo-deb", "cargo-zigbuild"]
+        };
+        tools
+            .iter()
+            .all(|tool| has(test, tool))
+            .then(|| PACKAGE.get_or_init(Self::make))
+    }
+
+    /// A field of its control file.
+    pub(crate) fn field(&self, name: &str) -> String {
+        let mut command = Command::new("dpkg-deb");
+        let ran = Ran::of(command.arg("--field").arg(&self.deb).arg(name)).ended(0);
+        ran.stdout.trim().to_owned()
+    }
+
+    fn make() -> Self {
+        let directory = tempfile::Builder::new()
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir()
+            .unwrap();
+        let at = directory.path();
+        let deb = env::var_os("MIG_MPS_DEB").map_or_else(|| build(at), PathBuf::from);
+        let files = at.join("files");
+        let mut command = Command::new("dpkg-deb");
+        Ran::of(command.arg("--extract").arg(&deb).arg(&files)).ended(0);
+        Self {
+            deb,
+            files,
+            _directory: directory,
+        }
+    }
+}
+
+/// True if a program is in `PATH`; in CI it must be.
+pub(crate) fn has(test: &str, program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let is_here = env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    can_run(test, is_here, &format!("{program} is not installed"))
+}
+
+/// Builds the package below a directory, as CONTRIBUTING.md says, with a program that is not optimised.
+fn build(at: &Path) -> PathBuf {
+    let release = at.join("target/release");
+    fs::create_dir_all(&release).unwrap();
+    let program = release.join("mig-mps");
+    link(&program);
+    let (program, made) = (program.display(), release.join("package"));
+    shell(format!("{program} man --dir {}/man", made.display())).ended(0);
+    shell(format!(
+        "{program} systemd --package {}/units",
+        made.display()
+    ))
+    .ended(0);
+    let deb = at.join("mig-mps.deb");
+    let mut command = Command::new("cargo-deb");
+    command
+        .args(["deb", "--no-build", "--fast", "--locked", "--output"])
+        .arg(&deb)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_TARGET_DIR", at.join("target"));
+    Ran::of(&mut command).ended(0);
+    deb
+}
+
+/// Links the program for the old glibc from the crates of this build, which cargo would build once more.
+fn link(program: &Path) {
+    let arch = env::consts::ARCH;
+    let linker = program.with_file_name("linker");
+    let script = format!(
+        "#!/bin/sh\nexec cargo-zigbuild zig cc -- -fno-sanitize=all -target {arch}-linux-gnu.{GLIBC} \"$@\"\n"
+    );
+    fs::write(&linker, script).unwrap();
+    fs::set_permissions(&linker, fs::Permissions::from_mode(0o755)).unwrap();
+    let library = &artifacts().library;
+    let mut rustc = Command::new("rustc");
+    rustc
+        .args(["--edition=2024", "--crate-type=bin", "--crate-name=main"])
+        .arg(format!("-Clinker={}", linker.display()))
+        .arg(format!(
+            "-Ldependency={}",
+            library.parent().unwrap().display()
+        ))
+        .arg(format!("--extern=mig_mps={}", library.display()))
+        .arg("-o")
+        .arg(program)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/src/main.rs"));
+    Ran::of(&mut rustc).ended(0);
+    fs::remove_file(linker).unwrap();
+}
