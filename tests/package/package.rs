@@ -52,7 +52,10 @@ impl Package {
             .tempdir()
             .unwrap();
         let at = directory.path();
-        let deb = env::var_os("MIG_MPS_DEB").map_or_else(|| build(at), PathBuf::from);
+        let deb = match env::var_os("MIG_MPS_DEB") {
+            Some(given) => fs::canonicalize(given).unwrap(),
+            None => build(at),
+        };
         let files = at.join("files");
         let mut command = Command::new("dpkg-deb");
         Ran::of(command.arg("--extract").arg(&deb).arg(&files)).ended(0);
