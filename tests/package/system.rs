@@ -16,7 +16,7 @@ use crate::package::{Package, has};
 /// other packages, such as an index of manual pages, take seconds.
 const ENTER: &str = r#"
 set -e
-at=$(mktemp -d)
+at=/mnt
 mount -t tmpfs tmpfs "$at"
 mkdir "$at/upper" "$at/work" "$at/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$at/upper,workdir=$at/work" "$at/root"
