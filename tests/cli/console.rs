@@ -41,7 +41,7 @@ const BLOCKS: &[(&str, &str, Setup)] = &[
     ("README.md", "cargo test --workspace", NotRun("this is it")),
     (
         "README.md",
-        "cargo build --release --locked",
+        "cargo install --locked --path . --root target/installed",
         NotRun("it would build everything again"),
     ),
     (

@@ -67,7 +67,7 @@ fn files_and_modes() {
     let mut command = Command::new("dpkg-deb");
     let ran = Ran::of(command.arg("--contents").arg(&package.deb)).ended(0);
     let (mut pages, mut profiles) = (BTreeSet::new(), BTreeSet::new());
-    let mut others = String::new();
+    let mut others = Vec::new();
     for line in ran.stdout.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let (mode, owner, path) = (words[0], words[1], words[5].trim_start_matches('.'));
@@ -89,12 +89,11 @@ fn files_and_modes() {
             }
         }
         if !is_one {
-            others += &format!("{mode} {path}\n");
+            others.push(format!("{mode} {path}"));
         }
     }
-    let mut lines: Vec<&str> = others.lines().collect();
-    lines.sort_by_key(|line| line.split_once(' '));
-    assert_snapshot!(lines.join("\n"), @"
+    others.sort_unstable();
+    assert_snapshot!(others.join("\n"), @"
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-heal.service
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-heal.timer
     -rw-r--r-- /usr/lib/systemd/system/mig-mps.service
@@ -109,11 +108,6 @@ fn files_and_modes() {
     ");
     assert_eq!(profiles, names("profiles"));
     for page in ["mig-mps", "mig-mps-up", "mig-mps-status"] {
-        assert!(
-            pages
-                .iter()
-                .any(|name| name.starts_with(&format!("{page}.1"))),
-            "{pages:?}"
-        );
+        assert!(pages.contains(&format!("{page}.1.gz")), "{pages:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -52,7 +52,10 @@ impl Package {
             .tempdir()
             .unwrap();
         let at = directory.path();
-        let deb = env::var_os("MIG_MPS_DEB").map_or_else(|| build(at), PathBuf::from);
+        let deb = match env::var_os("MIG_MPS_DEB") {
+            Some(given) => fs::canonicalize(given).unwrap(),
+            None => build(at),
+        };
         let files = at.join("files");
         let mut command = Command::new("dpkg-deb");
         Ran::of(command.arg("--extract").arg(&deb).arg(&files)).ended(0);
@@ -73,11 +76,19 @@ pub(crate) fn has(test: &str, program: &str) -> bool {
 
 /// Builds the package below a directory, as CONTRIBUTING.md says, with a program that is not optimised.
 fn build(at: &Path) -> PathBuf {
-    let release = at.join("target/release");
-    fs::create_dir_all(&release).unwrap();
-    let program = release.join("mig-mps");
+    // cargo-deb reads the target directory of the repository.
+    let tree = at.join("tree");
+    let target = tree.join("target");
+    fs::create_dir_all(target.join("release")).unwrap();
+    for entry in fs::read_dir(env!("CARGO_MANIFEST_DIR")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "target" {
+            symlink(entry.path(), tree.join(entry.file_name())).unwrap();
+        }
+    }
+    let program = target.join("release/mig-mps");
     link(&program);
-    let (program, made) = (program.display(), release.join("package"));
+    let (program, made) = (program.display(), target.join("package"));
     shell(format!("{program} man --dir {}/man", made.display())).ended(0);
     shell(format!(
         "{program} systemd --package {}/units",
@@ -89,8 +100,8 @@ fn build(at: &Path) -> PathBuf {
     command
         .args(["deb", "--no-build", "--fast", "--locked", "--output"])
         .arg(&deb)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("CARGO_TARGET_DIR", at.join("target"));
+        .current_dir(&tree)
+        .env_remove("CARGO_TARGET_DIR");
     Ran::of(&mut command).ended(0);
     deb
 }
