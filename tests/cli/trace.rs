@@ -91,7 +91,7 @@ fn options_of_a_program_are_its_own() {
         .ended(0);
     let umask = crate::common::shell("umask").stdout;
     assert_eq!(ran.stdout, umask);
-    assert!(ran.stderr.contains("nvml: "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("mps: "), "{}", ran.stderr);
 }
 
 #[test]
