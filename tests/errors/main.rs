@@ -39,4 +39,5 @@ fn every_message_of_the_sources_is_provoked_or_excused() {
     let pieces = literals::fixed_pieces(&root().join("src"));
     let faults = unprovoked::faults(&pieces, &messages);
     assert!(faults.is_empty(), "\n{}", faults.concat());
+    assert!(!messages.contains(book::NOTHING), "a scene says nothing");
 }

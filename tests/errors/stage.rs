@@ -2,11 +2,20 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::book::Topic;
-use crate::common::{Ran, Sim};
+use crate::common::{NOBODY, Ran, Sim};
+
+/// Every GPU is one device.
+pub(crate) const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+
+/// Has the line typed by a plain user.
+pub(crate) fn as_nobody(command: &mut Command) {
+    command.uid(NOBODY).gid(NOBODY);
+}
 
 /// A simulated node, and a directory of the user's in which the profile is.
 pub(crate) struct Stage {
@@ -56,7 +65,41 @@ impl Stage {
         command
     }
 
-    fn path(&self) -> OsString {
+    /// Runs a line that `prepare` prepares, and adds what it says.
+    #[track_caller]
+    pub(crate) fn show_raw(&self, topic: &mut Topic, title: &str, line: &str, prepare: impl FnOnce(&mut Command)) {
+        let mut command = self.shell(line);
+        prepare(&mut command);
+        topic.add(title, line, &Ran::of(&mut command));
+    }
+
+    /// Runs a line with variables, and adds what it says.
+    #[track_caller]
+    pub(crate) fn show_with(&self, topic: &mut Topic, title: &str, line: &str, variables: &[(&str, &PathBuf)]) {
+        self.show_raw(topic, title, line, |command| {
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
+        });
+    }
+
+    /// `PATH` with the programs of the node but for some.
+    pub(crate) fn path_without(&self, missing: &[&str]) -> OsString {
+        let some = self.sim.node.dir().join(format!("without-{}", missing.concat()));
+        fs::create_dir(&some).unwrap();
+        for folder in ["bin", "typed"] {
+            for entry in fs::read_dir(self.sim.node.dir().join(folder)).unwrap() {
+                let entry = entry.unwrap();
+                if !missing.iter().any(|name| entry.file_name() == **name) {
+                    let target = fs::canonicalize(entry.path()).unwrap();
+                    std::os::unix::fs::symlink(target, some.join(entry.file_name())).unwrap();
+                }
+            }
+        }
+        let mut path = some.into_os_string();
+        path.push(":/usr/bin:/bin");
+        path
+    }
+
+    pub(crate) fn path(&self) -> OsString {
         let mut path = self.sim.node.dir().join("typed").into_os_string();
         let env = self.sim.node.env();
         let (_, rest) = env.iter().find(|(name, _)| name == "PATH").unwrap();
