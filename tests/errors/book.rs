@@ -47,7 +47,11 @@ impl Topic {
         let (typed, said) = (tidy(typed), tidy(said));
         let said = said.trim_end();
         let said = if said.is_empty() { NOTHING } else { said };
-        write!(self.text, "\n### {title}\n$ {typed}\n{said}\n[exit status {status}]\n").unwrap();
+        write!(
+            self.text,
+            "\n### {title}\n$ {typed}\n{said}\n[exit status {status}]\n"
+        )
+        .unwrap();
     }
 }
 
@@ -93,5 +97,7 @@ fn tidy(text: &str) -> String {
         .map(|(from, to)| (Regex::new(from).unwrap(), to))
         .into()
     });
-    RULES.iter().fold(plain(text), |text, (from, to)| from.replace_all(&text, *to).into_owned())
+    RULES.iter().fold(plain(text), |text, (from, to)| {
+        from.replace_all(&text, *to).into_owned()
+    })
 }

@@ -73,8 +73,14 @@ impl Visit<'_> for Found {
 
     fn visit_expr_call(&mut self, call: &syn::ExprCall) {
         if let syn::Expr::Path(function) = &*call.func {
-            let names: Vec<String> = function.path.segments.iter().map(|one| one.ident.to_string()).collect();
-            if matches!(&names[..], [.., of, name] if of == "CommandError" && (name == "failed" || name == "new")) {
+            let names: Vec<String> = function
+                .path
+                .segments
+                .iter()
+                .map(|one| one.ident.to_string())
+                .collect();
+            if matches!(&names[..], [.., of, name] if of == "CommandError" && (name == "failed" || name == "new"))
+            {
                 call.args.iter().for_each(|argument| self.take(argument));
             }
         }
@@ -89,7 +95,9 @@ impl Visit<'_> for Found {
     }
 
     fn visit_macro(&mut self, call: &syn::Macro) {
-        let is_error = ["bail", "anyhow", "ensure"].iter().any(|name| call.path.is_ident(name));
+        let is_error = ["bail", "anyhow", "ensure"]
+            .iter()
+            .any(|name| call.path.is_ident(name));
         if is_error {
             self.0.extend(first_string(&call.tokens));
         }

@@ -60,14 +60,26 @@ impl Stage {
     /// A shell with a line, on the node.
     pub(crate) fn shell(&self, line: &str) -> Command {
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(line).env_clear().envs(self.sim.node.env());
-        command.env("PATH", self.path()).current_dir(self.sim.node.dir());
+        command
+            .arg("-c")
+            .arg(line)
+            .env_clear()
+            .envs(self.sim.node.env());
+        command
+            .env("PATH", self.path())
+            .current_dir(self.sim.node.dir());
         command
     }
 
     /// Runs a line that `prepare` prepares, and adds what it says.
     #[track_caller]
-    pub(crate) fn show_raw(&self, topic: &mut Topic, title: &str, line: &str, prepare: impl FnOnce(&mut Command)) {
+    pub(crate) fn show_raw(
+        &self,
+        topic: &mut Topic,
+        title: &str,
+        line: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) {
         let mut command = self.shell(line);
         prepare(&mut command);
         topic.add(title, line, &Ran::of(&mut command));
@@ -75,7 +87,13 @@ impl Stage {
 
     /// Runs a line with variables, and adds what it says.
     #[track_caller]
-    pub(crate) fn show_with(&self, topic: &mut Topic, title: &str, line: &str, variables: &[(&str, &PathBuf)]) {
+    pub(crate) fn show_with(
+        &self,
+        topic: &mut Topic,
+        title: &str,
+        line: &str,
+        variables: &[(&str, &PathBuf)],
+    ) {
         self.show_raw(topic, title, line, |command| {
             command.envs(variables.iter().map(|(name, value)| (name, value)));
         });
@@ -83,7 +101,11 @@ impl Stage {
 
     /// `PATH` with the programs of the node but for some.
     pub(crate) fn path_without(&self, missing: &[&str]) -> OsString {
-        let some = self.sim.node.dir().join(format!("without-{}", missing.concat()));
+        let some = self
+            .sim
+            .node
+            .dir()
+            .join(format!("without-{}", missing.concat()));
         fs::create_dir(&some).unwrap();
         for folder in ["bin", "typed"] {
             for entry in fs::read_dir(self.sim.node.dir().join(folder)).unwrap() {

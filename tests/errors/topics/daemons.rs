@@ -18,18 +18,39 @@ pub(crate) fn play(topic: &mut Topic) {
     }
     let script = |script: &str| stage.sim.control_script(script);
     for (title, text) in [
-        ("An option that nvidia-cuda-mps-control does not know", r#"case " $* " in *" -d "*) echo "Unrecognized option"; exit 0;; esac; exec "$real" "$@""#),
-        ("nvidia-cuda-mps-control gives a strange answer", r#"case " $* " in *" -d "*) exec "$real" "$@";; esac; echo strange"#),
+        (
+            "An option that nvidia-cuda-mps-control does not know",
+            r#"case " $* " in *" -d "*) echo "Unrecognized option"; exit 0;; esac; exec "$real" "$@""#,
+        ),
+        (
+            "nvidia-cuda-mps-control gives a strange answer",
+            r#"case " $* " in *" -d "*) exec "$real" "$@";; esac; echo strange"#,
+        ),
     ] {
         stage.show_with(topic, title, up, &[("MIG_MPS_CONTROL", &script(text))]);
     }
-    stage.show_with(topic, "MIG_MPS_CONTROL names no program", up, &[("MIG_MPS_CONTROL", &PathBuf::from("/no/control"))]);
-    stage.show_raw(topic, "nvidia-cuda-mps-control is not in PATH", up, |command| {
-        command.env("PATH", stage.path_without(&["nvidia-cuda-mps-control"]));
-    });
-    stage.show_raw(topic, "nvidia-cuda-mps-server is not in PATH", up, |command| {
-        command.env("PATH", stage.path_without(&["nvidia-cuda-mps-server"]));
-    });
+    stage.show_with(
+        topic,
+        "MIG_MPS_CONTROL names no program",
+        up,
+        &[("MIG_MPS_CONTROL", &PathBuf::from("/no/control"))],
+    );
+    stage.show_raw(
+        topic,
+        "nvidia-cuda-mps-control is not in PATH",
+        up,
+        |command| {
+            command.env("PATH", stage.path_without(&["nvidia-cuda-mps-control"]));
+        },
+    );
+    stage.show_raw(
+        topic,
+        "nvidia-cuda-mps-server is not in PATH",
+        up,
+        |command| {
+            command.env("PATH", stage.path_without(&["nvidia-cuda-mps-server"]));
+        },
+    );
     for (title, text) in [
         ("The server ends at once", "exit 1"),
         ("The server may not serve this user", "exit 126"),
@@ -48,7 +69,12 @@ pub(crate) fn play(topic: &mut Topic) {
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o750)).unwrap();
     stage.profile(&format!("{WHOLE}mps = {{ serve = \"user:nobody\" }}\n"));
-    stage.show_with(topic, "A user may not enter the way to the daemon", up, &[("MIG_MPS_RUN_DIR", &closed.join("run"))]);
+    stage.show_with(
+        topic,
+        "A user may not enter the way to the daemon",
+        up,
+        &[("MIG_MPS_RUN_DIR", &closed.join("run"))],
+    );
     stage.profile(&format!("{WHOLE}mps = {{ nofile = 2000000000 }}\n"));
     stage.show(topic, "More open files than the system allows", up);
     stage.profile(&format!("{WHOLE}mps = {{ cpus = [9999] }}\n"));

@@ -15,15 +15,31 @@ pub(crate) fn play(topic: &mut Topic) {
     let _ = stage.run("mig-mps up profile.toml").ended(0);
     let client = stage.sim.client("0.0");
     stage.up(topic, "A device in use would have to go", ONE_EACH);
-    stage.show(topic, "A device in use, and force without a terminal", "mig-mps up profile.toml --force");
+    stage.show(
+        topic,
+        "A device in use, and force without a terminal",
+        "mig-mps up profile.toml --force",
+    );
     stage.show(topic, "A daemon with a client is to end", "mig-mps down");
-    stage.show(topic, "The clients have not ended in time", "mig-mps down --drain 1 --yes");
-    stage.show(topic, "A restart of a daemon with a client", "mig-mps restart 0.0");
+    stage.show(
+        topic,
+        "The clients have not ended in time",
+        "mig-mps down --drain 1 --yes",
+    );
+    stage.show(
+        topic,
+        "A restart of a daemon with a client",
+        "mig-mps restart 0.0",
+    );
     drop(client);
     let _ = stage.run("mig-mps down --destroy-mig --yes").ended(0);
     stage.sim.foreign_instance(0, 0);
     stage.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
-    stage.show(topic, "An instance that another tool has made", "mig-mps up profile.toml");
+    stage.show(
+        topic,
+        "An instance that another tool has made",
+        "mig-mps up profile.toml",
+    );
     answers(topic);
 }
 
@@ -33,7 +49,11 @@ fn answers(topic: &mut Topic) {
     let sim: &Sim = &stage.sim;
     let client = sim.client("0");
     let ran = sim.answered("restart 0 --force", "n\r");
-    topic.add_dialogue("The question is answered with no", "mig-mps restart 0 --force", &ran);
+    topic.add_dialogue(
+        "The question is answered with no",
+        "mig-mps restart 0 --force",
+        &ran,
+    );
     let mut dialogue = sim.dialogue("restart 0 --force");
     dialogue.await_text("Go on?");
     let other = sim.client("0");

@@ -6,22 +6,56 @@ use crate::stage::{Stage, WHOLE};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, WHOLE);
-    stage.show(topic, "A program that is not there", "mig-mps run 0 -- no-such-program");
-    stage.show(topic, "A file that is no program", "mig-mps run 0 -- /etc/passwd");
-    let _ = stage.run("mig-mps set 0 active-thread-percentage=50 max-clients=1").ended(0);
-    stage.show(topic, "More than the device allows", "mig-mps run 0 --threads 60 -- true");
+    stage.show(
+        topic,
+        "A program that is not there",
+        "mig-mps run 0 -- no-such-program",
+    );
+    stage.show(
+        topic,
+        "A file that is no program",
+        "mig-mps run 0 -- /etc/passwd",
+    );
+    let _ = stage
+        .run("mig-mps set 0 active-thread-percentage=50 max-clients=1")
+        .ended(0);
+    stage.show(
+        topic,
+        "More than the device allows",
+        "mig-mps run 0 --threads 60 -- true",
+    );
     for (title, code) in [("CUDA fails", 999), ("CUDA sees no device", 100)] {
         stage.sim.node.fault("cuInit").fails(code).unwrap();
         stage.show(topic, title, "mig-mps run 0 -- true");
     }
     stage.sim.node.fault("cuInit").hangs().unwrap();
     stage.show(topic, "CUDA does not return", "mig-mps run 0 -- true");
-    stage.show(topic, "libcuda is not there", "MIG_MPS_CUDA_LIBRARY=/no/libcuda.so.1 mig-mps run 0 -- true");
-    stage.show(topic, "Too few open files", "ulimit -n 24; mig-mps run 0 -- true");
+    stage.show(
+        topic,
+        "libcuda is not there",
+        "MIG_MPS_CUDA_LIBRARY=/no/libcuda.so.1 mig-mps run 0 -- true",
+    );
+    stage.show(
+        topic,
+        "Too few open files",
+        "ulimit -n 24; mig-mps run 0 -- true",
+    );
     stage.show(topic, "No rank", "mig-mps run --by-rank -- true");
-    stage.show(topic, "A rank that is none", "SLURM_LOCALID=first mig-mps run --by-rank -- true");
-    stage.show(topic, "The number of ranks is not known", "SLURM_LOCALID=2 mig-mps run --by-rank --map block -- true");
-    stage.show(topic, "No device for a rank", "SLURM_LOCALID=2 mig-mps run --by-rank --profile 3g -- true");
+    stage.show(
+        topic,
+        "A rank that is none",
+        "SLURM_LOCALID=first mig-mps run --by-rank -- true",
+    );
+    stage.show(
+        topic,
+        "The number of ranks is not known",
+        "SLURM_LOCALID=2 mig-mps run --by-rank --map block -- true",
+    );
+    stage.show(
+        topic,
+        "No device for a rank",
+        "SLURM_LOCALID=2 mig-mps run --by-rank --profile 3g -- true",
+    );
     full(topic);
     hung(topic);
     others(topic);
@@ -31,17 +65,32 @@ pub(crate) fn play(topic: &mut Topic) {
 fn full(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, &format!("[mps]\nmax-clients = 1\n{WHOLE}"));
     let client = stage.sim.client("0");
-    stage.show(topic, "The device has all the clients it takes", "mig-mps run 0 -- true");
-    stage.show(topic, "The device is not free in time", "mig-mps run 0 --wait 0.3 -- true");
+    stage.show(
+        topic,
+        "The device has all the clients it takes",
+        "mig-mps run 0 -- true",
+    );
+    stage.show(
+        topic,
+        "The device is not free in time",
+        "mig-mps run 0 --wait 0.3 -- true",
+    );
     stage.show(topic, "No device is free", "mig-mps run --any -- true");
-    stage.show_raw(topic, "Another user's turn", "mig-mps run 0 -- true", crate::stage::as_nobody);
+    stage.show_raw(
+        topic,
+        "Another user's turn",
+        "mig-mps run 0 -- true",
+        crate::stage::as_nobody,
+    );
     client.finish();
 }
 
 fn hung(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, WHOLE);
     let sim: &Sim = &stage.sim;
-    let starve = stage.run("ulimit -n 24; CUDA_MPS_PIPE_DIRECTORY=$MIG_MPS_RUN_DIR/by-name/0/pipe cuda-app run 0");
+    let starve = stage.run(
+        "ulimit -n 24; CUDA_MPS_PIPE_DIRECTORY=$MIG_MPS_RUN_DIR/by-name/0/pipe cuda-app run 0",
+    );
     assert!(starve.stdout.contains("err 46"), "{starve:?}");
     while sim.happened("device wedged") == 0 {
         std::thread::yield_now();
@@ -63,15 +112,25 @@ fn others(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 2, profile);
     for device in ["0", "1"] {
         let line = format!("mig-mps run {device} -- true");
-        stage.show_raw(topic, "A device of another user or group", &line, crate::stage::as_nobody);
+        stage.show_raw(
+            topic,
+            "A device of another user or group",
+            &line,
+            crate::stage::as_nobody,
+        );
     }
 }
 
 fn outside(topic: &mut Topic) {
     let stage = Stage::with_profile("a100-80gb", 1, SMALL);
-    let line = "mig-mps run 0.2 --require-mps -- env CUDA_MPS_PIPE_DIRECTORY=/nowhere cuda-app run 600";
+    let line =
+        "mig-mps run 0.2 --require-mps -- env CUDA_MPS_PIPE_DIRECTORY=/nowhere cuda-app run 600";
     stage.show(topic, "A program leaves MPS", line);
-    stage.show(topic, "CUDA does not take part in MPS", "mig-mps verify 0.2");
+    stage.show(
+        topic,
+        "CUDA does not take part in MPS",
+        "mig-mps verify 0.2",
+    );
     let unshare = "unshare -U mig-mps run 0.2 -- true";
     stage.show(topic, "A user without a name", unshare);
 }

@@ -30,5 +30,9 @@ pub(crate) fn play(topic: &mut Topic) {
     let program = own.join("mig-mps");
     crate::common::copy_program(stage.sim.node.mig_mps().get_program(), &program);
     std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
-    stage.show(topic, "A program that another user can change", "own/mig-mps systemd profile.toml --install");
+    stage.show(
+        topic,
+        "A program that another user can change",
+        "own/mig-mps systemd profile.toml --install",
+    );
 }
