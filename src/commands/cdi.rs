@@ -30,7 +30,7 @@ pub struct CdiArgs {
 /// Prints or writes the specification of all devices.
 pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(text) = specification(context.environment)? else {
-        return Err(CommandError::failed("no device has a daemon"));
+        return Err(CommandError::no_daemon());
     };
     match &args.output {
         None => print(&text)?,

@@ -39,7 +39,7 @@ pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> 
         return check(args, &name, &devices);
     }
     if devices.is_empty() {
-        return Err(CommandError::failed("no device has a daemon"));
+        return Err(CommandError::no_daemon());
     }
     let lines = gres_conf(&name, &devices, args.shard, args.one_file);
     let gres = gres_string(&devices, args.shard);

@@ -24,7 +24,7 @@ pub(crate) fn play(topic: &mut Topic) {
     stage.show(
         topic,
         "init: a file that cannot be written",
-        "mig-mps init --jobs 2 --yes --output /no/profile.toml",
+        "mig-mps init --jobs 2 --yes /no/layout.toml",
     );
     stage.show(topic, "export: nothing to say", "mig-mps export");
     stage.show(
@@ -45,7 +45,7 @@ pub(crate) fn play(topic: &mut Topic) {
     stage.show(
         topic,
         "import: a file where a directory is wanted",
-        "mig-mps import config.yaml --dir config.yaml",
+        "mig-mps import config.yaml --output-dir config.yaml",
     );
     stage.show(
         topic,
@@ -61,6 +61,6 @@ pub(crate) fn play(topic: &mut Topic) {
     stage.show(
         topic,
         "man: a directory that cannot be made",
-        "mig-mps man /etc/passwd/man",
+        "mig-mps man --dir /etc/passwd/man",
     );
 }

@@ -75,8 +75,8 @@ pub(crate) fn play(topic: &mut Topic) {
         up,
         &[("MIG_MPS_RUN_DIR", &closed.join("run"))],
     );
-    stage.profile(&format!("{WHOLE}mps = {{ nofile = 2000000000 }}\n"));
+    stage.profile(&format!("{WHOLE}mps = {{ nofile = 1073741824 }}\n"));
     stage.show(topic, "More open files than the system allows", up);
-    stage.profile(&format!("{WHOLE}mps = {{ cpus = [9999] }}\n"));
+    stage.profile(&format!("{WHOLE}mps = {{ cpus = \"8000\" }}\n"));
     stage.show(topic, "CPUs that are not there", up);
 }

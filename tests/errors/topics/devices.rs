@@ -8,7 +8,6 @@ pub(crate) fn play(topic: &mut Topic) {
     let empty = Stage::a100();
     empty.show(topic, "No device has a daemon: verify", "mig-mps verify");
     empty.show(topic, "No device has a daemon: cdi", "mig-mps cdi");
-    empty.show(topic, "A device that no daemon serves", "mig-mps env 0");
     empty.show(topic, "A restart of nothing", "mig-mps restart 0");
     let stage = Stage::with_profile("a100-80gb", 1, SMALL);
     stage.show(topic, "A name that no device has", "mig-mps status trainer");

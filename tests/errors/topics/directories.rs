@@ -102,7 +102,7 @@ pub(crate) fn play(topic: &mut Topic) {
     stage.show(
         topic,
         "A file that cannot be written: metrics",
-        "mig-mps metrics --textfile /no/mig-mps.prom",
+        "mig-mps metrics --output /no/mig-mps.prom",
     );
     let logs = stage
         .sim

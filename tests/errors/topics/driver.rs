@@ -1,12 +1,10 @@
 //! The driver and the GPUs.
 
 use crate::book::Topic;
-use crate::common::SMALL;
 use crate::stage::Stage;
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::a100();
-    stage.profile(SMALL);
     stage.show(
         topic,
         "There is no NVML library",
@@ -14,10 +12,11 @@ pub(crate) fn play(topic: &mut Topic) {
     );
     stage.show(
         topic,
-        "Another library in its place",
-        "MIG_MPS_NVML_LIBRARY=libm.so.6 mig-mps list",
+        "A library that is not NVML",
+        "MIG_MPS_NVML_LIBRARY=/lib/x86_64-linux-gnu/libm.so.6 mig-mps list",
     );
     for code in [9, 18, 15, 4, 999] {
+        stage.sim.node.node().clear_faults().unwrap();
         stage
             .sim
             .node
@@ -31,9 +30,4 @@ pub(crate) fn play(topic: &mut Topic) {
             "mig-mps list",
         );
     }
-    let stage = Stage::a100();
-    stage.profile(SMALL);
-    stage.sim.node.fault("nvmlInit_v2").every().hangs().unwrap();
-    stage.show(topic, "The driver hangs", "mig-mps list");
-    stage.show(topic, "The driver hangs: up", "mig-mps up profile.toml");
 }

@@ -4,7 +4,7 @@ use simnode::node::Platform;
 
 use crate::book::Topic;
 use crate::common::SMALL;
-use crate::stage::{Stage, WHOLE};
+use crate::stage::Stage;
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
@@ -47,7 +47,7 @@ fn failures(topic: &mut Topic) {
     stage
         .sim
         .node
-        .fault("nvmlGpuInstanceCreateComputeInstanceWithPlacement")
+        .fault("nvmlGpuInstanceCreateComputeInstance")
         .fails(999)
         .unwrap();
     stage
@@ -92,7 +92,7 @@ fn failures(topic: &mut Topic) {
     stage
         .sim
         .node
-        .fault("nvmlGpuInstanceCreateComputeInstanceWithPlacement")
+        .fault("nvmlGpuInstanceCreateComputeInstance")
         .fails(999)
         .unwrap();
     stage
@@ -151,7 +151,7 @@ fn resets(topic: &mut Topic) {
         topic,
         "nvidia-smi writes without end",
         reset,
-        &[("MIG_MPS_NVIDIA_SMI", &smi("exec yes"))],
+        &[("MIG_MPS_NVIDIA_SMI", &smi("head -c 2000000 /dev/zero"))],
     );
     let none = std::path::PathBuf::from("/no/nvidia-smi");
     stage.show_with(
@@ -164,5 +164,4 @@ fn resets(topic: &mut Topic) {
         command.env_remove("MIG_MPS_NVIDIA_SMI");
         command.env("PATH", stage.path_without(&["nvidia-smi"]));
     });
-    let _ = WHOLE;
 }

@@ -73,14 +73,6 @@ pub(crate) fn play(topic: &mut Topic) {
             "A user that root cannot serve",
             device(r#"{ profile = "1g", mps = { serve = "self" } }"#),
         ),
-        (
-            "A model that means several",
-            format!("models = [\"a100\"]\n{}", gpu("mig = false")),
-        ),
-        (
-            "A model that does not exist",
-            format!("models = [\"b999\"]\n{}", gpu("mig = false")),
-        ),
     ] {
         stage.up(topic, title, &profile);
     }
@@ -89,4 +81,6 @@ pub(crate) fn play(topic: &mut Topic) {
         "A model of which too little is known",
         "mig-mps check profile.toml --gpu ax800",
     );
+    stage.file("models.toml", &format!("models = [\"a100\", \"b999\"]\n{}", gpu("mig = false")));
+    stage.show(topic, "Models that mean several or do not exist", "mig-mps check models.toml");
 }

@@ -103,7 +103,6 @@ fn hung(topic: &mut Topic) {
         std::thread::yield_now();
     }
     stage.show(topic, "The daemon is dead", "mig-mps run 0 -- true");
-    stage.show(topic, "The daemon is dead: env", "mig-mps env 0");
 }
 
 fn others(topic: &mut Topic) {
@@ -126,11 +125,6 @@ fn outside(topic: &mut Topic) {
     let line =
         "mig-mps run 0.2 --require-mps -- env CUDA_MPS_PIPE_DIRECTORY=/nowhere cuda-app run 600";
     stage.show(topic, "A program leaves MPS", line);
-    stage.show(
-        topic,
-        "CUDA does not take part in MPS",
-        "mig-mps verify 0.2",
-    );
     let unshare = "unshare -U mig-mps run 0.2 -- true";
     stage.show(topic, "A user without a name", unshare);
 }

@@ -20,10 +20,6 @@ pub(crate) fn play(topic: &mut Topic) {
             "mig-mps status --watch",
         ),
         (
-            "The seconds of --watch as another word",
-            "mig-mps status --watch 2",
-        ),
-        (
             "A column that does not exist",
             "mig-mps status --columns nam",
         ),
