@@ -117,7 +117,7 @@ fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
         return Err(CommandError::failed(format_args!(
             "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
         ))
-        .with_hint("apply a profile with compute-mode = \"default\" to compare"));
+        .with_hint("apply a profile without compute-mode first"));
     }
     Ok(())
 }

@@ -93,8 +93,11 @@ fn tidy(text: &str) -> String {
             (r"\bpid \d+", "pid N"),
             (r"\bkill (\S+) \d{2,}", "kill $1 N"),
             (r"\bprocess \d+", "process N"),
-            (r"(?m)(^ +\[\d{4}-.*\n)+", "    […: the last lines of its logs]\n"),
-            (r"began with \"[^\"]*\"", "began with \"…\""),
+            (
+                r"(?m)(^ +\[\d{4}-.*\n)+",
+                "    […: the last lines of its logs]\n",
+            ),
+            (r#"began with "[^"]*""#, r#"began with "…""#),
         ]
         .map(|(from, to)| (Regex::new(from).unwrap(), to))
         .into()

@@ -44,13 +44,13 @@ pub(crate) fn play(topic: &mut Topic) {
     stage.file("config.yaml", "version: v1\nmig-configs:\n  off:\n    - devices: all\n      mig-enabled: false\n  on:\n    - devices: all\n      mig-enabled: true\n      mig-devices: { 1g.6gb: 4 }\n");
     stage.show(
         topic,
-        "import: a file where a directory is wanted",
-        "mig-mps import config.yaml --output-dir config.yaml",
+        "import: the file is already there",
+        "mig-mps import config.yaml --config on --output config.yaml",
     );
     stage.show(
         topic,
-        "import: a directory that cannot be made",
-        "mig-mps import config.yaml --all --output /no/such/dir",
+        "import: a directory that is not there",
+        "mig-mps import config.yaml --config on --output /no/profile",
     );
     stage.profile(WHOLE);
     stage.show(

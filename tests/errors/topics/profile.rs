@@ -81,6 +81,13 @@ pub(crate) fn play(topic: &mut Topic) {
         "A model of which too little is known",
         "mig-mps check profile.toml --gpu ax800",
     );
-    stage.file("models.toml", &format!("models = [\"a100\", \"b999\"]\n{}", gpu("mig = false")));
-    stage.show(topic, "Models that mean several or do not exist", "mig-mps check models.toml");
+    stage.file(
+        "models.toml",
+        &format!("models = [\"a100\", \"b999\"]\n{}", gpu("mig = false")),
+    );
+    stage.show(
+        topic,
+        "Models that mean several or do not exist",
+        "mig-mps check models.toml",
+    );
 }
