@@ -42,6 +42,8 @@ pub(crate) fn play(topic: &mut Topic) {
         "The process does not notice",
         &kill(client.pid(), " --yes"),
     );
+    let term = kill(client.pid(), " --signal --yes");
+    stage.show(topic, "The process does not end", &term);
     drop((client, other));
     let daemon = device["daemon_pid"].clone();
     stop(&daemon);

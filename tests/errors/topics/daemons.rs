@@ -77,6 +77,6 @@ pub(crate) fn play(topic: &mut Topic) {
     );
     stage.profile(&format!("{WHOLE}mps = {{ nofile = 1073741824 }}\n"));
     stage.show(topic, "More open files than the system allows", up);
-    stage.profile(&format!("{WHOLE}mps = {{ cpus = \"8000\" }}\n"));
+    stage.profile(&format!("{WHOLE}mps = {{ cpus = \"1023\" }}\n"));
     stage.show(topic, "CPUs that are not there", up);
 }

@@ -31,6 +31,24 @@ pub(crate) fn play(topic: &mut Topic) {
         stage.sim.node.fault(fault).fails(1).unwrap();
         stage.show(topic, title, stop);
     }
+    let idle = r#"case "$1" in stop) exit 0;; esac; exec "$real" "$@""#;
+    let idle = stage.sim.program_script("systemctl", idle);
+    stage.show_with(
+        topic,
+        "systemctl stop does nothing",
+        stop,
+        &[("MIG_MPS_SYSTEMCTL", &idle)],
+    );
+    let none = std::path::PathBuf::from("/no/systemctl");
+    stage.show_with(
+        topic,
+        "systemctl is not there",
+        stop,
+        &[("MIG_MPS_SYSTEMCTL", &none)],
+    );
+    let node = stage.sim.node.node();
+    node.update(|state| state.policy.systemd = false).unwrap();
+    stage.show(topic, "systemd does not run", stop);
     failures(topic);
     resets(topic);
 }

@@ -56,10 +56,43 @@ pub(crate) fn play(topic: &mut Topic) {
         "No device for a rank",
         "SLURM_LOCALID=2 mig-mps run --by-rank --profile 3g -- true",
     );
+    faulty(topic);
     full(topic);
     hung(topic);
     others(topic);
     outside(topic);
+}
+
+fn faulty(topic: &mut Topic) {
+    let stage = Stage::with_profile("h200", 1, WHOLE);
+    let sim: &Sim = &stage.sim;
+    let mut faulty = sim.app("0", &["hold", "--fault"]);
+    faulty.wait_up();
+    while sim.device("0")["state"] != "fault" {
+        std::thread::yield_now();
+    }
+    stage.show(topic, "A GPU fault", "mig-mps run 0 -- true");
+    faulty.finish();
+    let _ = stage.run("mig-mps restart 0 --force --yes").ended(0);
+    let sys = sim.node.dir().join("root/sys");
+    std::fs::remove_dir_all(sys).unwrap();
+    stage.show(
+        topic,
+        "The CPUs near the GPU are not known",
+        "mig-mps run 0 --bind near -- true",
+    );
+    let pipe = std::fs::canonicalize(sim.pipe_link("0")).unwrap();
+    let closed = pipe.parent().unwrap();
+    std::fs::set_permissions(closed, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    stage.show_raw(
+        topic,
+        "A directory keeps the user out",
+        "mig-mps run 0 -- true",
+        crate::stage::as_nobody,
+    );
+    let daemon = sim.device("0")["daemon_pid"].clone();
+    crate::common::stop(&daemon);
+    stage.show(topic, "The daemon does not answer", "mig-mps run 0 -- true");
 }
 
 fn full(topic: &mut Topic) {

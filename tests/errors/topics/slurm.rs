@@ -104,4 +104,24 @@ pub(crate) fn play(topic: &mut Topic) {
             command.env("PATH", &path);
         },
     );
+    capabilities(topic);
+}
+
+/// The files of MIG devices.
+fn capabilities(topic: &mut Topic) {
+    let stage = Stage::with_profile("a100-80gb", 1, crate::common::SMALL);
+    let table = stage.run("find root -name 'mig-minors'").ended(0).stdout;
+    let table = stage.sim.node.dir().join(table.trim());
+    std::fs::write(&table, "").unwrap();
+    stage.show(
+        topic,
+        "The driver's table lacks the device",
+        "mig-mps slurm gres",
+    );
+    std::fs::remove_file(&table).unwrap();
+    stage.show(
+        topic,
+        "The driver's table is not there",
+        "mig-mps slurm gres",
+    );
 }

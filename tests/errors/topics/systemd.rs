@@ -25,6 +25,13 @@ pub(crate) fn play(topic: &mut Topic) {
     fs::write(units.join("mig-mps.service"), "[Service]\n").unwrap();
     stage.show(topic, "A unit of somebody else", install);
     fs::remove_file(units.join("mig-mps.service")).unwrap();
+    let _ = stage.run(install).ended(0);
+    let uninstall = "mig-mps systemd --uninstall";
+    let timer = units.join("mig-mps-heal.timer");
+    fs::remove_file(&timer).unwrap();
+    fs::create_dir(&timer).unwrap();
+    stage.show(topic, "The unit cannot be removed", uninstall);
+    fs::remove_dir(&timer).unwrap();
     let own = stage.sim.node.dir().join("own");
     fs::create_dir(&own).unwrap();
     let program = own.join("mig-mps");
