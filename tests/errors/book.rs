@@ -15,7 +15,7 @@ const THREADS: usize = 4;
 
 const HEAD: &str = "\
 Every message of mig-mps, as a test provokes it: what was typed, what the program said on standard error, and its
-exit status. UUIDs, pids, times and directories are made plain. `RENEW=1 cargo test --test errors` writes this file.
+exit status. UUIDs, pids, times and directories are made plain. `cargo renew` writes this file.
 ";
 
 /// In place of a message that did not come.

@@ -1,6 +1,6 @@
 //! Every message of the program, provoked in the real binary and kept in one file that can be read from top to bottom.
 //!
-//! - `messages.txt` has the messages by topic. `RENEW=1 cargo test --test errors` writes it anew, as `cargo renew` does.
+//! - `messages.txt` has the messages by topic. `cargo renew` writes it anew.
 //! - A message of the sources that is not in that file must be in the table of `unprovoked.rs`, with the reason.
 
 #[path = "../cli/common.rs"]
