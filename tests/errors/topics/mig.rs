@@ -31,6 +31,16 @@ pub(crate) fn play(topic: &mut Topic) {
         stage.sim.node.fault(fault).fails(1).unwrap();
         stage.show(topic, title, stop);
     }
+    services(topic);
+    failures(topic);
+    resets(topic);
+}
+
+fn services(topic: &mut Topic) {
+    let stage = Stage::a100();
+    stage.profile(SMALL);
+    stage.sim.node.service("nvidia-dcgm.service");
+    let stop = "mig-mps up profile.toml --yes --stop-holders";
     let idle = r#"case "$1" in stop) exit 0;; esac; exec "$real" "$@""#;
     let idle = stage.sim.program_script("systemctl", idle);
     stage.show_with(
@@ -49,8 +59,6 @@ pub(crate) fn play(topic: &mut Topic) {
     let node = stage.sim.node.node();
     node.update(|state| state.policy.systemd = false).unwrap();
     stage.show(topic, "systemd does not run", stop);
-    failures(topic);
-    resets(topic);
 }
 
 fn failures(topic: &mut Topic) {
