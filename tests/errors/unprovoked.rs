@@ -144,6 +144,14 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "cannot ask on the terminal:",
         "a terminal would have to end while its question stands",
     ),
+    (
+        ") lie is not known: its daemon is dead, and was another user's; that user's mig-mps logs finds them",
+        "a user's daemon that mig-mps has not started would have to die and leave its record",
+    ),
+    (
+        "interrupted",
+        "a signal ends compare or a change: tests/cli/compare.rs and tests/apply/interrupt.rs send it",
+    ),
 ];
 
 /// What is wrong: messages that are neither provoked nor in the table, and rows of the table that are of no use.

@@ -41,7 +41,7 @@ fn services(topic: &mut Topic) {
     stage.profile(SMALL);
     stage.sim.node.service("nvidia-dcgm.service");
     let stop = "mig-mps up profile.toml --yes --stop-holders";
-    let idle = r#"case "$1" in stop) exit 0;; esac; exec "$real" "$@""#;
+    let idle = r#"case " $* " in *" stop "*) exit 0;; esac; exec "$real" "$@""#;
     let idle = stage.sim.program_script("systemctl", idle);
     stage.show_with(
         topic,
