@@ -99,11 +99,6 @@ impl CommandError {
         anyhow::Error::msg(message.to_string()).into()
     }
 
-    /// A command that needs a device with a daemon, on a node without one.
-    pub fn no_daemon() -> Self {
-        Self::failed("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
-    }
-
     /// Adds advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -200,26 +195,12 @@ impl Ending for anyhow::Error {}
 impl Ending for io::Error {}
 impl Ending for LimitsError {}
 impl Ending for TooFewFiles {}
-impl Ending for SlurmError {
-    fn hints(&self) -> Vec<String> {
-        vec!["scontrol ping shows whether the controller answers".to_owned()]
-    }
-}
-
+impl Ending for SlurmError {}
 impl Ending for GresError {}
 
 impl Ending for JobError {
     fn kind(&self) -> ExitStatus {
         ExitStatus::Usage
-    }
-
-    fn hints(&self) -> Vec<String> {
-        match self {
-            Self::Unnumbered(_) => {
-                vec!["mig-mps slurm gres --check compares gres.conf with the node".to_owned()]
-            }
-            Self::Missing(_) | Self::Malformed { .. } => Vec::new(),
-        }
     }
 }
 

@@ -114,6 +114,11 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
     Ok(lock)
 }
 
+/// Returns the error of a command that needs a daemon, on a node without one.
+fn no_daemon() -> CommandError {
+    CommandError::failed("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
+}
+
 /// Refuses to change what a newer mig-mps recorded.
 fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     run_dir.refuse_newer().map_err(|error| {
