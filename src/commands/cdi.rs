@@ -9,7 +9,7 @@ use super::containers::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked};
 use crate::apply::CdiFile;
 use crate::client::ClientLimits;
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment, write_text_to};
 use crate::integrate::{CDI_KIND, cdi_specification};
 use crate::node::observe_records;
@@ -30,7 +30,7 @@ pub struct CdiArgs {
 /// Prints or writes the specification of all devices.
 pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(text) = specification(context.environment)? else {
-        return Err(CommandError::failed("no device has a daemon"));
+        return Err(crate::commands::no_daemon());
     };
     match &args.output {
         None => print(&text)?,

@@ -116,7 +116,8 @@ fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
     if served.compute_mode == Some(EXCLUSIVE_PROCESS) {
         return Err(CommandError::failed(format_args!(
             "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
-        )));
+        ))
+        .with_hint("apply a profile without compute-mode first"));
     }
     Ok(())
 }

@@ -106,11 +106,17 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
         return Err(CommandError::failed(format_args!(
             "cannot use {} as run directory and as log directory: they must differ",
             directories.log.display()
-        )));
+        ))
+        .with_hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
     }
     let lock = Lock::take(&environment.host, &directory, run_dir.lock(), limit)?;
     refuse_newer(&run_dir)?;
     Ok(lock)
+}
+
+/// Returns the error of a command that needs a daemon, on a node without one.
+fn no_daemon() -> CommandError {
+    CommandError::failed("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
 }
 
 /// Refuses to change what a newer mig-mps recorded.

@@ -5,7 +5,7 @@ use clap::Args;
 use super::Context;
 use super::devices::DeviceArgs;
 use crate::client::{Verified, refuse_unmapped, verify};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{ExitStatus, Result};
 use crate::host::{Environment, Pool, give_open_files};
 use crate::node::{Node, Served, observe_records};
 use crate::render::json::VerifyDocument;
@@ -36,7 +36,7 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
         names = all.map(|served| served.record.name.clone()).collect();
     }
     if names.is_empty() {
-        return Err(CommandError::failed("no device has a daemon"));
+        return Err(crate::commands::no_daemon());
     }
     let devices = names.iter().filter_map(|name| node.served_as(name));
     let all = all(environment, &node, devices.collect());

@@ -186,7 +186,10 @@ fn others_are_not_disturbed() {
     drop(alone);
     let exclusive = format!("[mps]\ncompute-mode = \"exclusive-process\"\n{WHOLE}");
     sim.up(&exclusive, &["--yes"]).ended(0);
-    assert_snapshot!(refused().1, @"error: the GPU of 0 is in exclusive-process mode: no program can use it outside MPS");
+    assert_snapshot!(refused().1, @"
+    error: the GPU of 0 is in exclusive-process mode: no program can use it outside MPS
+    hint: apply a profile without compute-mode first
+    ");
 }
 
 #[test]

@@ -169,7 +169,10 @@ fn the_cdi_file_follows_the_devices() {
     sim.run(&["down"]).ended(0);
     assert!(!sim.cdi_file().exists());
     let nothing = sim.run(&["cdi"]).ended(1);
-    assert_snapshot!(nothing.stderr, @"error: no device has a daemon");
+    assert_snapshot!(nothing.stderr, @"
+    error: no device has a daemon
+    hint: mig-mps up PROFILE starts daemons
+    ");
 }
 
 #[test]

@@ -41,7 +41,10 @@ fn devices_that_are_well_are_said_to_be() {
 #[test]
 fn without_daemons_there_is_nothing_to_check() {
     let sim = Sim::with("a100-80gb", 1);
-    assert_snapshot!(verified(&sim).ended(1).stderr, @"error: no device has a daemon");
+    assert_snapshot!(verified(&sim).ended(1).stderr, @"
+    error: no device has a daemon
+    hint: mig-mps up PROFILE starts daemons
+    ");
 }
 
 #[test]

@@ -67,7 +67,8 @@ fn profile_of(job: &SlurmJob, directory: &Path) -> Result<Option<PathBuf>> {
                 first.display(),
                 second.display()
             ),
-        )),
+        )
+        .with_hint("submit the job with a single one of these features")),
     }
 }
 

@@ -65,8 +65,9 @@ impl SlurmFiles {
                 Some(_) if depth == 0 => {
                     let shown = shown.display();
                     return Err(CommandError::failed(format_args!(
-                        "{shown}: files include each other"
-                    )));
+                        "{shown}: files include each other, or more than {DEEPEST} deep"
+                    ))
+                    .with_hint("put the line of this node into slurm.conf itself"));
                 }
                 Some(file) => {
                     self.read_into(&self.slurm_conf.with_file_name(file), depth - 1, all)?;

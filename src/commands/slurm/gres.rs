@@ -5,7 +5,7 @@ use clap::Args;
 use super::super::Context;
 use super::files::{SlurmFiles, node_name};
 use super::numbering::{device_of, devices};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{ExitStatus, Result};
 use crate::integrate::{GresDevice, gres_conf, gres_string};
 use crate::node::{Detail, observe};
 use crate::render::{note, print};
@@ -39,7 +39,7 @@ pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> 
         return check(args, &name, &devices);
     }
     if devices.is_empty() {
-        return Err(CommandError::failed("no device has a daemon"));
+        return Err(crate::commands::no_daemon());
     }
     let lines = gres_conf(&name, &devices, args.shard, args.one_file);
     let gres = gres_string(&devices, args.shard);

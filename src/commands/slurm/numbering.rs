@@ -102,6 +102,7 @@ pub(super) fn devices_of_job(
             CommandError::failed(format_args!(
                 "the job has GPU {gpu} of node {name}, and {shown} lists {count}"
             ))
+            .with_hint("mig-mps slurm gres prints the lines of this node")
         })?;
         let device = device_of(gres, &devices).ok_or_else(|| {
             let file = gres.files.last().map_or("without File", String::as_str);
@@ -121,5 +122,6 @@ fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
     let name = served.map(|served| served.record.name.clone());
     name.ok_or_else(|| {
         CommandError::failed(format_args!("the job has {uuid}, which no daemon serves"))
+            .with_hint("mig-mps status shows the devices that have a daemon")
     })
 }

@@ -1,0 +1,30 @@
+//! Devices that a command names and that are not there, or several.
+
+use crate::book::Topic;
+use crate::common::SMALL;
+use crate::stage::Stage;
+
+pub(crate) fn play(topic: &mut Topic) {
+    let empty = Stage::a100();
+    empty.show(topic, "No device has a daemon: verify", "mig-mps verify");
+    empty.show(topic, "No device has a daemon: cdi", "mig-mps cdi");
+    empty.show(topic, "A restart of nothing", "mig-mps restart 0");
+    let stage = Stage::with_profile("a100-80gb", 1, SMALL);
+    stage.show(topic, "A name that no device has", "mig-mps status trainer");
+    stage.show(
+        topic,
+        "A name that is nearly that of a device",
+        "mig-mps restart 0.1",
+    );
+    stage.show(topic, "A prefix of several devices", "mig-mps logs MIG-");
+    stage.show(
+        topic,
+        "A pattern where one device is wanted",
+        "mig-mps run '0.*' -- true",
+    );
+    stage.show(topic, "A GPU that is not there", "mig-mps verify --gpu 3");
+    let _ = stage.run("rm -r $MIG_MPS_LOG_DIR").ended(0);
+    stage.show(topic, "A device whose logs are gone", "mig-mps logs 0.0");
+    let _ = stage.run("mig-mps down").ended(0);
+    stage.show(topic, "A device without logs", "mig-mps logs 0.0");
+}
