@@ -32,6 +32,12 @@ pub(crate) fn play(topic: &mut Topic) {
     fs::create_dir(&timer).unwrap();
     stage.show(topic, "The unit cannot be removed", uninstall);
     fs::remove_dir(&timer).unwrap();
+    stage.file("taken", "");
+    stage.show(
+        topic,
+        "The directory of a package cannot be made",
+        "mig-mps systemd --package taken/units",
+    );
     let own = stage.sim.node.dir().join("own");
     fs::create_dir(&own).unwrap();
     let program = own.join("mig-mps");
