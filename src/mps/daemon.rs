@@ -1,4 +1,5 @@
 use std::io;
+use std::iter;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -107,8 +108,8 @@ impl Daemon {
         match ran {
             Ok(output) => {
                 let said = output.stdout.lines().chain(output.stderr.lines());
-                let said: String = said.map(|line| format!(": {line}")).collect();
-                tracing::debug!(target: "mps", "{pipe}: {commands}{said} ({took:.1} ms)");
+                let all: Vec<&str> = iter::once(commands.as_str()).chain(said).collect();
+                tracing::debug!(target: "mps", "{pipe}: {} ({took:.1} ms)", all.join(": "));
             }
             Err(error) => {
                 tracing::debug!(target: "mps", "{pipe}: {commands}: {error} ({took:.1} ms)");

@@ -71,7 +71,7 @@ pub fn choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> St
         });
         let parts: Vec<String> = parts.collect();
         for line in wrapped(&parts.join(" + "), 74) {
-            let _ = writeln!(text, "     {}", line);
+            let _ = writeln!(text, "     {line}");
         }
     }
     text

@@ -1,5 +1,7 @@
 //! Slice maps in colour.
 
+use std::fmt::Write as _;
+
 use console::Style;
 
 use super::output::{Symbols, symbols, symbols_for_stderr};
@@ -17,11 +19,12 @@ pub(super) fn map_for_stderr(map: &SliceMap) -> String {
 
 fn drawn(map: &SliceMap, symbols: Symbols, style: impl Fn(&Cell<'_>) -> Style) -> String {
     let Symbols { border, free, .. } = symbols;
-    let cells = map.cells().into_iter();
-    let drawn: String = cells
-        .map(|cell| format!("{border}{}", style(&cell).apply_to(cell.text(free))))
-        .collect();
-    format!("{drawn}{border}")
+    let mut drawn = String::new();
+    for cell in map.cells() {
+        let _ = write!(drawn, "{border}{}", style(&cell).apply_to(cell.text(free)));
+    }
+    drawn.push_str(border);
+    drawn
 }
 
 /// Returns the colour of a cell, by the number of its compute slices.

@@ -23,21 +23,21 @@ pub fn trace(on_stderr: bool, file: Option<File>) {
     if !on_stderr && file.is_none() {
         return;
     }
-    let calls = TARGETS[..3]
-        .iter()
-        .map(|target| (*target, LevelFilter::DEBUG));
-    let all = TARGETS.iter().map(|target| (*target, LevelFilter::DEBUG));
+    let filter = |targets: &[&'static str]| -> Targets {
+        let targets = targets.iter().map(|target| (*target, LevelFilter::DEBUG));
+        targets.collect()
+    };
     let terminal = on_stderr.then(|| {
         layer()
             .event_format(Form { has_time: false })
             .with_writer(io::stderr)
-            .with_filter(Targets::from_iter(calls))
+            .with_filter(filter(&TARGETS[..3]))
     });
     let file = file.map(|file| {
         layer()
             .event_format(Form { has_time: true })
             .with_writer(Mutex::new(file))
-            .with_filter(Targets::from_iter(all))
+            .with_filter(filter(&TARGETS))
     });
     // It fails only where another one is set.
     let _ = tracing_subscriber::registry()

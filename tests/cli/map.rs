@@ -119,9 +119,9 @@ fn before_any_daemon_there_is_a_picture() {
 fn lines_and_colours_are_for_terminals_that_have_them() {
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile(SMALL);
-    let plan = format!("plan {}", path.display());
+    let typed = format!("plan {}", path.display());
     let map = |variables: &str| {
-        let shown = sim.in_terminal(variables, &plan, 80).stdout;
+        let shown = sim.in_terminal(variables, &typed, 80).stdout;
         let line = shown.lines().find(|line| line.contains("then")).unwrap();
         (line.trim().to_owned(), shown.contains('\u{1b}'))
     };

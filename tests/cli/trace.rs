@@ -116,9 +116,9 @@ fn the_trace_file_has_what_happened() {
     // It is appended to, errors too.
     let mut fails = sim.command(&["status", "nosuch"]);
     fails.env("MIG_MPS_LOG", &file).output().unwrap();
-    let more = fs::read_to_string(&file).unwrap();
-    let more = more.strip_prefix(&text).unwrap();
-    assert!(more.contains(" error mig_mps: "), "{more}");
+    let longer = fs::read_to_string(&file).unwrap();
+    let added = longer.strip_prefix(&text).unwrap();
+    assert!(added.contains(" error mig_mps: "), "{added}");
     // The daemons that were started did not get the variable.
     let pid = sim.device("0.2")["daemon_pid"].clone();
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();

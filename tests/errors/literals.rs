@@ -25,7 +25,7 @@ fn collect(folder: &Path, shown: &str, pieces: &mut BTreeMap<String, String>) {
         let shown = format!("{shown}/{name}");
         if entry.file_type().unwrap().is_dir() {
             collect(&entry.path(), &shown, pieces);
-        } else if name.ends_with(".rs") {
+        } else if entry.path().extension().is_some_and(|end| end == "rs") {
             let file = syn::parse_file(&fs::read_to_string(entry.path()).unwrap()).unwrap();
             let mut found = Found::default();
             found.visit_file(&file);

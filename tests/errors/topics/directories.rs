@@ -8,6 +8,11 @@ use crate::common::SMALL;
 use crate::stage::{Stage, WHOLE, as_nobody};
 
 pub(crate) fn play(topic: &mut Topic) {
+    directories_and_limits(topic);
+    files(topic);
+}
+
+fn directories_and_limits(topic: &mut Topic) {
     let stage = Stage::a100();
     stage.profile(SMALL);
     let up = "mig-mps up profile.toml";
@@ -39,7 +44,7 @@ pub(crate) fn play(topic: &mut Topic) {
     let _ = fs::remove_dir_all(stage.sim.node.run_dir());
     fs::create_dir(stage.sim.node.run_dir()).unwrap();
     let mode = |mode| {
-        fs::set_permissions(stage.sim.node.run_dir(), fs::Permissions::from_mode(mode)).unwrap()
+        fs::set_permissions(stage.sim.node.run_dir(), fs::Permissions::from_mode(mode)).unwrap();
     };
     mode(0o777);
     stage.show(topic, "A run directory that others can write to", up);
@@ -87,9 +92,13 @@ pub(crate) fn play(topic: &mut Topic) {
     let uuid = stage.sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     fs::write(stage.sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
     stage.show(topic, "A record that cannot be read", "mig-mps down");
+}
+
+fn files(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, &format!("cdi = true\n{WHOLE}"));
     let cdi = stage.sim.node.dir().join("root/var/run/cdi/mig-mps.json");
     fs::write(&cdi, "{}").unwrap();
+    let up = "mig-mps up profile.toml";
     stage.show(topic, "A CDI file of somebody else", up);
     fs::remove_file(&cdi).unwrap();
     fs::create_dir(&cdi).unwrap();

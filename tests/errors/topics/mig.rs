@@ -49,12 +49,12 @@ fn services(topic: &mut Topic) {
         stop,
         &[("MIG_MPS_SYSTEMCTL", &idle)],
     );
-    let none = std::path::PathBuf::from("/no/systemctl");
+    let absent = std::path::PathBuf::from("/no/systemctl");
     stage.show_with(
         topic,
         "systemctl is not there",
         stop,
-        &[("MIG_MPS_SYSTEMCTL", &none)],
+        &[("MIG_MPS_SYSTEMCTL", &absent)],
     );
     let node = stage.sim.node.node();
     node.update(|state| state.policy.systemd = false).unwrap();
@@ -144,7 +144,7 @@ fn resets(topic: &mut Topic) {
             .node
             .node()
             .update(|state| state.policy.platform = platform)
-            .unwrap()
+            .unwrap();
     };
     set(Platform::PassThrough);
     stage.show(
