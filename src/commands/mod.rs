@@ -62,7 +62,7 @@ use std::time::Duration;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directories, Environment};
-use crate::host::{Directory, Lock};
+use crate::host::{Directory, Lock, Uid, user_name};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
@@ -89,6 +89,18 @@ fn detail_for(profile: &Profile) -> Detail {
     } else {
         Detail::Settings
     }
+}
+
+/// Refuses to change what belongs to another user, before a plan of it is shown.
+fn refuse_others(run_dir: &RunDir, caller: Uid) -> Result<()> {
+    let Some(owner) = run_dir.owner().filter(|owner| *owner != caller) else {
+        return Ok(());
+    };
+    let (owner, path) = (user_name(owner), run_dir.path().display());
+    Err(CommandError::failed(format_args!(
+        "only {owner} can change this node: the run directory {path} belongs to {owner}"
+    ))
+    .with_hint("run it with sudo, or unset MIG_MPS_RUN_DIR for daemons of your own"))
 }
 
 /// Makes the run directory and takes the node's change lock, for which it waits up to `limit`.

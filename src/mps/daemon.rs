@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+
 use super::invocation::{Invocation, Task};
 use super::log::diagnose;
 use super::pipe_files::SOCKET;
@@ -65,6 +68,12 @@ impl Daemon {
             Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
         }
+    }
+
+    /// True if the caller may not enter the pipe directory, as in a device that serves another user alone.
+    pub fn is_closed_to_caller(&self) -> bool {
+        let entered = accessat(CWD, &self.pipe, Access::EXEC_OK, AtFlags::EACCESS);
+        entered == Err(Errno::ACCESS)
     }
 
     /// True if a file system is mounted on the pipe directory, which hides the daemon from clients.

@@ -1,8 +1,9 @@
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{grouped, indented, or, ranges, shortened};
+use super::format::{count, grouped, indented, or, ranges, shortened};
 use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
@@ -47,6 +48,15 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
             heading(profile, *block),
             keys(models).join(", ")
         );
+    }
+    let shapes = || on_node.gpus.iter().filter_map(|(_, shape)| shape.as_ref());
+    let (devices, gpus) = (
+        shapes().map(|shape| shape.devices.len()).sum(),
+        shapes().count(),
+    );
+    if gpus > 0 {
+        let (devices, gpus) = (count(devices, "device"), count(gpus, "GPU"));
+        let _ = writeln!(out, "It fits: {devices} on {gpus}.");
     }
     out
 }
@@ -140,6 +150,10 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
                 "  {key:widest$}  not judged: nobody has published {lacks}"
             );
         }
+    }
+    let models: BTreeSet<&str> = judged.iter().map(|one| one.model.key.as_str()).collect();
+    if judged.iter().all(|one| one.shape.is_ok()) && !models.is_empty() {
+        let _ = writeln!(out, "It fits {}.", count(models.len(), "model"));
     }
     out
 }

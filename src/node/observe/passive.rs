@@ -110,7 +110,8 @@ impl Probe<'_> {
         };
     }
 
-    fn fill_in_processes(&mut self) {
+    /// Fills in servers and clients from `/proc` and NVML.
+    pub(super) fn fill_in_processes(&mut self) {
         let servers = self.servers();
         self.fill_in_servers(servers.iter().map(|server| server.pid));
         let first = servers.first().map(|server| server.pid);

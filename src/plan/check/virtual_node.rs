@@ -50,6 +50,7 @@ pub struct OnNode {
 /// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
 /// model where it fits on none.
 pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
+    refuse_other_models(profile, gpus)?;
     let models = gpus
         .iter()
         .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
@@ -100,6 +101,29 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
         }
     }
     Ok(on_node)
+}
+
+/// Refuses GPUs that the profile says it is not for.
+fn refuse_other_models(profile: &Profile, gpus: &[GpuArgument]) -> Result<(), Refusal> {
+    let Some((_, span)) = profile.models.first() else {
+        return Ok(());
+    };
+    let meant = profile
+        .models
+        .iter()
+        .filter_map(|(word, _)| catalog::find(word).ok());
+    let meant: Vec<&str> = meant.map(|model| model.key.as_str()).collect();
+    let other = gpus
+        .iter()
+        .find(|gpu| !meant.contains(&gpu.model.key.as_str()));
+    let Some(other) = other.filter(|_| meant.len() == profile.models.len()) else {
+        return Ok(());
+    };
+    let message = format!("the profile is not for {}", other.model.key);
+    let error = profile.error(*span, message);
+    Err(error
+        .with_hint("add it to models, or leave models out")
+        .into())
 }
 
 /// Judges one block on one model, on as many GPUs as it names by index.
