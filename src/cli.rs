@@ -319,8 +319,11 @@ fn prepare(environment: &Environment) -> Result<()> {
 /// Handles Ctrl-C, depending on what it interrupts.
 fn interrupted(phase: Phase) {
     match phase {
-        Phase::Free => {
+        Phase::Free | Phase::Planning => {
             render::restore_terminal();
+            if phase == Phase::Planning {
+                render::note("Interrupted: nothing was changed.");
+            }
             std::process::exit(ExitStatus::Interrupted as i32)
         }
         Phase::Changing => render::note("interrupted: stopping at the next safe point"),

@@ -91,22 +91,23 @@ impl UnitFiles {
         Ok(true)
     }
 
-    /// Removes the profile if it is this one, and the directory if that is then empty; returns true if a profile stays.
-    pub fn remove_profile(&self, text: Option<&str>) -> io::Result<bool> {
+    /// Removes the profile if it is this one, and the directory if that is then empty; returns true if it did, false if
+    /// another profile stays, and `None` if there is none.
+    pub fn remove_profile(&self, text: Option<&str>) -> io::Result<Option<bool>> {
         let Some(directory) = open(&self.settings)? else {
-            return Ok(false);
+            return Ok(None);
         };
         let Some(before) = directory.read_file(PROFILE)? else {
-            return Ok(false);
+            return Ok(None);
         };
         if text.is_none_or(|text| text.as_bytes() != before) {
-            return Ok(true);
+            return Ok(Some(false));
         }
         directory.remove_file(PROFILE)?;
         if let (Some(parent), Some(name)) = (self.settings.parent(), self.settings.file_name()) {
             Directory::open(parent)?.remove_dir_if_empty(name)?;
         }
-        Ok(false)
+        Ok(Some(true))
     }
 
     /// Reads a unit; `None` if there is none.

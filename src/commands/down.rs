@@ -12,11 +12,11 @@ use super::outcome::Outcome;
 use super::{Context, cdi};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
-use crate::node::{Device, Node};
+use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Down, Plan, Refusal};
-use crate::render::{note, time_taken};
-use crate::state::RunDir;
+use crate::render::{note, ranges, time_taken};
+use crate::state::{NodeFile, RunDir};
 
 /// Stop the daemons that `up` started
 ///
@@ -92,7 +92,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         needs_consent: &|plan| !plan.destroys().is_empty() || args.disable_mig,
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             let request = args.request(node)?;
-            *asked.borrow_mut() = asked_for(node, &request.devices);
+            *asked.borrow_mut() = Asked::of(node, &request.devices);
             plan::down(node, run_dir, &request)
         })
     }
@@ -104,15 +104,30 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// The UUIDs of the devices with these names, or of all if none is named.
-fn asked_for(node: &Node, names: &[String]) -> Vec<String> {
-    let is_asked = |device: &Device| names.is_empty() || names.contains(&node.name_of(device));
-    let devices = node.devices().filter(is_asked);
-    devices.map(|device| device.uuid).collect()
+/// The UUIDs of what a command asks for.
+#[derive(Default)]
+struct Asked {
+    devices: Vec<String>,
+    gpus: Vec<String>,
+}
+
+impl Asked {
+    /// The devices with these names and their GPUs, or everything if none is named.
+    fn of(node: &Node, names: &[String]) -> Self {
+        let is_asked = |device: &Device| names.is_empty() || names.contains(&node.name_of(device));
+        let devices: Vec<Device> = node.devices().filter(is_asked).collect();
+        let is_its = |gpu: &&Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
+        let gpus = node.gpus.iter();
+        let gpus = gpus.filter(|gpu| names.is_empty() || is_its(gpu));
+        Self {
+            gpus: gpus.map(|gpu| gpu.uuid.clone()).collect(),
+            devices: devices.into_iter().map(|device| device.uuid).collect(),
+        }
+    }
 }
 
 /// Says what was done, and what stays.
-fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &[String]) -> Result<()> {
+fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
         outcome.report(&[], &args.consent)?;
@@ -131,12 +146,28 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &[Stri
         ));
     }
     if args.destroys() {
-        remark_on_what_stays(node, args, asked);
+        remark_on_what_stays(node, args, &asked.devices);
     }
     if args.disable_mig {
-        remark_on_modes_that_stay(node);
+        remark_on_modes_that_stay(node, &asked.gpus);
+    }
+    if args.destroys() && !args.devices.is_empty() && !plan.is_empty() {
+        remark_on_the_profile(run_dir);
     }
     Ok(())
+}
+
+/// The profile brings back what was taken down by hand.
+fn remark_on_the_profile(run_dir: &RunDir) {
+    if let Ok(NodeFile {
+        profile: Some(name),
+        ..
+    }) = run_dir.node()
+    {
+        note(&format!(
+            "The next up of {name}, also at boot, makes them again, unless the profile is changed."
+        ));
+    }
 }
 
 /// True if it switches MIG mode off on a GPU that needs a reset for that.
@@ -198,15 +229,24 @@ fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
 }
 
 /// `--disable-mig` switches off what mig-mps switched on; a reboot in between forgets that.
-fn remark_on_modes_that_stay(node: &Node) {
-    let gpus = node.gpus.iter().filter(|gpu| gpu.in_mig_mode());
-    let staying: Vec<String> = gpus.map(|gpu| format!("GPU {}", gpu.index)).collect();
-    if !staying.is_empty() {
+fn remark_on_modes_that_stay(node: &Node, asked: &[String]) {
+    let gpus = node.gpus.iter();
+    let staying = gpus.filter(|gpu| gpu.in_mig_mode() && asked.contains(&gpu.uuid));
+    let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) =
+        staying.partition(|gpu| !gpu.instances.is_empty());
+    let indices = |gpus: &[&Gpu]| ranges(&gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>());
+    if !used.is_empty() {
+        let gpus = indices(&used);
         note(&format!(
-            "MIG mode stays on: {}: there are instances, it was not chosen, or it is not known (any \
-             more, after a reboot) that mig-mps switched it on. nvidia-smi -i INDEX -mig 0 switches \
-             it off.",
-            staying.join(", ")
+            "MIG mode stays on on GPU {gpus}: there are instances."
+        ));
+    }
+    if let Some(first) = unknown.first() {
+        note(&format!(
+            "MIG mode stays on on GPU {}: that mig-mps switched it on is not known, as after a reboot. \
+             nvidia-smi -i {} -mig 0 switches it off.",
+            indices(&unknown),
+            first.index
         ));
     }
 }

@@ -180,11 +180,14 @@ fn uninstall(
         note("No unit of mig-mps is installed.");
     }
     let text = profile.map(|profile| profile.source.text());
-    if files
+    let path = files.profile();
+    match files
         .remove_profile(text)
         .context("cannot remove the profile")?
     {
-        note(&format!("{} stays", files.profile().display()));
+        Some(true) => note(&format!("removed {}", path.display())),
+        Some(false) => note(&format!("{} stays", path.display())),
+        None => {}
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, Start};
 use crate::profile::{Profile, ProfileError};
 use crate::render::{note, say, unmanaged, verified};
 use crate::settings::Serve;
@@ -149,17 +149,24 @@ pub(super) fn record(profile: &Profile, directories: &Directories, node: &Node) 
 
 /// Explains the MPS default that surprises people, when daemons were started with it.
 fn remark(node: &Node, plan: &Plan) {
-    let mut starts = plan.starts();
-    let one_at_a_time = starts.any(|start| *start.serve() == Serve::OneAtATime);
-    if one_at_a_time {
-        let how_to_share = if node.control_program().has_multiuser_server {
-            " serve = \"all\" lets users share."
-        } else {
-            ""
-        };
-        note(&format!(
-            "These devices serve one user at a time: a second user's program waits in cuInit until \
-             the first user's programs have exited.{how_to_share}"
-        ));
-    }
+    let is_one_at_a_time = |start: &&Start| *start.serve() == Serve::OneAtATime;
+    let (of_them, all) = (
+        plan.starts().filter(is_one_at_a_time).count(),
+        plan.starts().count(),
+    );
+    let which = match of_them {
+        0 => return,
+        _ if of_them == all => "These devices serve".to_owned(),
+        1 => "1 of these devices serves".to_owned(),
+        _ => format!("{of_them} of these devices serve"),
+    };
+    let how_to_share = if node.control_program().has_multiuser_server {
+        " serve = \"all\" lets users share."
+    } else {
+        ""
+    };
+    note(&format!(
+        "{which} one user at a time: a second user's program waits in cuInit until the first user's \
+         programs have exited.{how_to_share}"
+    ));
 }

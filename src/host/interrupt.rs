@@ -36,6 +36,8 @@ pub enum Phase {
     /// The program may exit at once.
     #[default]
     Free,
+    /// A change is planned, and nothing has been changed: the program may exit at once.
+    Planning,
     Changing,
     RollingBack,
 }
@@ -47,8 +49,8 @@ pub struct Change<'a> {
 }
 
 impl Interrupt {
-    /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] it
-    /// should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
+    /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] and
+    /// [`Phase::Planning`] it should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
     pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
         let mut heeded = vec![SIGINT, SIGTERM, SIGHUP];
         heeded.retain(|signal| !host.ignores(*signal));
@@ -76,6 +78,11 @@ impl Interrupt {
     /// True if the program was interrupted.
     pub fn is_asked(&self) -> bool {
         self.state.asked.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a change is being planned.
+    pub fn plan(&self) {
+        *self.state.lock() = Phase::Planning;
     }
 
     /// Starts a change.

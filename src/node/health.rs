@@ -17,7 +17,10 @@ impl Node {
             problems.extend(self.problems_of(daemon));
         }
         let interrupted = self.interrupted().into_iter();
-        problems.extend(interrupted.map(|what| Problem::new(ProblemId::ChangeInterrupted, what)));
+        problems.extend(interrupted.map(|what| {
+            let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
+            Problem::new(ProblemId::ChangeInterrupted, what).with_remedy(goes_on)
+        }));
         let lost = if self.has_no_driver {
             ProblemId::DriverSilent
         } else {
@@ -47,7 +50,9 @@ impl Node {
         for outside in self.outside_mps.iter().filter(|outside| outside.is_served) {
             let (name, cause) = (self.name_of_uuid(&outside.uuid), &outside.cause);
             let what = format!("pid {} computes outside MPS: {cause}", outside.pid);
-            problems.push(Problem::new(ProblemId::OutsideMps, what).of(&name).listed());
+            let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
+            let problem = Problem::new(ProblemId::OutsideMps, what).with_remedy(remedy);
+            problems.push(problem.of(&name).listed());
         }
         problems.extend(self.shared());
         problems
@@ -165,24 +170,36 @@ fn describe_stray(stray: &Stray, name: &str) -> Problem {
     Problem::new(ProblemId::StrayServer, seen).with_remedy(remedy)
 }
 
-/// `bob waits behind alice (pid 4711)`
+/// `pid 4712 (bob) waits until alice's programs have exited: pid 4711`
 fn waits(client: &Client, served: &Served) -> Problem {
     let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
-    let before = users_served(served);
-    let what = format!("{user} waits behind {before} (pid {})", client.shown_pid());
-    Problem::new(ProblemId::UserWaiting, what)
+    let what = format!(
+        "pid {} ({user}) waits until {}",
+        client.shown_pid(),
+        others_leave(served)
+    );
+    let sharing = "serve = \"all\" in the profile lets users share the device";
+    Problem::new(ProblemId::UserWaiting, what).with_remedy(sharing)
 }
 
-/// Names the users whose programs are served now.
-fn users_served(served: &Served) -> String {
+/// `alice's programs have exited: pid 4711, 4713`
+fn others_leave(served: &Served) -> String {
     let users = served.servers.iter().filter_map(|server| server.user);
     let mut names: Vec<String> = users.map(user_name).collect();
     names.dedup();
     if names.is_empty() {
-        "a server that starts".to_owned()
-    } else {
-        names.join(", ")
+        return "another user's server has started".to_owned();
     }
+    let clients = served.clients.listed().iter();
+    let pids: Vec<String> = clients
+        .filter_map(|client| Some(client.pid?.to_string()))
+        .collect();
+    let which = if pids.is_empty() {
+        String::new()
+    } else {
+        format!(": pid {}", pids.join(", "))
+    };
+    format!("the programs of {} have exited{which}", names.join(" and "))
 }
 
 /// Describes a daemon that has all the clients that it can have, or more than `max-clients`.

@@ -163,7 +163,7 @@ ids! {
             "use another device: `mig-mps run --any`"
         UserWaiting "user-waiting"
             "a program waits in cuInit until another user's programs have exited"
-            "it seems to hang"
+            "the program seems to hang, and goes on by itself"
             "wait, or share the device with `serve = \"all\"` in the profile"
     }
 }

@@ -11,6 +11,9 @@ use crate::node::Gpu;
 use crate::nvml::GpuInstanceReading;
 use crate::settings::{Serve, Settings};
 
+/// The reason of what the command itself asks for.
+pub const ASKED_FOR: &str = "asked for";
+
 /// An action and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {

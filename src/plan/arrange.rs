@@ -193,9 +193,9 @@ impl<'a> GpuRequest<'a> {
         let because = match instead {
             Some(next) => format!("{} at {} needs its place", next.label, next.placement),
             None if standing.parts.is_empty() => {
-                "left without a compute instance, and the profile does not ask for it".to_owned()
+                "left without a compute instance, and not in the profile".to_owned()
             }
-            None => "the profile does not ask for it".to_owned(),
+            None => "not in the profile".to_owned(),
         };
         if is_made_by_us(self.planner.node, self.gpu, standing.instance, None) {
             because

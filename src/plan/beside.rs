@@ -37,7 +37,7 @@ impl Beside {
 pub(super) fn because(beside: &[Beside]) -> String {
     let pids: Vec<String> = beside.iter().map(|daemon| daemon.pid.to_string()).collect();
     match pids.as_slice() {
-        [] => "no daemon serves it".to_owned(),
+        [] => "no daemon yet".to_owned(),
         [pid] => format!("only an unmanaged daemon, pid {pid}, serves it"),
         _ => format!("only unmanaged daemons, pids {}, serve it", pids.join(", ")),
     }

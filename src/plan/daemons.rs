@@ -53,7 +53,7 @@ impl Daemons {
                 }
                 NO_DAEMON
             } else if served.device_is_there {
-                "the profile does not ask for it"
+                "not in the profile"
             } else {
                 "its device is gone"
             };

@@ -2,7 +2,9 @@
 
 use super::daemons::{ailment, unreadable};
 use super::instance_use::{is_made_by_us, outside_mps};
-use super::{Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays};
+use super::{
+    ASKED_FOR, Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays,
+};
 use crate::geometry::SliceMap;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
@@ -88,7 +90,7 @@ fn stop(served: &Served, force: Option<u32>) -> Step {
     let because = match served.state {
         DaemonState::Hung => ailment(served.state).unwrap_or_default(),
         DaemonState::Dead => "its daemon is gone already",
-        _ => "asked for",
+        _ => ASKED_FOR,
     };
     Action::Stop(stop).because(because)
 }

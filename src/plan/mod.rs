@@ -33,7 +33,8 @@ mod up;
 mod victim;
 
 pub use action::{
-    Action, EndStray, GpuInstance, Part, Place, Set, Start, StartServer, StartedBy, Step, Stop,
+    ASKED_FOR, Action, EndStray, GpuInstance, Part, Place, Set, Start, StartServer, StartedBy,
+    Step, Stop,
 };
 pub use beside::Beside;
 pub use down::{Down, down};

@@ -2,7 +2,9 @@
 
 use super::daemons::{ailment, check_ours, recorded};
 use super::driver::{too_old, visible};
-use super::{Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays};
+use super::{
+    ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays,
+};
 use crate::mps::Patience;
 use crate::node::{DaemonState, Gpu, Node, Served, Stray};
 use crate::state::RunDir;
@@ -175,7 +177,7 @@ fn because(served: &Served) -> &'static str {
         }
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared",
         DaemonState::Fault => "a GPU fault",
-        state => ailment(state).unwrap_or("asked for"),
+        state => ailment(state).unwrap_or(ASKED_FOR),
     }
 }
 

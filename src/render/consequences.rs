@@ -21,22 +21,6 @@ pub fn text(plan: &Plan) -> String {
     for client in clients {
         let _ = writeln!(out, "  {client}");
     }
-    let kept: Vec<_> = plan.keep().collect();
-    if !kept.is_empty() {
-        let (s, their) = if kept.len() == 1 {
-            ("s", "it")
-        } else {
-            ("", "they")
-        };
-        let _ = writeln!(
-            out,
-            "\n{} keep{s} what {their} started with: the settings are for programs that start afterwards:",
-            count(kept.len(), "client")
-        );
-    }
-    for client in kept {
-        let _ = writeln!(out, "  {client}");
-    }
     let dues = plan.gpus.iter();
     let dues = dues.filter_map(|gpu| Some((gpu.due.as_deref()?, gpu.index?)));
     for group in grouped(dues, |a, b| a.0 == b.0) {

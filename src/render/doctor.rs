@@ -32,7 +32,7 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     output::print(&report.out)
 }
 
-/// `1 fail, 2 warn, 1 unknown, 44 ok`
+/// `70 checks: 1 fail, 2 warn, 1 unknown, 66 ok`
 fn summary(all: &[Diagnosis]) -> String {
     let counts = Severity::ALL.map(|severity| {
         let these = all.iter().filter(|one| one.severity() == severity);
@@ -42,7 +42,7 @@ fn summary(all: &[Diagnosis]) -> String {
     let counts: Vec<String> = counts
         .map(|(count, name)| format!("{count} {name}"))
         .collect();
-    counts.join(", ")
+    format!("{} checks: {}", all.len(), counts.join(", "))
 }
 
 struct Report {

@@ -116,7 +116,7 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Formats numbers as ranges: `0-3,6`.
-pub(super) fn ranges(indices: &[u32]) -> String {
+pub fn ranges(indices: &[u32]) -> String {
     let run = |run: &[u32]| match run {
         [one] => one.to_string(),
         _ => format!("{}-{}", run[0], run[run.len() - 1]),

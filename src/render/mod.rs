@@ -27,7 +27,7 @@ pub mod unmanaged;
 pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
-pub use format::time_taken;
+pub use format::{ranges, time_taken};
 pub use json::print_json;
 pub use logs::LogView;
 pub use output::{be_quiet, error, is_quiet, is_watched, note, print, say, terminal_width, width};

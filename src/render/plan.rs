@@ -9,7 +9,7 @@ use super::{kill, unmanaged};
 use crate::geometry::{ComputeChoice, Placement};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};
+use crate::plan::{ASKED_FOR, Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "    ";
@@ -35,7 +35,7 @@ pub fn text(plan: &Plan) -> String {
         };
         let _ = writeln!(
             out,
-            "Logs and files left in pipe directories, {whose}\n  - remove them (asked for)"
+            "Logs and files left in pipe directories, {whose}\n  - remove them"
         );
     }
     out.push_str(&unmanaged::text(plan));
@@ -43,7 +43,22 @@ pub fn text(plan: &Plan) -> String {
         Some(kill) => out.push_str(&kill::text(kill)),
         None => out.push_str(&ended(plan)),
     }
+    out.push_str(&kept(plan));
     out
+}
+
+/// Lists the clients that keep the settings they started with.
+fn kept(plan: &Plan) -> String {
+    let clients: Vec<String> = plan.keep().map(|client| format!("  {client}\n")).collect();
+    let what = match clients.len() {
+        0 => return String::new(),
+        1 => "1 client keeps the settings that it started with".to_owned(),
+        many => format!("{many} clients keep the settings that they started with"),
+    };
+    format!(
+        "{what}; new programs get the new ones:\n{}",
+        clients.concat()
+    )
 }
 
 /// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
@@ -66,8 +81,11 @@ fn ended(plan: &Plan) -> String {
     let clients: Vec<String> = clients.map(|client| format!("\n  {client}")).collect();
     match clients.len() {
         0 => String::new(),
-        1 => format!("1 client is ended:{}\n", clients.concat()),
-        number => format!("{number} clients are ended:{}\n", clients.concat()),
+        number => format!(
+            "This ends {}:{}\n",
+            count(number, "client"),
+            clients.concat()
+        ),
     }
 }
 
@@ -281,8 +299,12 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
     groups.sort_by_key(|group| group[0].0);
     let line = |group: Vec<(&str, &str)>| {
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
-        let (because, daemons) = (group[0].0, count(names.len(), "daemon"));
-        format!("{verb} {daemons} ({because}): {}", shortened(&names))
+        let daemons = count(names.len(), "daemon");
+        let because = match group[0].0 {
+            ASKED_FOR => String::new(),
+            because => format!(" ({because})"),
+        };
+        format!("{verb} {daemons}{because}: {}", shortened(&names))
     };
     groups.into_iter().map(line).collect()
 }

@@ -25,7 +25,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert_snapshot!(tidy(&plan), @"
     GPU 0  NVIDIA H200  GPU-…
-      + start 1 daemon (no daemon serves it): 0
+      + start 1 daemon (no daemon yet): 0
     GPU 1  NVIDIA H200  GPU-…
       + start 1 daemon (only an unmanaged daemon, pid PID, serves it): 1
     Unmanaged daemon PID of USER serves 1 too. Its owner ends it with
@@ -69,7 +69,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     assert!(shell.status().unwrap().success());
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert!(
-        plan.contains("+ start 2 daemons (no daemon serves it): 0, 1"),
+        plan.contains("+ start 2 daemons (no daemon yet): 0, 1"),
         "{plan}"
     );
     assert!(!plan.contains("oreign"), "{plan}");
@@ -86,7 +86,7 @@ fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
     let path = sim.profile(crate::common::SMALL).display().to_string();
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert!(
-        plan.contains("+ start 1 daemon (no daemon serves it): 0.0"),
+        plan.contains("+ start 1 daemon (no daemon yet): 0.0"),
         "{plan}"
     );
     assert!(plan.contains("(only an unmanaged daemon, pid "), "{plan}");

@@ -99,7 +99,7 @@ fn plans_say_what_becomes_of_it() {
     assert_snapshot!(plan(&sim), @"
     GPU 0  NVIDIA H200  GPU-…
       ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
-      + start 1 daemon (no daemon serves it): 0
+      + start 1 daemon (no daemon yet): 0
     ");
     let gpu = sim.run(&["plan", &path, "--json"]).json()["gpus"][0].clone();
     let change = json!({ "from": "default", "to": "exclusive-process" });

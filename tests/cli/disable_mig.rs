@@ -103,7 +103,8 @@ fn disable_mig_says_where_the_mode_stays() {
     sim.up(SMALL, &[]).ended(0);
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert!(
-        ran.stderr.contains("MIG mode stays on: GPU 0"),
+        ran.stderr
+            .contains("MIG mode stays on on GPU 0: that mig-mps switched it on is not known"),
         "{}",
         ran.stderr
     );

@@ -263,7 +263,7 @@ devices = [ { name = "s-{n}", profile = "3g", compute = ["1c", "1c", "1c"], mps 
       { name = "s-{n}", profile = "3g.40gb", at = 0, compute = ["1c", "1c", "1c"] },
     ]
     up with this profile would still:
-      start the daemon of s-0: no daemon serves it
+      start the daemon of s-0: no daemon yet
     "#);
     let kept = sim.device("s-1")["daemon_pid"].clone();
     sim.up(&ran.stdout, &["--yes"]).ended(0);

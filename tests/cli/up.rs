@@ -18,7 +18,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
-      + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
+      + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
     0.0  0  2g.20gb  ready  USER  0  100%  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
     0.2  0  1g.10gb  ready  USER  0  100%  0.0/9.5  n/a  N  N  Ns  SERVE  MIG-…
@@ -60,7 +60,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
-      + start 4 daemons (no daemon serves it): 0.0, 0.2, 1.0, 1.2
+      + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
 
     GPU 0-1: MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset does, and in a virtual machine a reboot
     ");
@@ -181,10 +181,10 @@ devices = [ { profile = "7g" } ]
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  now
       |7g.80gb                                        |  then
-      - stop 2 daemons (the profile does not ask for it): 0.0, 0.2
+      - stop 2 daemons (not in the profile): 0.0, 0.2
       - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
       + create 7g.80gb at slices 0-7
-      + start 1 daemon (no daemon serves it): 0.0
+      + start 1 daemon (no daemon yet): 0.0
     error: this would stop 2 daemons and destroy 2 instances, and there is no terminal to ask on
     hint: agree beforehand with --yes
     ");
@@ -240,10 +240,10 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |3g.40gb  |3g.40gb  |  now
       |1g  |1g  |2g.20gb  |3g.40gb  |  then
-      - stop 1 daemon (the profile does not ask for it): 0.0
+      - stop 1 daemon (not in the profile): 0.0
       - destroy 3g.40gb at slices 0-3 (1g.10gb at slice 0 needs its place)
       + create 2g.20gb at slices 2-3, 2 × 1g.10gb at slices 0-1
-      + start 3 daemons (no daemon serves it): 0.0, 0.1, 0.2
+      + start 3 daemons (no daemon yet): 0.0, 0.1, 0.2
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
@@ -296,9 +296,9 @@ fn instances_that_others_left_are_finished_or_removed() {
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |1g   |.....|.....|1g   |.....|  now
       |2g.20gb    |1g   |1g   |.....|.....|.....|.....|  then
-      - destroy 1g.10gb at slice 6 (left without a compute instance, and the profile does not ask for it; not known to be made by mig-mps)
+      - destroy 1g.10gb at slice 6 (left without a compute instance, and not in the profile; not known to be made by mig-mps)
       + create the full compute instance in slice 3 (its GPU instance is there without it)
-      + start 1 daemon (no daemon serves it): 0.3
+      + start 1 daemon (no daemon yet): 0.3
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2", "0.3"]);
 }

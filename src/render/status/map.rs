@@ -21,6 +21,9 @@ const MARGIN: usize = 10;
 /// The widest picture: a wider one is no clearer.
 const WIDEST: usize = 130;
 
+/// Less memory than this is 0.0 GiB: a twentieth.
+const NOTHING: u64 = (1 << 30) / 20;
+
 /// The width of a bar in a list.
 const BAR: usize = 20;
 
@@ -184,11 +187,11 @@ fn wrapped_at(text: &str, room: usize) -> Option<Vec<String>> {
 fn bar(memory: Memory, room: usize) -> String {
     let room = u64::try_from(room).unwrap_or(0);
     let full = memory.used.min(memory.total) * room / memory.total.max(1);
-    // What is used at all is seen.
-    let full = if memory.used > 0 {
-        full.max(1).min(room)
-    } else {
+    // Nothing is drawn of what the numbers show as 0.0, and a cell of anything more.
+    let full = if memory.used < NOTHING {
         0
+    } else {
+        full.max(1).min(room)
     };
     let [used, free] = symbols().bar;
     let times = |number: u64| usize::try_from(number).unwrap_or(0);

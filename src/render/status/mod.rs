@@ -19,7 +19,7 @@ use console::Style;
 use super::format::wrapped;
 use super::output;
 use super::table::Table;
-use crate::node::{Gpu, Node};
+use crate::node::{Gpu, Node, Problem, ProblemId};
 use row::{Row, rows};
 
 pub use columns::StatusColumn;
@@ -133,11 +133,25 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     let problems = node.problems(devices);
     let remarks = node.remarks(devices);
     let to_say = || problems.iter().filter(|problem| !problem.is_listed);
-    if to_say().next().is_some() || !remarks.is_empty() {
+    let is_outside = |problem: &&Problem| problem.id == ProblemId::OutsideMps;
+    let outside = problems.iter().filter(is_outside).count();
+    if to_say().next().is_some() || !remarks.is_empty() || outside > 0 {
         parts.gap();
+    }
+    if outside > 0 {
+        let (programs, they, s) = match outside {
+            1 => ("1 program", "it becomes a client", "s"),
+            _ => (&*format!("{outside} programs"), "they become clients", ""),
+        };
+        parts.line(&format!("{programs} compute{s} outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, {they}."));
     }
     for problem in to_say() {
         parts.line_as(&problem.to_string(), &Style::new().red());
+    }
+    let is_healed =
+        |problem: &&Problem| matches!(problem.id, ProblemId::DaemonDead | ProblemId::DeviceHung);
+    if problems.iter().filter(is_healed).count() > 1 {
+        parts.line("`mig-mps heal` cures all devices whose daemon has died or that hang.");
     }
     for remark in &remarks {
         parts.line(&remark.to_string());
