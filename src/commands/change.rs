@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::consent::{ConsentArgs, HINT};
 use super::drain::Drain;
 use super::outcome::Outcome;
-use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer, refuse_others};
+use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Lock, MpsPrograms, raise_memory};
@@ -42,8 +42,6 @@ pub(super) struct Change<'a> {
     pub(super) verify: bool,
     /// True for a change that nobody watches: it shows no plan.
     pub(super) is_unattended: bool,
-    /// True if the change ends clients alone, which their own user may do.
-    pub(super) is_for_clients: bool,
     /// The time to wait for another change.
     pub(super) lock_limit: Duration,
 }
@@ -69,7 +67,6 @@ impl<'a> Change<'a> {
             does_without_driver: false,
             verify: false,
             is_unattended: false,
-            is_for_clients: false,
             lock_limit: LOCK_LIMIT,
         }
     }
@@ -92,9 +89,6 @@ impl<'a> Change<'a> {
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
         };
         refuse_newer(&run.state)?;
-        if !self.consent.dry_run && !self.is_for_clients {
-            refuse_others(&run.state, environment.caller)?;
-        }
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
             pick_up_interrupted(environment, self.directories)?;
         }

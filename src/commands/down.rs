@@ -9,7 +9,7 @@ use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
 use super::outcome::Outcome;
-use super::{Context, cdi};
+use super::{Context, cdi, own_directories};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
 use crate::node::{Device, Gpu, Node};
@@ -73,7 +73,7 @@ impl DownArgs {
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let directories = environment.directories()?;
+    let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
     let asked = RefCell::default();
     let outcome = Change {
@@ -238,12 +238,12 @@ fn remark_on_modes_that_stay(node: &Node, asked: &[String]) {
     if !used.is_empty() {
         let gpus = indices(&used);
         note(&format!(
-            "MIG mode stays on on GPU {gpus}: there are instances."
+            "GPU {gpus} stays in MIG mode: there are instances."
         ));
     }
     if let Some(first) = unknown.first() {
         note(&format!(
-            "MIG mode stays on on GPU {}: that mig-mps switched it on is not known, as after a reboot. \
+            "GPU {} stays in MIG mode: it is not known that mig-mps switched it on, as after a reboot. \
              nvidia-smi -i {} -mig 0 switches it off.",
             indices(&unknown),
             first.index

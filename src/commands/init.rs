@@ -71,6 +71,7 @@ impl std::str::FromStr for LayoutNumber {
 
 /// Writes a first profile.
 pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    context.environment.interrupt.plan();
     let mut interview = Interview::new(args.yes);
     let file = NewProfile::at(&args.file, args.force, &interview)?;
     let node = node(args, context)?;

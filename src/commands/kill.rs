@@ -67,7 +67,7 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let shown = OnceCell::new();
     let directories = environment.directories_or_system();
-    let planner = |node: &Node, run_dir: &RunDir| {
+    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
         let shown_kill = shown.get().and_then(|plan: &Plan| plan.kill.as_ref());
         let device = match shown_kill {
             Some(kill) => kill.name.clone(),
@@ -77,12 +77,8 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let plan = args.plan(node, run_dir, environment.caller, request, shown.get())?;
         shown.get_or_init(|| plan.clone());
         Ok(plan)
-    };
-    let change = Change {
-        is_for_clients: true,
-        ..Change::new(context, &directories, &args.consent, &planner)
-    };
-    let outcome = change.run()?;
+    })
+    .run()?;
     if let Some(outcome) = outcome {
         if let Some(shown) = shown.get().filter(|_| !outcome.is_unchanged) {
             remark_on_who_has_left(shown, &outcome.plan);

@@ -59,10 +59,12 @@ pub mod verify;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use consent::ConsentArgs;
+
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directories, Environment};
-use crate::host::{Directory, Lock, Uid, user_name};
+use crate::host::{Directory, Lock, user_name};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
@@ -91,12 +93,14 @@ fn detail_for(profile: &Profile) -> Detail {
     }
 }
 
-/// Refuses to change what belongs to another user, before a plan of it is shown.
-fn refuse_others(run_dir: &RunDir, caller: Uid) -> Result<()> {
-    let Some(owner) = run_dir.owner().filter(|owner| *owner != caller) else {
-        return Ok(());
+/// Returns the directories of a change. Refuses those of another user, before a plan of it is shown.
+fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<Directories> {
+    let directories = environment.directories()?;
+    let owner = RunDir::at(&directories.run).owner();
+    let Some(owner) = owner.filter(|owner| *owner != environment.caller && !consent.dry_run) else {
+        return Ok(directories);
     };
-    let (owner, path) = (user_name(owner), run_dir.path().display());
+    let (owner, path) = (user_name(owner), directories.run.display());
     Err(CommandError::failed(format_args!(
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use super::Context;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
+use super::{Context, own_directories};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan;
 
@@ -30,7 +30,7 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(CommandError::new(ExitStatus::Usage, what));
     }
     environment.mps_programs()?;
-    let directories = environment.directories()?;
+    let directories = own_directories(environment, &args.consent)?;
     let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
         plan::restart(node, run_dir, &args.devices.names(node)?)
     })

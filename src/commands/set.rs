@@ -5,7 +5,7 @@ use clap::Args;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
-use super::{Context, warn};
+use super::{Context, own_directories, warn};
 use crate::error::{ExitStatus, Result};
 use crate::node::Detail;
 use crate::plan;
@@ -50,7 +50,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         "KEY=VALUE",
         str::parse,
     )?;
-    let directories = environment.directories()?;
+    let directories = own_directories(environment, &args.consent)?;
     let outcome = Change {
         detail: Detail::Settings,
         remark: &|node, plan| warn(Some(node), plan.memory_limits()),

@@ -5,7 +5,7 @@ use clap::Args;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, cdi, detail_for, large_logs, verify, warn};
+use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, verify, warn};
 use crate::apply::{self, Allowed};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment};
@@ -45,7 +45,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load()?;
     accounts::check(&profile, environment, environment.caller)?;
-    let directories = environment.directories()?;
+    let directories = own_directories(environment, &args.consent)?;
     refuse_cdi_of_user(&profile, environment)?;
     if profile.settings().next().is_some() {
         environment.mps_programs()?;
@@ -150,15 +150,15 @@ pub(super) fn record(profile: &Profile, directories: &Directories, node: &Node) 
 /// Explains the MPS default that surprises people, when daemons were started with it.
 fn remark(node: &Node, plan: &Plan) {
     let is_one_at_a_time = |start: &&Start| *start.serve() == Serve::OneAtATime;
-    let (of_them, all) = (
+    let (such, all) = (
         plan.starts().filter(is_one_at_a_time).count(),
         plan.starts().count(),
     );
-    let which = match of_them {
+    let which = match such {
         0 => return,
-        _ if of_them == all => "These devices serve".to_owned(),
+        _ if such == all => "These devices serve".to_owned(),
         1 => "1 of these devices serves".to_owned(),
-        _ => format!("{of_them} of these devices serve"),
+        _ => format!("{such} of these devices serve"),
     };
     let how_to_share = if node.control_program().has_multiuser_server {
         " serve = \"all\" lets users share."

@@ -23,7 +23,11 @@ impl Set {
         changes: Vec<SettingChange>,
         by_hand: Vec<String>,
     ) -> Step {
-        let because: Vec<String> = changes.iter().map(SettingChange::to_string).collect();
+        let change = |change: &SettingChange| {
+            let (key, is, wanted) = (change.key, &change.is, &change.wanted);
+            format!("{key} from {is} to {wanted}")
+        };
+        let because: Vec<String> = changes.iter().map(change).collect();
         let set = Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),

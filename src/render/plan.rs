@@ -300,8 +300,10 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
     let line = |group: Vec<(&str, &str)>| {
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let daemons = count(names.len(), "daemon");
-        let because = match group[0].0 {
-            ASKED_FOR => String::new(),
+        let because = group[0].0;
+        let because = because.strip_prefix(ASKED_FOR).unwrap_or(because);
+        let because = match because.trim_start_matches("; ") {
+            "" => String::new(),
             because => format!(" ({because})"),
         };
         format!("{verb} {daemons}{because}: {}", shortened(&names))

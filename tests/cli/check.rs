@@ -60,6 +60,7 @@ fn a_profile_is_judged_on_the_gpus_that_are_named() {
       whole GPU  -   one-at-a-time  eager      100%  4
     GPU 5  h200-141gb-sxm  NVIDIA H200
       no block selects it: it is not touched
+    It fits: 13 devices on 5 GPUs.
     ");
 }
 
@@ -73,6 +74,20 @@ fn without_gpus_every_block_is_judged_on_every_model_it_can_meet() {
       a100-80gb  |1g   |1g   |.....|.....|3g.40gb                |
     line 14: { product = "A30" }
       a30-24gb  |2g.12gb                |1g.6gb+me  |...........|
+    It fits 24 models.
+    "#);
+}
+
+#[test]
+fn a_model_that_the_profile_is_not_for_is_a_mistake() {
+    let profile =
+        "models = [\"h100-80gb-sxm\"]\n\n[[gpu]]\nselect = { product = \"H100\" }\nmig = false\n";
+    let ran = check(profile, &["--gpu", "h100-80gb-sxm", "--gpu", "b200:8"]).ended(2);
+    insta::assert_snapshot!(said(&ran), @r#"
+    error: /dev/stdin:1:11: the profile is not for b200-180gb
+      |
+    1 | models = ["h100-80gb-sxm"]
+      |           ^^^^^^^^^^^^^^^ add it to models, or leave models out
     "#);
 }
 

@@ -116,9 +116,9 @@ fn plans_say_what_becomes_of_it() {
     set(&sim, ComputeMode::Default);
     assert_snapshot!(restart(&sim), @"
     GPU 0  NVIDIA H200  GPU-…
-      - stop 1 daemon (asked for): 0
+      - stop 1 daemon: 0
       ~ set compute mode to exclusive-process: MPS alone computes (restored by down)
-      + start 1 daemon (asked for): 0
+      + start 1 daemon: 0
     ");
     assert!(plan(&sim).contains("~ set compute mode to exclusive-process"));
     sim.run(&["restart", "0", "--yes"]).ended(0);
@@ -134,7 +134,7 @@ fn plans_say_what_becomes_of_it() {
     let down = sim.run(&["down", "--disable-mig", "--yes"]).ended(0).tidy();
     assert_snapshot!(down, @"
     GPU 0  NVIDIA H200  GPU-…
-      - stop 1 daemon (asked for): 0
+      - stop 1 daemon: 0
       ~ set compute mode back to default (as before its daemon)
     1 daemon stopped in N s
     ");

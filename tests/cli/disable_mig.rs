@@ -25,6 +25,27 @@ fn disable_mig_leaves_the_gpus_of_other_devices_alone() {
     assert_eq!(list["gpus"][1]["mig"]["current"], true, "{list:#}");
 }
 
+/// Where the mode stays is said of the GPUs that were asked for, and the profile still has them.
+#[test]
+fn what_down_says_is_about_the_gpus_asked_for() {
+    let sim = Sim::with("h200", 3);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.foreign_instance(1, 6);
+    let ran = sim.run(&["down", "--gpu", "1", "--disable-mig", "--yes"]);
+    let said = regex::Regex::new(r" in \d+ ms").unwrap();
+    let ran = ran.ended(0);
+    insta::assert_snapshot!(said.replace_all(&ran.tidy(), " in N ms"), @"
+    GPU 1  NVIDIA H200  GPU-…
+      |3g.71gb  |.....|.....|1g  |.....|  now
+      |.....|.....|.....|.....|.....|.....|1g  |.....|  then
+      - stop 1 daemon: 1.0
+      - destroy 3g.71gb at slices 0-3 (mig-mps made it)
+    1 daemon stopped, 1 GPU instance destroyed in N s
+    GPU 1 stays in MIG mode: there are instances.
+    The next up of profile.toml, also at boot, makes them again, unless the profile is changed.
+    ");
+}
+
 /// What drivers do with instances that live is not known: they are destroyed first.
 #[test]
 fn disable_mig_needs_no_driver_that_clears_the_gpu() {
@@ -104,7 +125,7 @@ fn disable_mig_says_where_the_mode_stays() {
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
     assert!(
         ran.stderr
-            .contains("MIG mode stays on on GPU 0: that mig-mps switched it on is not known"),
+            .contains("GPU 0 stays in MIG mode: it is not known that mig-mps switched it on"),
         "{}",
         ran.stderr
     );

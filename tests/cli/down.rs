@@ -2,7 +2,7 @@ use std::fs;
 
 use insta::assert_snapshot;
 
-use crate::common::{ONE_EACH, SMALL, Sim, in_state, is_alive};
+use crate::common::{ONE_EACH, SMALL, Sim, in_state, is_alive, shell};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -54,7 +54,7 @@ fn clients_are_never_ended_unasked() {
     let ran = sim.run(&["down"]).ended(4);
     assert_snapshot!(ran.tidy(), @"
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
-      - stop 2 daemons (asked for): 0.0, 0.2
+      - stop 2 daemons: 0.0, 0.2
     error: 1 client is still running:
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     hint: wait for them with --drain SECONDS, or end them with --force
@@ -93,6 +93,31 @@ fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
     assert!(second.finish().status.success());
     assert!(down.wait().unwrap().success());
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
+}
+
+#[test]
+fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let client = sim.client("0.2");
+    let mut down = sim
+        .command(&["down", "--drain", "60"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = std::io::BufReader::new(down.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
+    }
+    shell(format!("kill -INT {}", down.id())).ended(0);
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
+    assert_eq!(rest, "Interrupted: nothing was changed.\n");
+    assert_eq!(down.wait().unwrap().code(), Some(130));
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    assert!(client.finish().status.success());
 }
 
 #[test]
@@ -202,11 +227,7 @@ fn logs_stay_unless_they_are_purged() {
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
     let shown = sim.run(&["down", "0.0", "--purge", "--dry-run"]).ended(0);
-    assert!(
-        shown.stdout.contains("- remove them (asked for)"),
-        "{}",
-        shown.stdout
-    );
+    assert!(shown.stdout.contains("- remove them\n"), "{}", shown.stdout);
     assert_eq!(logs(), 2);
     let ran = sim.run(&["down", "0.0", "--purge"]).ended(0);
     assert!(

@@ -16,7 +16,7 @@ fn a_setting_changed_by_hand_is_drift() {
     let ran = sim.up(SMALL, &["--yes"]).ended(0);
     assert!(
         ran.stdout
-            .contains("active-thread-percentage is 10 in the daemon, not 100"),
+            .contains("active-thread-percentage from 10 in the daemon to 100"),
         "{}",
         ran.stdout
     );

@@ -76,7 +76,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     }
     let drift = sim.run(&plan).ended(3).stdout;
     assert!(
-        drift.contains("pinned-memory-limit is none (set by hand), not 1536M"),
+        drift.contains("pinned-memory-limit from none (set by hand) to 1536M"),
         "{drift}"
     );
     sim.up(PROFILE, &[]).ended(0);

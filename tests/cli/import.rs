@@ -116,6 +116,7 @@ fn a_device_filter_becomes_product_names() {
       a100-80gb  |1g   |1g   |2g.20gb    |3g.40gb                |
     line 16: { product = "^NVIDIA H200$" }
       h200-141gb-sxm  |1g   |1g   |2g.35gb    |3g.71gb                |
+    It fits 2 models.
     "#);
     let subsystem = config(
         "- device-filter: \"0x20B210DE:0x147F10DE\"\n  devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }",

@@ -462,7 +462,10 @@ fn enter_takes_every_default() {
 fn an_interrupted_round_leaves_no_file() {
     let sim = Sim::with("a100-80gb", 1);
     let (directory, path) = new_file();
-    for (key, end) in [("\u{3}", ""), ("\u{4}", "Nothing was written.")] {
+    for (key, end) in [
+        ("\u{3}", "Interrupted: nothing was changed."),
+        ("\u{4}", "Nothing was written."),
+    ] {
         for last in 0..ANSWERS.len() {
             let mut asked = sim.dialogue(&format!("init {}", path.display()));
             for (nth, (question, ..)) in ANSWERS.iter().enumerate().take(last + 1) {

@@ -99,6 +99,31 @@ fn a_users_daemon_is_hers() {
     assert_eq!(sim.run_dir(), ["lock"]);
 }
 
+/// A user who may not enter a pipe directory cannot know whether its daemon would take a client, and has nothing to mend.
+#[test]
+fn a_device_of_others_is_hidden_from_a_plain_user() {
+    if !is_root("a_device_of_others_is_hidden_from_a_plain_user") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = whole(r#"serve = "user:daemon""#);
+    sim.up(&profile, &[]).ended(0);
+    let mut status = sim.command(&["status", "--json"]);
+    let status = Ran::of(status.uid(NOBODY).gid(NOBODY)).ended(0).json();
+    assert_eq!(in_state(&status, "hidden"), ["0"], "{status:#}");
+    assert_eq!(status["problems"], serde_json::json!([]), "{status:#}");
+    let server = &sim.device("0")["servers"][0]["pid"];
+    assert_eq!(status["devices"][0]["servers"][0]["pid"], *server);
+    // Nor is a plan shown that only root could apply.
+    let mut up = sim.command(&["up", "whole-gpu"]);
+    let refused = Ran::of(up.uid(NOBODY).gid(NOBODY)).ended(1);
+    assert_eq!(refused.stdout, "");
+    assert!(
+        refused.stderr.contains("only root can change this node"),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn a_groups_daemon_serves_its_members_at_once() {
     if !is_root("a_groups_daemon_serves_its_members_at_once") {

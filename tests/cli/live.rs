@@ -35,9 +35,8 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     let said = tidy(&plain(&plan.stdout)).replace(&user(), "USER");
     assert_snapshot!(said.replace(sim.node.dir().to_str().unwrap(), "NODE"), @"
     GPU 0  NVIDIA H200  GPU-…
-      ~ set 1 daemon (active-thread-percentage is 100, not 25; pinned-memory-limit is none, not 1G; client-priority is normal, not below-normal; max-clients is none, not 4): 0
-
-    1 client keeps what it started with: the settings are for programs that start afterwards:
+      ~ set 1 daemon (active-thread-percentage from 100 to 25; pinned-memory-limit from none to 1G; client-priority from normal to below-normal; max-clients from none to 4): 0
+    1 client keeps the settings that it started with; new programs get the new ones:
       0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     ");
     // Nobody need agree to it: nobody is disturbed.
@@ -52,7 +51,7 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
     assert_snapshot!(tidy(&plain(&plan.stdout)), @"
     GPU 0  NVIDIA H200  GPU-…
-      ~ set 1 daemon (active-thread-percentage is 25, not 100; pinned-memory-limit is 1G, not none; client-priority is below-normal, not normal; max-clients is 4, not none): 0
+      ~ set 1 daemon (active-thread-percentage from 25 to 100; pinned-memory-limit from 1G to none; client-priority from below-normal to normal; max-clients from 4 to none): 0
     ");
     sim.up(&whole(""), &[]).ended(0);
     assert_eq!(servers(&sim), before, "the server goes on");
@@ -103,7 +102,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     let dry = sim.run(&[&set[..], &["--dry-run"]].concat()).ended(0);
     assert!(
         dry.stdout
-            .contains("active-thread-percentage is 50, not 25"),
+            .contains("active-thread-percentage from 50 to 25"),
         "{}",
         dry.stdout
     );
@@ -127,7 +126,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
     let drift = sim.run(&plan).ended(3).stdout;
     assert!(
-        drift.contains("active-thread-percentage is 25 (set by hand), not 50; pinned-memory-limit is 1536M (set by hand), not 2G"),
+        drift.contains("active-thread-percentage from 25 (set by hand) to 50; pinned-memory-limit from 1536M (set by hand) to 2G"),
         "{drift}"
     );
     let exported = sim.run(&["export"]).ended(0).stdout;
@@ -166,7 +165,7 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     assert!(status.contains(drift), "{status}");
     let path = sim.profile(&profile);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
-    let because = "pinned-memory-limit is 1G in the daemon, not 2G; client-priority is below-normal in the daemon, not normal";
+    let because = "pinned-memory-limit from 1G in the daemon to 2G; client-priority from below-normal in the daemon to normal";
     let ran = sim.run(&plan).ended(3).stdout;
     assert!(ran.contains(because), "{ran}");
     let answers = "get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
@@ -184,7 +183,7 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     let told = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
     assert_eq!(ask(&sim, "0", told), "100.0\n");
     let ran = sim.up(&whole(""), &[]).ended(0).stdout;
-    let because = "~ set 1 daemon (pinned-memory-limit is 1G in the daemon, not none)";
+    let because = "~ set 1 daemon (pinned-memory-limit from 1G in the daemon to none)";
     assert!(ran.contains(because), "{ran}");
     assert_eq!(ask(&sim, "0", answers), "0\n");
 }
@@ -326,7 +325,7 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_told_by_the_log_of_a_server() {
     let drift = "pinned-memory-limit was set to 1536M and is 1280M: somebody has changed it";
     assert!(status.contains(drift), "{status}");
     let ran = sim.run(&plan).ended(3).stdout;
-    let because = "pinned-memory-limit is 1280M in the daemon, not 1536M";
+    let because = "pinned-memory-limit from 1280M in the daemon to 1536M";
     assert!(ran.contains(because), "{ran}");
     sim.up(&profile, &[]).ended(0);
     sim.run(&plan).ended(0);

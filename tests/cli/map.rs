@@ -32,7 +32,7 @@ fn each_gpu_is_drawn_with_its_devices_and_its_free_slices() {
               |1g.10gb|1g.10gb|.......|.......|3g.40gb                        |
       state   |ready  |ready  |       |       |ready                          |
       clients |0      |0      |       |       |1                              |
-      memory  |#------|#------|       |       |#------------------------------|
+      memory  |-------|-------|       |       |#------------------------------|
       GiB     |0.0/9.5|0.0/9.5|       |       |0.2/39.2                       |
 
     GPU 1  NVIDIA A100-SXM4-80GB
@@ -50,7 +50,7 @@ fn each_gpu_is_drawn_with_its_devices_and_its_free_slices() {
               |1g.10gb|1g.10gb|.......|.......|3g.40gb                        |
       state   |ready  |       |       |       |                               |
       clients |0      |       |       |       |                               |
-      memory  |#------|       |       |       |                               |
+      memory  |-------|       |       |       |                               |
       GiB     |0.0/9.5|       |       |       |                               |
 
     No clients.
@@ -71,13 +71,13 @@ fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
     GPU 0  NVIDIA A100-SXM4-80GB
       |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
       NAME                 PROFILE  STATE  CLIENTS  MEMORY                    GIB
-      trainer-of-vision-0  1g.10gb  ready  0        #-------------------  0.0/9.5
-      trainer-of-vision-1  1g.10gb  ready  0        #-------------------  0.0/9.5
-      trainer-of-vision-2  1g.10gb  ready  0        #-------------------  0.0/9.5
-      trainer-of-vision-3  1g.10gb  ready  0        #-------------------  0.0/9.5
-      trainer-of-vision-4  1g.10gb  ready  0        #-------------------  0.0/9.5
-      trainer-of-vision-5  1g.10gb  ready  0        #-------------------  0.0/9.5
-      trainer-of-vision-6  1g.10gb  ready  0        #-------------------  0.0/9.5
+      trainer-of-vision-0  1g.10gb  ready  0        --------------------  0.0/9.5
+      trainer-of-vision-1  1g.10gb  ready  0        --------------------  0.0/9.5
+      trainer-of-vision-2  1g.10gb  ready  0        --------------------  0.0/9.5
+      trainer-of-vision-3  1g.10gb  ready  0        --------------------  0.0/9.5
+      trainer-of-vision-4  1g.10gb  ready  0        --------------------  0.0/9.5
+      trainer-of-vision-5  1g.10gb  ready  0        --------------------  0.0/9.5
+      trainer-of-vision-6  1g.10gb  ready  0        --------------------  0.0/9.5
 
     No clients.
     ");

@@ -170,6 +170,7 @@ devices = []
       |.....|.....|.....|.....|.....|.....|.....|.....|
     GPU 3  a100-80gb  NVIDIA A100-SXM4-80GB
       no block selects it: it is not touched
+    It fits: 3 devices on 3 GPUs.
     ");
     let fleet = format!("models = [\"a100-80gb\"]\n{profile}");
     let fleet = without_gpu(&["check", "-"], &fleet).ended(0);

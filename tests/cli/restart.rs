@@ -47,7 +47,7 @@ fn is_as_set(sim: &Sim) {
     assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     let path = sim.profile(&whole(EVERYTHING));
     let drift = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
-    let by_hand = "(active-thread-percentage is 25 (set by hand), not 50): 0";
+    let by_hand = "(active-thread-percentage from 25 (set by hand) to 50): 0";
     assert!(drift.contains(by_hand), "{drift}");
     assert_eq!(mode(sim), ComputeMode::ExclusiveProcess);
 }
@@ -69,15 +69,15 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
     let dry = sim.run(&["restart", "0", "--dry-run"]).ended(0);
     assert_snapshot!(said(&sim, &dry), @"
     GPU 0  NVIDIA H200  GPU-…
-      - stop 1 daemon (asked for): 0
-      + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+      - stop 1 daemon: 0
+      + start 1 daemon (active-thread-percentage as set by hand): 0
     ");
     assert_eq!(sim.device("0")["daemon_pid"], before["daemon_pid"]);
     let ran = sim.run(&["restart", "0", "--yes"]).ended(0);
     assert_snapshot!(said(&sim, &ran), @"
     GPU 0  NVIDIA H200  GPU-…
-      - stop 1 daemon (asked for): 0
-      + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+      - stop 1 daemon: 0
+      + start 1 daemon (active-thread-percentage as set by hand): 0
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
     0  0  whole GPU  ready  USER  0/8  25%  0.1/140.4  -  N  N  Ns  one-at-a-time  GPU-…
 
@@ -103,8 +103,7 @@ fn several_devices_of_several_gpus_and_no_other() {
     let uuid = sim.device("1.2")["uuid"].as_str().unwrap().to_owned();
     let ran = sim.run(&["restart", "0.2", &uuid, "1.2", "--yes"]).ended(0);
     assert!(
-        ran.stdout
-            .contains("  - stop 2 daemons (asked for): 0.2, 1.2\n"),
+        ran.stdout.contains("  - stop 2 daemons: 0.2, 1.2\n"),
         "{}",
         ran.stdout
     );
@@ -230,8 +229,8 @@ fn clients_are_refused_waited_for_or_ended() {
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
     assert_snapshot!(said(&sim, &refused), @"
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
-      - stop 1 daemon (asked for): 0.2
-      + start 1 daemon (asked for): 0.2
+      - stop 1 daemon: 0.2
+      + start 1 daemon: 0.2
     error: 1 client is still running:
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
     hint: wait for them with --drain SECONDS, or end them with --force
@@ -239,8 +238,8 @@ fn clients_are_refused_waited_for_or_ended() {
     let dry = sim.run(&["restart", "0.2", "--dry-run"]).ended(0);
     assert_snapshot!(said(&sim, &dry), @"
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
-      - stop 1 daemon (asked for): 0.2
-      + start 1 daemon (asked for): 0.2
+      - stop 1 daemon: 0.2
+      + start 1 daemon: 0.2
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)
@@ -261,7 +260,7 @@ fn clients_are_refused_waited_for_or_ended() {
 
     let client = sim.client("0.2");
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
-    let ended = format!("1 client is ended:\n  0.2: pid {} (", client.pid());
+    let ended = format!("This ends 1 client:\n  0.2: pid {} (", client.pid());
     assert!(ran.stdout.contains(&ended), "{}", ran.stdout);
     let finished = client.finish();
     assert!(finished.output.contains("err 810"), "{}", finished.output);
@@ -400,8 +399,8 @@ fn a_start_that_fails_is_rolled_back() {
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
     assert_snapshot!(said(&sim, &ran), @"
     GPU 0  NVIDIA H200  GPU-…
-      - stop 1 daemon (asked for): 0
-      + start 1 daemon (asked for; active-thread-percentage as set by hand): 0
+      - stop 1 daemon: 0
+      + start 1 daemon (active-thread-percentage as set by hand): 0
     GPU 0: undoing what was done
     error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it said nothing
     what had been done before was undone (1 step)
@@ -611,7 +610,7 @@ fn a_plain_user_restarts_his_own_and_not_roots() {
     )
     .ended(1);
     assert!(
-        refused.stderr.contains("it belongs to root"),
+        refused.stderr.contains("only root can change this node"),
         "{}",
         refused.stderr
     );

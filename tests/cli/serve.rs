@@ -65,7 +65,12 @@ fn one_at_a_time_lets_the_second_user_wait() {
     let status = sim.status();
     assert_eq!(users(&status, "clients"), ["nobody"]);
     assert_eq!(status["waiting"][0]["pid"], second.pid());
-    let waits = format!("daemon waits behind nobody (pid {})", second.pid());
+    let waits = format!(
+        "pid {} (daemon) waits until the programs of nobody have exited: pid {}; \
+         serve = \"all\" in the profile lets users share the device",
+        second.pid(),
+        first.pid()
+    );
     assert_eq!(status["remarks"][0]["what"], waits);
     sim.run(&["status", "--exit-code"]).ended(0);
     assert!(first.finish().status.success());

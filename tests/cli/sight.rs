@@ -284,8 +284,9 @@ fn a_user_behind_another_is_shown_as_waiting() {
     assert!(text.contains("1/48+1 waiting"), "{text}");
     assert!(
         text.contains(&format!(
-            "0: nobody waits behind root (pid {})",
-            second.pid()
+            "0: pid {} (nobody) waits until the programs of root have exited: pid {};",
+            second.pid(),
+            first.pid()
         )),
         "{text}"
     );

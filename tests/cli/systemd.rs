@@ -161,6 +161,7 @@ fn an_installation_comes_and_goes() {
     removed /etc/systemd/system/mig-mps.service
     removed /etc/systemd/system/mig-mps-heal.service
     removed /etc/systemd/system/mig-mps-heal.timer
+    removed /etc/mig-mps/profile.toml
     ");
     assert!(NAMES.iter().all(|name| !unit(&sim, name).exists()));
     assert!(!wanted.is_symlink() && !profile(&sim).exists());

@@ -26,14 +26,14 @@ impl Probe<'_> {
             self.served.state = DaemonState::NoAnswer;
             return None;
         }
+        if self.context.mps(self.served, None).is_covered() {
+            self.fill_in_no_answer("somebody has mounted a file system on its pipe directory");
+            return None;
+        }
         if self.context.mps(self.served, None).is_closed_to_caller() {
             // It serves others, who alone can tell whether it would take a client.
             self.served.state = DaemonState::Hidden;
             self.fill_in_processes();
-            return None;
-        }
-        if self.context.mps(self.served, None).is_covered() {
-            self.fill_in_no_answer("somebody has mounted a file system on its pipe directory");
             return None;
         }
         if !self.may_ask {

@@ -114,9 +114,11 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
         std::thread::yield_now();
     }
     let report = sim.doctor(&[]);
-    report
-        .check("user-waiting")
-        .is("warn", Some("0"), "nobody waits behind root");
+    report.check("user-waiting").is(
+        "warn",
+        Some("0"),
+        "(nobody) waits until the programs of root have exited",
+    );
     is_in_status(&sim, "remarks", "user-waiting", Some("0"));
     // The check would take its place behind root's programs.
     let mut doctor = sim.by_nobody(&["doctor", "--attach", "--json"]);
