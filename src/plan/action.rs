@@ -322,7 +322,7 @@ impl fmt::Display for Action {
             Self::Set(set) => {
                 let to = |change: &SettingChange| format!("{} to {}", change.key, change.wanted);
                 let changes: Vec<String> = set.changes.iter().map(to).collect();
-                write!(f, "set {} of {}", changes.join(", "), set.name)
+                write!(f, "set {} on {}", changes.join(", "), set.name)
             }
             Self::StartServer(server) => write!(f, "start the server of {}", server.name),
             Self::EndStray(stray) => {

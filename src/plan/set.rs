@@ -72,7 +72,16 @@ fn step(
     by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();
-    Ok(Some(Set::step(served, settings, changes, by_hand)))
+    let mut step = Set::step(served, settings, changes, by_hand);
+    let processes = node.processes.get(&record.uuid);
+    let memory = processes.and_then(|processes| processes.memory);
+    if let (Some(limit), Some(memory)) = (limit, memory)
+        && limit.bytes() > memory.total
+    {
+        let mib = memory.total >> 20;
+        step.because += &format!("; the device has {mib} MiB, so this limits nothing");
+    }
+    Ok(Some(step))
 }
 
 /// The device of that name, if its daemon takes settings.

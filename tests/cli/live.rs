@@ -143,7 +143,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     assert!(client.finish().status.success());
     let drift = sim.run(&plan).ended(3).stdout;
     assert!(
-        drift.contains("max-clients is 8 (set by hand), not none"),
+        drift.contains("max-clients from 8 (set by hand) to none"),
         "{drift}"
     );
     assert!(!drift.contains("percentage"), "{drift}");
@@ -238,6 +238,20 @@ fn what_cannot_be_set_by_hand_is_refused() {
     error: invalid value 'client-priority=2' for '[KEY=VALUE]...': client-priority = "2" is not one of "normal", "below-normal"
     "#);
     sim.run(&["set", "nine", "max-clients=8"]).ended(2);
+}
+
+#[test]
+fn a_limit_above_the_memory_of_the_device_is_said_to_limit_nothing() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let set = ["set", "0", "pinned-memory-limit=200G", "--dry-run"];
+    let ran = sim.run(&set).ended(0);
+    assert!(
+        ran.stdout
+            .contains("from none to 200G; the device has 143771 MiB, so this limits nothing"),
+        "{}",
+        ran.stdout
+    );
 }
 
 /// A live change that is not read back is undone with everything else.
