@@ -1,8 +1,7 @@
 //! `mig-mps import`
 
 use std::fmt::Display;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,8 +9,8 @@ use clap::Args;
 use super::Context;
 use crate::convert::{ImportOptions, import, mig_parted};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::read_text_from;
-use crate::profile::Profile;
+use crate::host::{read_text_from, write_new_text_to};
+use crate::profile::{Profile, ProfileError};
 use crate::render::{note, print};
 
 /// Convert a configuration of mig-parted to a profile
@@ -41,12 +40,27 @@ fn usage(message: impl Display) -> CommandError {
     CommandError::new(ExitStatus::Usage, message)
 }
 
+fn unreadable(path: &Path, error: &io::Error) -> CommandError {
+    usage(format_args!("cannot read {}: {error}", path.display()))
+        .with_hint("import reads a configuration of mig-parted (YAML)")
+}
+
+/// The error of a file that is no configuration of mig-parted, and may be one of mig-mps.
+fn misread(path: &Path, error: ProfileError) -> CommandError {
+    let error = CommandError::from(error);
+    if path.extension().is_some_and(|end| end == "toml") {
+        return error.with_hint(
+            "import reads a configuration of mig-parted (YAML); mig-mps up takes a profile (TOML) as it is",
+        );
+    }
+    error
+}
+
 /// Converts a configuration of mig-parted to a profile.
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
-    let text =
-        text.map_err(|error| usage(format_args!("cannot read {}: {error}", path.display())))?;
-    let spec = mig_parted::Spec::parse(path, text)?;
+    let text = text.map_err(|error| unreadable(path, &error))?;
+    let spec = mig_parted::Spec::parse(path, text).map_err(|error| misread(path, error))?;
     let name = choose(args, path, &spec)?;
     let options = ImportOptions {
         serve_whole: args.serve_whole,
@@ -88,11 +102,6 @@ fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a mig_parted::Spec) -> Res
 
 /// Writes a new file. An existing one may have been edited, and is not replaced.
 fn write_new(path: &Path, text: &str) -> Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .context(format!("cannot make {}", path.display()))?;
-    file.write_all(text.as_bytes())
-        .context(format!("cannot write {}", path.display()))
+    let written = write_new_text_to(path, text);
+    written.context(format_args!("cannot write {}", path.display()))
 }

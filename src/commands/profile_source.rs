@@ -37,7 +37,7 @@ impl ProfileSource {
         };
         let (shown, text) = read_text_from(path);
         match text {
-            Ok(text) => Ok(Profile::parse(shown, text)?),
+            Ok(text) => Profile::parse(shown, text).map_err(|error| misread(path, error)),
             Err(error) => {
                 let hint = (error.kind() == ErrorKind::NotFound).then(|| near(path));
                 let error = CommandError::from(ProfileError::Unreadable {
@@ -51,6 +51,20 @@ impl ProfileSource {
             }
         }
     }
+}
+
+/// The error of a file that is no profile, and may be a configuration of mig-parted.
+fn misread(path: &Path, error: ProfileError) -> CommandError {
+    let error = CommandError::from(error);
+    if path
+        .extension()
+        .is_some_and(|end| end == "yaml" || end == "yml")
+    {
+        return error.with_hint(
+            "a profile is TOML; mig-mps import makes one of a configuration of mig-parted (YAML)",
+        );
+    }
+    error
 }
 
 /// Names the built-in profile that was probably meant instead of a missing file.
