@@ -48,6 +48,9 @@ pub enum NoAccess {
     Full { name: String, count: usize },
 }
 
+/// The words before the name of a group.
+const GROUP: &str = "the group ";
+
 impl NoAccess {
     /// True if it ends when other programs do.
     pub fn is_passing(&self) -> bool {
@@ -70,9 +73,12 @@ impl NoAccess {
             Self::Closed { .. } => {
                 "let the user in, or start the daemon in another run directory".to_owned()
             }
-            Self::Reserved { .. } => {
-                "use another device (mig-mps status shows the users they serve), or run this as such a user"
-                    .to_owned()
+            Self::Reserved { clients, .. } => {
+                let who = match clients.strip_prefix(GROUP) {
+                    Some(_) => "a user of that group".to_owned(),
+                    None => format!("that user (sudo -u {clients})"),
+                };
+                format!("run it as {who}, or use another device: mig-mps status")
             }
             Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. } => {
                 "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
@@ -208,7 +214,7 @@ pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
         return Ok(());
     };
     Err(match &record.settings.serve {
-        Some(Serve::Group(group)) => reserved(format!("the group {group}")),
+        Some(Serve::Group(group)) => reserved(format!("{GROUP}{group}")),
         _ => NoAccess::Closed {
             name: record.name.clone(),
             user: user_name(user),

@@ -47,13 +47,14 @@ fn unreadable(path: &Path, error: &io::Error) -> CommandError {
 
 /// The error of a file that is no configuration of mig-parted, and may be one of mig-mps.
 fn misread(path: &Path, error: ProfileError) -> CommandError {
-    let error = CommandError::from(error);
-    if path.extension().is_some_and(|end| end == "toml") {
-        return error.with_hint(
-            "import reads a configuration of mig-parted (YAML); mig-mps up takes a profile (TOML) as it is",
-        );
+    if path.extension().is_none_or(|end| end != "toml") {
+        return error.into();
     }
-    error
+    let what = format!(
+        "{} is not a configuration of mig-parted (YAML)",
+        path.display()
+    );
+    usage(what).with_hint("mig-mps up takes a profile (TOML) as it is")
 }
 
 /// Converts a configuration of mig-parted to a profile.

@@ -63,7 +63,7 @@ impl std::str::FromStr for LayoutNumber {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("\"{text}\" is no number of a layout: write 1 or more");
+        let wrong = || "expected the number of a layout, 1 or more".to_owned();
         let number = text.parse().ok().filter(|number| *number > 0);
         number.map(Self).ok_or_else(wrong)
     }

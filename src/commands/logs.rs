@@ -88,12 +88,8 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
         .with_hint("mig-mps logs of that user finds them"));
     };
     let open = || {
-        LogDir::open(path).map_err(|error| {
-            let what = format!("cannot read the logs of {title}: {error}");
-            CommandError::failed(what).with_hint(format!(
-                "mig-mps restart {title} starts a daemon with new logs"
-            ))
-        })
+        let dir = LogDir::open(path).context(format!("cannot read the logs of {title}"));
+        dir.map_err(|error| error.with_hint(format!("mig-mps restart {title} makes new logs")))
     };
     let dir = open()?;
     let logs = readable(&dir, args)?;

@@ -37,7 +37,11 @@ impl ProfileSource {
         };
         let (shown, text) = read_text_from(path);
         match text {
-            Ok(text) => Profile::parse(shown, text).map_err(|error| misread(path, error)),
+            Ok(text) => {
+                let is_of_mig_parted = text.lines().any(|line| line.starts_with("mig-configs:"));
+                let profile = Profile::parse(shown, text);
+                profile.map_err(|error| misread(shown, is_of_mig_parted, error))
+            }
             Err(error) => {
                 let hint = (error.kind() == ErrorKind::NotFound).then(|| near(path));
                 let error = CommandError::from(ProfileError::Unreadable {
@@ -54,17 +58,15 @@ impl ProfileSource {
 }
 
 /// The error of a file that is no profile, and may be a configuration of mig-parted.
-fn misread(path: &Path, error: ProfileError) -> CommandError {
+fn misread(path: &Path, is_of_mig_parted: bool, error: ProfileError) -> CommandError {
     let error = CommandError::from(error);
-    if path
-        .extension()
-        .is_some_and(|end| end == "yaml" || end == "yml")
-    {
-        return error.with_hint(
-            "a profile is TOML; mig-mps import makes one of a configuration of mig-parted (YAML)",
-        );
+    if !is_of_mig_parted {
+        return error;
     }
-    error
+    let path = path.display();
+    let what = format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
+    let hint = format!("mig-mps import {path} makes a profile of it");
+    CommandError::new(error.kind, what).with_hint(hint)
 }
 
 /// Names the built-in profile that was probably meant instead of a missing file.

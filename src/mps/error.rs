@@ -79,7 +79,7 @@ impl MpsError {
             Self::Directory(error) => file_hint(error),
             Self::NoDaemon(_) => Some("mig-mps heal starts daemons that have died".to_owned()),
             Self::Unexpected { .. } => {
-                Some("check that this is NVIDIA's program: mig-mps doctor".to_owned())
+                Some("mig-mps doctor checks the control program and the daemons".to_owned())
             }
             Self::Program(error) => Some(error.hint().to_owned()),
         }

@@ -35,7 +35,8 @@ impl NoSuchDevice {
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown { known, .. } if known.is_empty() => {
-                "mig-mps up PROFILE makes devices".to_owned()
+                "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
+                    .to_owned()
             }
             Self::Unknown { wanted, known } => devices(wanted, known),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {

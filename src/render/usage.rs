@@ -19,6 +19,9 @@ pub fn usage_error(error: &Error, program: &mut Command, words: &[String]) -> Me
         ErrorKind::InvalidSubcommand | ErrorKind::MissingSubcommand => {
             format!("{} --help lists the commands", mistake.name)
         }
+        ErrorKind::InvalidValue if mistake.argument() == SUBJECT => {
+            format!("{} lists them", mistake.name)
+        }
         _ => format!("{} --help lists the options", mistake.name),
     });
     Message {
@@ -26,6 +29,12 @@ pub fn usage_error(error: &Error, program: &mut Command, words: &[String]) -> Me
         hints,
     }
 }
+
+/// The argument of `help`.
+const SUBJECT: &str = "COMMAND|TOPIC";
+
+/// The most values of a hint that names the nearest one.
+const MOST: usize = 20;
 
 /// A mistake, and the subcommand in which it was made.
 struct Mistake<'a> {
@@ -91,7 +100,7 @@ impl<'a> Mistake<'a> {
                 format!("{} has no option {argument}", self.name)
             }
             ErrorKind::UnknownArgument => {
-                format!("{} takes no further word \"{argument}\"", self.name)
+                format!("{}: unexpected word \"{argument}\"", self.name)
             }
             ErrorKind::MissingRequiredArgument => {
                 let missing = self.list(ContextKind::InvalidArg);
@@ -108,6 +117,9 @@ impl<'a> Mistake<'a> {
                 }
             }
             ErrorKind::InvalidValue if value.is_empty() => format!("{argument} needs a value"),
+            ErrorKind::InvalidValue if argument == SUBJECT => {
+                format!("no command or topic is called \"{value}\"")
+            }
             ErrorKind::InvalidValue => format!("{argument} cannot be \"{value}\""),
             ErrorKind::ValueValidation => {
                 let reason = self.reason();
@@ -136,6 +148,10 @@ impl<'a> Mistake<'a> {
             return "expected a number".to_owned();
         }
         let text = source.to_string();
+        if source.is::<regex::Error>() {
+            let reason = text.rsplit_once("error: ").map_or("", |(_, reason)| reason);
+            return format!("not a regular expression: {reason}");
+        }
         // clap's words for a range: `0 is not in 1..`.
         match text.rsplit_once(" is not in ").map(|(_, range)| range) {
             Some(range) => match range.split_once("..") {
@@ -166,7 +182,7 @@ impl<'a> Mistake<'a> {
         }
     }
 
-    /// What was meant by a word that the subcommand does not have.
+    /// The option that was meant by an unknown word, or the form of the command.
     fn instead(&self) -> Option<String> {
         let argument = self.argument();
         if !argument.starts_with("--") {
@@ -194,12 +210,17 @@ impl<'a> Mistake<'a> {
             return Some(self.usage());
         }
         let near = nearest(value, all.iter().map(String::as_str)).filter(|_| !value.is_empty());
-        let near = near.map(|near| format!("did you mean {near}? "));
         let list = all.join(", ");
-        Some(format!("{}the values are {list}", near.unwrap_or_default()))
+        Some(match (near, all.as_slice()) {
+            (_, [only]) => format!("the only value is {only}"),
+            (Some(near), all) if all.len() > MOST => format!("did you mean {near}?"),
+            (Some(near), _) => format!("did you mean {near}? The values are {list}"),
+            (None, _) if self.argument() == SUBJECT => return None,
+            (None, _) => format!("the values are {list}"),
+        })
     }
 
-    /// How the command is written.
+    /// The form of the command.
     fn usage(&self) -> String {
         let usage = self.command.clone().render_usage().to_string();
         let lines = usage

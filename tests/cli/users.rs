@@ -48,7 +48,11 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
             .env("MIG_MPS_RUN_DIR", roots)
             .env("MIG_MPS_LOG_DIR", sim.node.log_dir()),
     );
-    assert_snapshot!(plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN"), @"error: cannot use the run directory: RUN: it belongs to root");
+    assert_snapshot!(plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN"), @"
+    error: cannot use the run directory: RUN: it belongs to root
+    hint: run this as root, or choose a path of your own
+    hint: MIG_MPS_RUN_DIR may name another directory
+    ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
 
