@@ -39,7 +39,10 @@ impl DeviceArgs {
             let words = vec![device.clone()];
             return Ok((Self { words, gpus }, others.to_vec()));
         }
-        let first = first.ok_or_else(|| usage(format!("{value_name} is missing")))?;
+        let first = first.ok_or_else(|| {
+            usage(format!("{value_name} is missing"))
+                .with_hint(format!("write it after the option: --gpu N {value_name}"))
+        })?;
         let first = parse(first).map_err(|error| usage(error.to_string()))?;
         let words = Vec::new();
         let values = [&[first], others].concat();

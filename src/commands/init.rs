@@ -154,7 +154,8 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
     given.map_or(Ok(()), |(flag, _)| {
         Err(usage(format_args!(
             "{flag} is for GPUs that are partitioned, and there is none"
-        )))
+        ))
+        .with_hint(format!("leave {flag} out")))
     })
 }
 

@@ -96,7 +96,10 @@ impl Trial<'_> {
                 std::thread::sleep(PAUSE);
             }
             let ran = threads.into_iter().map(|thread| {
-                let crashed = |_| Err(CommandError::failed("a thread of mig-mps has crashed"));
+                let crashed = |_| {
+                    let error = CommandError::failed("a thread of mig-mps has crashed");
+                    Err(error.with_hint("this is a defect of mig-mps: please report it"))
+                };
                 thread.join().unwrap_or_else(crashed)
             });
             ran.collect()

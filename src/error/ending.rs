@@ -66,7 +66,7 @@ impl Ending for LimitsError {
 
 impl Ending for TooFewFiles {
     fn hints(&self) -> Vec<String> {
-        vec![self.hint()]
+        vec![Self::hint()]
     }
 }
 

@@ -116,7 +116,7 @@ pub struct TooFewFiles(u64);
 
 impl TooFewFiles {
     /// Returns the remedy.
-    pub fn hint(&self) -> String {
+    pub fn hint() -> String {
         format!("ulimit -n {FEWEST_FILES} allows as many")
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::in_path;
-use super::path_error::{Fault, belongs_to, refused};
+use super::path_error::{Fault, belongs_to, refused, with_fault};
+use super::{directory_of, in_path};
 
 /// Opens a file to append to it, and makes it if it is not there.
 ///
@@ -29,6 +29,9 @@ fn open(path: &Path) -> io::Result<File> {
     let opened = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(|error| match error {
         rustix::io::Errno::LOOP => refused(Fault::InTheWay, "it is a symbolic link"),
+        rustix::io::Errno::NOENT => {
+            with_fault(directory_of(path), Fault::NoDirectory, &error.into())
+        }
         error => error.into(),
     })?);
     let metadata = file.metadata()?;

@@ -187,10 +187,11 @@ impl<'a> Mistake<'a> {
         let argument = self.argument();
         if !argument.starts_with("--") {
             let mut arguments = self.command.get_arguments();
-            return Some(match arguments.any(Arg::is_last_set) {
-                true => format!("the program follows --: {} DEVICE -- PROGRAM", self.name),
-                false => self.usage(),
-            });
+            if arguments.any(Arg::is_last_set) {
+                let name = &self.name;
+                return Some(format!("the program follows --: {name} DEVICE -- PROGRAM"));
+            }
+            return Some(self.usage());
         }
         let options = self.command.get_arguments();
         let options = options.filter(|option| !option.is_hide_set());
