@@ -126,7 +126,10 @@ fn a_client_is_ended_wherever_it_is() {
     assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
     sim.run(&["kill", "--gpu", "1", "abc"]).ended(2);
     let ran = sim.run(&["kill", "--gpu", "1"]).ended(2);
-    assert_eq!(ran.stderr, "error: PID is missing\n");
+    assert_eq!(
+        ran.stderr,
+        "error: PID is missing\nhint: write it after the option: --gpu N PID\n"
+    );
     drop(clients);
 }
 
@@ -150,7 +153,8 @@ fn logs_of_several_devices_come_one_after_the_other() {
     let ran = sim.run(&["logs", "trainer-*", "--follow"]).ended(2);
     assert_eq!(
         ran.stderr,
-        "error: --follow follows one device, not trainer-0, trainer-1\n"
+        "error: --follow follows one device, not trainer-0, trainer-1\n\
+         hint: name one device; several need a terminal each\n"
     );
     let ran = sim.run(&["logs", "--gpu", "5"]).ended(2);
     assert_eq!(
