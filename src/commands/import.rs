@@ -10,7 +10,7 @@ use super::Context;
 use crate::convert::{ImportOptions, import, mig_parted};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{read_text_from, write_new_text_to};
-use crate::profile::{Profile, ProfileError};
+use crate::profile::Profile;
 use crate::render::{note, print};
 
 /// Convert a configuration of mig-parted to a profile
@@ -45,23 +45,20 @@ fn unreadable(path: &Path, error: &io::Error) -> CommandError {
         .with_hint("import reads a configuration of mig-parted (YAML)")
 }
 
-/// The error of a file that is no configuration of mig-parted, and may be one of mig-mps.
-fn misread(path: &Path, error: ProfileError) -> CommandError {
-    if path.extension().is_none_or(|end| end != "toml") {
-        return error.into();
-    }
-    let what = format!(
-        "{} is not a configuration of mig-parted (YAML)",
-        path.display()
-    );
-    usage(what).with_hint("mig-mps up takes a profile (TOML) as it is")
-}
-
 /// Converts a configuration of mig-parted to a profile.
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
     let text = text.map_err(|error| unreadable(path, &error))?;
-    let spec = mig_parted::Spec::parse(path, text).map_err(|error| misread(path, error))?;
+    let is_toml = path.extension().is_some_and(|end| end == "toml")
+        && !text.lines().any(|line| line.starts_with("mig-configs:"));
+    if is_toml {
+        let what = format!(
+            "{} is not a configuration of mig-parted (YAML)",
+            path.display()
+        );
+        return Err(usage(what).with_hint("mig-mps up takes a profile (TOML) as it is"));
+    }
+    let spec = mig_parted::Spec::parse(path, text)?;
     let name = choose(args, path, &spec)?;
     let options = ImportOptions {
         serve_whole: args.serve_whole,

@@ -111,6 +111,7 @@ pub fn file_hint(error: &io::Error) -> Option<String> {
             format!("move {shown} away, or choose another path")
         }
         (Some(Fault::NoDirectory), _) => format!("mkdir -p {shown}"),
+        (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
         (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
         (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
             "run this as root, or choose a path of your own".to_owned()

@@ -150,7 +150,9 @@ fn a_trace_file_that_others_could_use_is_refused() {
     error: cannot write the trace file of MIG_MPS_LOG: DIR/link: it is a symbolic link
     hint: move DIR/link away, and run this again
     error: cannot write the trace file of MIG_MPS_LOG: DIR/directory: Is a directory
+    hint: name a file in it, or another one
     error: cannot write the trace file of MIG_MPS_LOG: DIR/no/such: No such file or directory
+    hint: mkdir -p DIR/no
     ");
     assert_eq!(fs::read_to_string(at("target")).unwrap(), "untouched");
 }
