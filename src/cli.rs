@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{self, Context, attach, complete, launch};
@@ -185,26 +186,33 @@ fn failed(error: &CommandError) -> ExitCode {
 
 /// True if the command line has `--json`. Asked where it may not have been parsed yet.
 fn wants_json() -> bool {
-    let mut words = std::env::args_os().skip(1).take_while(|word| word != "--");
-    words.any(|word| word == "--json")
+    own_words().iter().any(|word| word == "--json")
+}
+
+/// The words of the command line before those of a program of the user.
+fn own_words() -> Vec<String> {
+    let words = std::env::args_os().skip(1).take_while(|word| word != "--");
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
-fn refuse(error: &clap::Error) -> ! {
-    if error.use_stderr() && wants_json() {
-        let text = error.to_string();
-        let mut parts = text.trim_start_matches("error: ").split("\n\n");
-        let what = parts.next().unwrap_or_default().trim().to_owned();
-        let tips = parts.filter_map(|part| part.trim().strip_prefix("tip: "));
-        let hints = tips.map(str::to_owned).collect();
-        let _ = ErrorDocument::print(Message { what, hints }, ExitStatus::Usage as u8);
+fn refuse(error: &clap::Error) -> ExitCode {
+    // Help and version are no errors, and a program without a command shows its help.
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
     }
-    if error.use_stderr() && is_run() {
-        let _ = error.print();
-        std::process::exit(ExitStatus::NotRun as i32);
-    }
-    // Help and version are no errors; clap's usage errors exit with 2.
-    error.exit()
+    let Message { what, hints } = render::usage_error(error, &mut command(), &own_words());
+    let status = if is_run() {
+        ExitStatus::NotRun
+    } else {
+        ExitStatus::Usage
+    };
+    failed(&CommandError {
+        hints,
+        ..CommandError::new(status, what)
+    })
 }
 
 /// True if this process is to become a program of the user. Signals, limits and umask are then left as they are.
@@ -252,7 +260,7 @@ fn run() -> ExitCode {
         .and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => refuse(&error),
+        Err(error) => return refuse(&error),
     };
     let environment = Environment::read();
     if let Err(error) = observe(&cli, &environment) {
@@ -284,21 +292,22 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
     }
     let file = environment.trace.as_ref().map(|path| {
         host::append_privately(path).map_err(|error| {
-            let path = path.display();
-            let message = format!("cannot write the trace file {path} ({LOG}): {error}");
-            CommandError::new(ExitStatus::Usage, message)
+            let error = CommandError::from(error);
+            CommandError {
+                kind: ExitStatus::Usage,
+                error: error
+                    .error
+                    .context(format!("cannot write the trace file of {LOG}")),
+                ..error
+            }
         })
     });
     render::trace(cli.verbose, file.transpose()?);
-    let words = std::env::args_os().skip(1).take_while(|word| word != "--");
-    let words: Vec<String> = words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
     let version = env!("CARGO_PKG_VERSION");
     tracing::debug!(
         "version {version}, user {}: {}",
         environment.caller.0,
-        words.join(" ")
+        own_words().join(" ")
     );
     Ok(())
 }

@@ -2,8 +2,9 @@
 
 use thiserror::Error;
 
-use crate::host::EnvironmentError;
-use crate::host::{Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError};
+use crate::host::{
+    EnvironmentError, Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError, file_hint,
+};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -97,6 +98,9 @@ pub enum Cause {
     /// The GPU instance does not exist.
     #[error("its GPU instance is not there")]
     NoInstance,
+    /// A user or group of the profile does not exist.
+    #[error("there is no {what} \"{name}\" on this machine")]
+    NoAccount { what: &'static str, name: String },
     /// Another reason, which nothing depends on.
     #[error("{0}")]
     Other(String),
@@ -140,8 +144,9 @@ fn held_by(holders: &[Holder], hidden: usize) -> String {
 }
 
 impl Cause {
-    pub(super) fn nobody(what: &str, name: &str) -> Self {
-        Self::Other(format!("there is no {what} \"{name}\" on this machine"))
+    pub(super) fn nobody(what: &'static str, name: &str) -> Self {
+        let name = name.to_owned();
+        Self::NoAccount { what, name }
     }
 
     /// Adds the result of cleaning up after this failure.
@@ -187,7 +192,7 @@ impl Cause {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint().map(str::to_owned),
             Self::Mps(error) => error.hint(),
-            Self::Units(error) => error.hint().map(str::to_owned),
+            Self::Units(error) => Some(error.hint()),
             Self::Reset { error, .. } => error.hint().map(str::to_owned),
             Self::Environment(error) => Some(error.hint().to_owned()),
             Self::InUse { .. } => Some(
@@ -208,8 +213,22 @@ impl Cause {
             Self::StillThere { signal: "SIGTERM", .. } => Some(
                 "it may be saving its work; the same command with --signal=KILL does not let it".to_owned(),
             ),
+            Self::StillThere { .. } => Some(
+                "it ends when its call of the kernel does; the kernel log may say which one hangs".to_owned(),
+            ),
             Self::Left { cause, .. } => cause.hint(),
-            _ => None,
+            Self::File(error) => file_hint(error),
+            Self::NoDevice | Self::NoInstance => {
+                Some("run the same command again: it plans anew".to_owned())
+            }
+            Self::NoAccount { what, .. } => Some(format!(
+                "make the {what}, or name another one in the profile"
+            )),
+            Self::Stays
+            | Self::StillPartitioned
+            | Self::Noted
+            | Self::Other(_)
+            | Self::Interrupted => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::host::{Directory, Host, in_path};
+use crate::host::{Directory, Host, in_the_way};
 
 const NAME: &str = "mig-mps.json";
 /// Engines read files that end in `.json` or `.yaml`.
@@ -57,8 +57,8 @@ impl CdiFile {
     pub fn write(&self, text: Option<&str>) -> io::Result<()> {
         let directory = Directory::make(&self.directory, 0o755)?;
         if matches!(self.find(&directory)?, Found::Other) {
-            let error = io::Error::other("mig-mps did not write it, and does not replace it");
-            return Err(in_path(&self.directory.join(NAME), &error));
+            let why = "mig-mps did not write it, and does not replace it";
+            return Err(in_the_way(&self.directory.join(NAME), why));
         }
         match text {
             Some(text) => directory.replace_file(NAME, HALF_MADE, text.as_bytes(), PUBLIC),

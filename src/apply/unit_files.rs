@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::host::{Directory, Host, in_path};
+use crate::host::{Directory, Host, in_path, in_the_way};
 
 const PROFILE: &str = "profile.toml";
 const PUBLIC: u32 = 0o644;
@@ -119,8 +119,8 @@ impl UnitFiles {
         if text.starts_with(self.mark) {
             return Ok(Some(text));
         }
-        let error = io::Error::other("mig-mps did not write it, and leaves it as it is");
-        Err(in_path(&self.unit(name), &error))
+        let why = "mig-mps did not write it, and leaves it as it is";
+        Err(in_the_way(&self.unit(name), why))
     }
 }
 

@@ -19,7 +19,7 @@ pub enum NoAccess {
     /// Its clients would wait without end.
     #[error("{name} hangs: every new client waits without end")]
     Hung { name: String },
-    #[error("the daemon of {name} does not answer: {problem}")]
+    #[error("the daemon of {name} does not answer{}", colon(problem))]
     NoAnswer { name: String, problem: String },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
@@ -28,7 +28,7 @@ pub enum NoAccess {
         user: String,
         closed: PathBuf,
     },
-    #[error("{name} serves {clients}, and this is {user}")]
+    #[error("only {clients} may use {name}, and this is {user}")]
     Reserved {
         name: String,
         clients: String,
@@ -47,6 +47,9 @@ pub enum NoAccess {
     #[error("{name} has {count} client{}, and takes no more", if *.count == 1 { "" } else { "s" })]
     Full { name: String, count: usize },
 }
+
+/// The words before the name of a group.
+const GROUP: &str = "the group ";
 
 impl NoAccess {
     /// True if it ends when other programs do.
@@ -70,7 +73,13 @@ impl NoAccess {
             Self::Closed { .. } => {
                 "let the user in, or start the daemon in another run directory".to_owned()
             }
-            Self::Reserved { .. } => "use a device of your own: mig-mps status".to_owned(),
+            Self::Reserved { clients, .. } => {
+                let who = match clients.strip_prefix(GROUP) {
+                    Some(_) => "a user of that group".to_owned(),
+                    None => format!("that user (sudo -u {clients})"),
+                };
+                format!("run it as {who}, or use another device: mig-mps status")
+            }
             Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. } => {
                 "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
             }
@@ -136,6 +145,14 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     Ok(())
 }
 
+/// `: problem`, if it is known.
+fn colon(problem: &str) -> String {
+    match problem.trim() {
+        "" => String::new(),
+        problem => format!(": {problem}"),
+    }
+}
+
 /// `pid 812 (python train.py)`
 fn shown(client: &Client) -> String {
     let command = client.command.as_deref().unwrap_or("hidden");
@@ -190,14 +207,14 @@ pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     if let Some(Serve::User(_) | Serve::Own) = record.settings.serve
         && let Some(owner) = owner.filter(|owner| *owner != user)
     {
-        return Err(reserved(format!("{} alone", user_name(owner))));
+        return Err(reserved(user_name(owner)));
     }
     let control = served.run_dir.pipe_dir(&record.uuid).join("control");
     let Some(closed) = reader(user).is_kept_out_of(&control) else {
         return Ok(());
     };
     Err(match &record.settings.serve {
-        Some(Serve::Group(group)) => reserved(format!("the group {group} alone")),
+        Some(Serve::Group(group)) => reserved(format!("{GROUP}{group}")),
         _ => NoAccess::Closed {
             name: record.name.clone(),
             user: user_name(user),

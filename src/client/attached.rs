@@ -52,7 +52,7 @@ pub enum NotAttached {
 }
 
 impl NotAttached {
-    /// Returns the remedy, if there is one.
+    /// Returns the remedy, if one is known.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Failed(CudaError::CONNECTION_FAILED) => {
@@ -65,7 +65,10 @@ impl NotAttached {
             Self::NoLibrary(_) => {
                 "install the NVIDIA driver, or set MIG_MPS_CUDA_LIBRARY to the path of libcuda.so.1"
             }
-            _ => return None,
+            Self::Check(error) => error.hint(),
+            Self::Failed(_) | Self::OutsideMps | Self::AnotherDevice(_) | Self::Unexpected(_) => {
+                return None;
+            }
         };
         Some(hint.to_owned())
     }

@@ -22,6 +22,21 @@ pub struct TooMuch {
     allowed: String,
 }
 
+impl TooMuch {
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
+        let Self {
+            option,
+            wanted,
+            key,
+            allowed,
+        } = self;
+        format!(
+            "use {option} {allowed}, or let the device have more: mig-mps set DEVICE {key}={wanted}"
+        )
+    }
+}
+
 impl ClientLimits {
     /// Refuses limits above those of the device.
     pub fn check(&self, settings: &Settings) -> Result<(), TooMuch> {

@@ -32,16 +32,31 @@ pub struct LocalRank {
 /// A process has no device by its rank.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NoRank {
-    #[error("no launcher has set a local rank: {}", names())]
-    NotSet,
-    #[error("{name} is \"{value}\", which is no rank")]
-    NotANumber { name: &'static str, value: String },
     #[error(
-        "--map block needs the number of ranks on this node, which the launcher does not tell: use --map cycle"
+        "no launcher has set the rank of this process: none of {} is set",
+        names()
     )]
+    NotSet,
+    #[error("{name} is \"{value}\", which is not a number")]
+    NotANumber { name: &'static str, value: String },
+    #[error("--map block needs the number of ranks on this node, which the launcher does not tell")]
     NoSize,
     #[error("there is no device for rank {rank}: {}", none_of(*all))]
     NoDevice { rank: usize, all: usize },
+}
+
+impl NoRank {
+    /// Returns the remedy.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NotSet => "start it with mpirun or srun, or use --any in place of --by-rank",
+            Self::NotANumber { .. } => {
+                "the launcher sets it: start the program with mpirun or srun"
+            }
+            Self::NoSize => "use --map cycle",
+            Self::NoDevice { .. } => "mig-mps status shows the devices and the users they serve",
+        }
+    }
 }
 
 fn none_of(all: usize) -> String {
@@ -145,7 +160,7 @@ mod tests {
         let wrong = rank(&[("PMI_LOCAL_RANK", "x")]).unwrap_err();
         assert_eq!(
             wrong.to_string(),
-            "PMI_LOCAL_RANK is \"x\", which is no rank"
+            "PMI_LOCAL_RANK is \"x\", which is not a number"
         );
         let unknown = rank(&[("PMI_LOCAL_RANK", "2")]).unwrap();
         assert_eq!(unknown.device(7, 7, Map::Block), Err(NoRank::NoSize));

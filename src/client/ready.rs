@@ -20,8 +20,14 @@ impl NotReady {
         matches!(self, Self::NoAccess(error) if error.is_passing())
     }
 
-    /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<String> {
+    /// Returns the remedy, or the way to find one.
+    pub fn hint(&self) -> String {
+        let general = || "mig-mps doctor finds known causes".to_owned();
+        self.remedy().unwrap_or_else(general)
+    }
+
+    /// Returns the remedy, if one is known.
+    pub fn remedy(&self) -> Option<String> {
         match self {
             Self::NoAccess(error) => Some(error.hint()),
             Self::NotAttached { cause, .. } => cause.hint(),

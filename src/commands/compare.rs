@@ -137,7 +137,10 @@ impl CompareArgs {
             Some(limit) if limit < most => {
                 let name = &served.record.name;
                 let what = format!("{name} takes {limit} clients, and not {most}");
-                Err(CommandError::new(ExitStatus::Usage, what))
+                let error = CommandError::new(ExitStatus::Usage, what);
+                Err(error.with_hint(format!(
+                    "use -n {limit}, or raise max-clients: mig-mps help profile"
+                )))
             }
             _ => Ok(()),
         }

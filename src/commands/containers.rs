@@ -23,6 +23,7 @@ pub(super) fn container_device(
         let value = value.into_string().map_err(|value| {
             let value = value.display();
             CommandError::failed(format_args!("{value} is not UTF-8, as containers need it"))
+                .with_hint("set MIG_MPS_RUN_DIR to a directory whose name is UTF-8 text, and apply the profile again")
         })?;
         match name {
             // A container has no use for the logs.

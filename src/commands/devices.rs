@@ -12,8 +12,14 @@ pub(super) struct DeviceArgs {
     #[arg(value_name = "DEVICE")]
     pub(super) words: Vec<String>,
     /// Every device of the GPU with index N
-    #[arg(long = "gpu", value_name = "N")]
+    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
     pub(super) gpus: Vec<u32>,
+}
+
+/// Reads the index of a GPU.
+pub(super) fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
+    text.parse()
+        .map_err(|_| "expected the index of a GPU, as mig-mps list shows it")
 }
 
 impl DeviceArgs {
@@ -33,7 +39,10 @@ impl DeviceArgs {
             let words = vec![device.clone()];
             return Ok((Self { words, gpus }, others.to_vec()));
         }
-        let first = first.ok_or_else(|| usage(format!("{value_name} is missing")))?;
+        let first = first.ok_or_else(|| {
+            usage(format!("{value_name} is missing"))
+                .with_hint(format!("write it after the option: --gpu N {value_name}"))
+        })?;
         let first = parse(first).map_err(|error| usage(error.to_string()))?;
         let words = Vec::new();
         let values = [&[first], others].concat();

@@ -136,7 +136,7 @@ fn attached(one: Verified) -> Attached {
             user_name(ready.attached.user)
         )),
         Err(cause) if cause.is_passing() => AttachResult::LeftAlone(cause.to_string()),
-        Err(cause) => AttachResult::Failed(cause.to_string(), cause.hint()),
+        Err(cause) => AttachResult::Failed(cause.to_string(), cause.remedy()),
     };
     Attached {
         name: one.name,

@@ -52,7 +52,8 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 let why = exported.draft.remarks.join("\n");
                 return Err(CommandError::failed(format_args!(
                     "there is nothing that a profile could say of this node\n{why}"
-                )));
+                ))
+                .with_hint("mig-mps init writes a first profile"));
             }
             print(&exported.draft.to_string())?;
             for remark in exported.notes {

@@ -72,7 +72,7 @@ impl FromStr for JobCount {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.parse().ok().filter(|number| *number > 0);
-        let wrong = || format!("\"{text}\" is no number of jobs: write 1 or more");
+        let wrong = || "expected a number of jobs, 1 or more".to_owned();
         number.map(Self).ok_or_else(wrong)
     }
 }
@@ -124,7 +124,7 @@ impl FromStr for LeastMemory {
         if text == "any" {
             return Ok(Self(0));
         }
-        let wrong = || format!("\"{text}\" is no memory size: write one such as 10G, 512M, or any");
+        let wrong = || "expected a memory size such as 10G or 512M, or any".to_owned();
         let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
         let (number, unit) = text.split_at(end.unwrap_or(text.len()));
         let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -174,7 +174,7 @@ impl FromStr for Users {
             "yes" | "y" => Ok(Self(Serve::All)),
             _ => text.parse().map(Self).map_err(|_| {
                 let values = Serve::WORDS.join(", ");
-                format!("\"{text}\" is no answer: write no, yes, or one of {values}")
+                format!("expected no, yes, or one of {values}")
             }),
         }
     }

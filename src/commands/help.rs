@@ -48,7 +48,10 @@ fn is_topic(name: &str) -> bool {
 /// Returns a chapter without its pictures.
 fn chapter(name: &str) -> Result<String> {
     let topic = TOPICS.iter().find(|topic| topic.name == name);
-    let unknown = || CommandError::new(ExitStatus::Usage, format_args!("no topic \"{name}\""));
+    let unknown = || {
+        CommandError::new(ExitStatus::Usage, format_args!("no topic \"{name}\""))
+            .with_hint("mig-mps help lists the topics")
+    };
     let mut text = String::new();
     for paragraph in topic.ok_or_else(unknown)?.text.split_inclusive("\n\n") {
         if !paragraph.starts_with("![") {

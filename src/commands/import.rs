@@ -1,8 +1,7 @@
 //! `mig-mps import`
 
 use std::fmt::Display;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,7 +9,7 @@ use clap::Args;
 use super::Context;
 use crate::convert::{ImportOptions, import, mig_parted};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::read_text_from;
+use crate::host::{read_text_from, write_new_text_to};
 use crate::profile::Profile;
 use crate::render::{note, print};
 
@@ -41,11 +40,24 @@ fn usage(message: impl Display) -> CommandError {
     CommandError::new(ExitStatus::Usage, message)
 }
 
+fn unreadable(path: &Path, error: &io::Error) -> CommandError {
+    usage(format_args!("cannot read {}: {error}", path.display()))
+        .with_hint("import reads a configuration of mig-parted (YAML)")
+}
+
 /// Converts a configuration of mig-parted to a profile.
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
-    let text =
-        text.map_err(|error| usage(format_args!("cannot read {}: {error}", path.display())))?;
+    let text = text.map_err(|error| unreadable(path, &error))?;
+    let is_toml = path.extension().is_some_and(|end| end == "toml")
+        && !text.lines().any(|line| line.starts_with("mig-configs:"));
+    if is_toml {
+        let what = format!(
+            "{} is not a configuration of mig-parted (YAML)",
+            path.display()
+        );
+        return Err(usage(what).with_hint("mig-mps up takes a profile (TOML) as it is"));
+    }
     let spec = mig_parted::Spec::parse(path, text)?;
     let name = choose(args, path, &spec)?;
     let options = ImportOptions {
@@ -88,11 +100,6 @@ fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a mig_parted::Spec) -> Res
 
 /// Writes a new file. An existing one may have been edited, and is not replaced.
 fn write_new(path: &Path, text: &str) -> Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .context(format!("cannot make {}", path.display()))?;
-    file.write_all(text.as_bytes())
-        .context(format!("cannot write {}", path.display()))
+    let written = write_new_text_to(path, text);
+    written.context(format_args!("cannot write {}", path.display()))
 }

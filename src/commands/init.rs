@@ -63,7 +63,7 @@ impl std::str::FromStr for LayoutNumber {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("\"{text}\" is no number of a layout: write 1 or more");
+        let wrong = || "expected the number of a layout, 1 or more".to_owned();
         let number = text.parse().ok().filter(|number| *number > 0);
         number.map(Self).ok_or_else(wrong)
     }
@@ -155,7 +155,8 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
     given.map_or(Ok(()), |(flag, _)| {
         Err(usage(format_args!(
             "{flag} is for GPUs that are partitioned, and there is none"
-        )))
+        ))
+        .with_hint(format!("leave {flag} out")))
     })
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use super::Context;
 use super::change::Change;
 use super::consent::ConsentArgs;
-use super::devices::DeviceArgs;
+use super::devices::{DeviceArgs, gpu_index};
 use crate::error::{ExitStatus, Result};
 use crate::host::{Pid, Uid};
 use crate::mps::Patience;
@@ -35,7 +35,7 @@ pub struct KillArgs {
     #[arg(value_name = "PID", required_unless_present = "gpus", value_parser = pid)]
     pids: Vec<u32>,
     /// In place of DEVICE: the device of the GPU with index N whose clients these are
-    #[arg(long = "gpu", value_name = "N")]
+    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
     gpus: Vec<u32>,
     /// Then send each process a signal [default: TERM], and wait until it exits
     ///

@@ -61,7 +61,8 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
         if args.follow {
             let names: Vec<&str> = devices.iter().map(DeviceLogs::title).collect();
             let what = format!("--follow follows one device, not {}", names.join(", "));
-            return Err(CommandError::new(ExitStatus::Usage, what));
+            let error = CommandError::new(ExitStatus::Usage, what);
+            return Err(error.with_hint("name one device; several need a terminal each"));
         }
         for (nth, device) in devices.iter().enumerate() {
             if !args.json {
@@ -81,12 +82,15 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
     let title = device.title();
     let Some(path) = &device.path else {
         return Err(CommandError::failed(format_args!(
-            "where the logs of {title} ({}) lie is not known: its daemon is dead, and was another user's; that \
-             user's mig-mps logs finds them",
+            "where the logs of {title} ({}) are is not known: its daemon is dead, and was another user's",
             device.uuid
-        )));
+        ))
+        .with_hint("mig-mps logs of that user finds them"));
     };
-    let open = || LogDir::open(path).context(format!("cannot read the logs of {title}"));
+    let open = || {
+        let dir = LogDir::open(path).context(format!("cannot read the logs of {title}"));
+        dir.map_err(|error| error.with_hint(format!("mig-mps restart {title} makes new logs")))
+    };
     let dir = open()?;
     let logs = readable(&dir, args)?;
     let lines = match args.lines {
@@ -115,9 +119,10 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
             FollowEvent::ReaderGone => return Ok(ExitStatus::Done),
             FollowEvent::DirectoryGone => {
                 return Err(CommandError::failed(format_args!(
-                    "{} was removed or moved away: a daemon that is started there again has new logs",
+                    "{} was removed or moved away",
                     path.display()
-                )));
+                ))
+                .with_hint("run this again: a daemon that is started there has new logs"));
             }
         }
     }
@@ -126,8 +131,8 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
 /// Finds the logs that the command line means, each once.
 fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
     if args.is_empty() {
-        let what = "name the devices whose logs are wanted, or their GPU with --gpu N";
-        return Err(CommandError::new(ExitStatus::Usage, what));
+        let error = CommandError::new(ExitStatus::Usage, "no device is named");
+        return Err(error.with_hint("mig-mps logs DEVICE, or mig-mps logs --gpu N for a whole GPU"));
     }
     let logs = Logs::read(environment);
     for hidden in &logs.hidden {
@@ -182,11 +187,10 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
     }
     let elsewhere = node.managed_by(&names[0], "logs");
     Err(CommandError::failed(format_args!(
-        "{} ({}) has no logs: mig-mps has started no daemon for it; {}",
-        names[0],
-        device.uuid,
-        elsewhere.unwrap_or_else(|| "status shows who else serves it".to_owned())
-    )))
+        "{} ({}) has no logs: mig-mps has started no daemon for it",
+        names[0], device.uuid
+    ))
+    .with_hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
 }
 
 /// Returns the wanted logs that can be read, and names the others.

@@ -111,8 +111,13 @@ fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<D
 fn locked(environment: &Environment, directories: &Directories, limit: Duration) -> Result<Lock> {
     let run_dir = RunDir::at(&directories.run);
     // Before anything is touched.
-    let directory = run_dir.make().context("cannot use the run directory")?;
-    let logs = Directory::make(&directories.log, 0o755).context("cannot use the log directory")?;
+    let directory = run_dir
+        .make()
+        .context("cannot use the run directory")
+        .map_err(|error| error.with_hint("MIG_MPS_RUN_DIR may name another directory"))?;
+    let logs = Directory::make(&directories.log, 0o755)
+        .context("cannot use the log directory")
+        .map_err(|error| error.with_hint("MIG_MPS_LOG_DIR may name another directory"))?;
     let identity = |directory: &Directory| {
         let meta = directory.stat_self()?;
         Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
@@ -142,7 +147,11 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
             let hint = "change this node with the mig-mps that wrote it";
             return CommandError::failed(error).with_hint(hint);
         }
-        CommandError::failed(format_args!("cannot use the run directory: {error}"))
+        let error: CommandError = error.into();
+        CommandError {
+            error: error.error.context("cannot use the run directory"),
+            ..error
+        }
     })
 }
 

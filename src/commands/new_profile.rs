@@ -30,11 +30,13 @@ impl<'a> NewProfile<'a> {
         let shown = path.display();
         let beside = directory_of(path);
         if path.is_dir() {
-            return Err(usage(format_args!("{shown} is a directory")));
+            let error = usage(format_args!("{shown} is a directory"));
+            return Err(error.with_hint("name a file in it"));
         }
         if !beside.is_dir() {
             let beside = beside.display();
-            return Err(usage(format_args!("there is no directory {beside}")));
+            let error = usage(format_args!("there is no directory {beside}"));
+            return Err(error.with_hint(format!("mkdir -p {beside}")));
         }
         if !may_write(beside) {
             let message = format!("cannot write {shown}: no permission to write in its directory");

@@ -77,7 +77,8 @@ impl Patience {
             let cause = obstacle.error.to_string();
             if left.is_zero() {
                 let what = format!("the time of --wait is over: {cause}");
-                return Err(CommandError::new(ExitStatus::WaitOver, what));
+                let error = CommandError::new(ExitStatus::WaitOver, what);
+                return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
             }
             if *self.said.borrow() != cause {
                 note(&format!("waiting: {cause}"));

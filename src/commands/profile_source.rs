@@ -37,7 +37,11 @@ impl ProfileSource {
         };
         let (shown, text) = read_text_from(path);
         match text {
-            Ok(text) => Ok(Profile::parse(shown, text)?),
+            Ok(text) => {
+                let is_of_mig_parted = text.lines().any(|line| line.starts_with("mig-configs:"));
+                let profile = Profile::parse(shown, text);
+                profile.map_err(|error| misread(shown, is_of_mig_parted, error))
+            }
             Err(error) => {
                 let hint = (error.kind() == ErrorKind::NotFound).then(|| near(path));
                 let error = CommandError::from(ProfileError::Unreadable {
@@ -51,6 +55,18 @@ impl ProfileSource {
             }
         }
     }
+}
+
+/// The error of a file that is no profile, and may be a configuration of mig-parted.
+fn misread(path: &Path, is_of_mig_parted: bool, error: ProfileError) -> CommandError {
+    let error = CommandError::from(error);
+    if !is_of_mig_parted {
+        return error;
+    }
+    let path = path.display();
+    let what = format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
+    let hint = format!("mig-mps import {path} makes a profile of it");
+    CommandError::new(error.kind, what).with_hint(hint)
 }
 
 /// Names the built-in profile that was probably meant instead of a missing file.

@@ -18,10 +18,16 @@ impl<'n> Recorded<'n> {
         let names = node.resolve(&[word.to_owned()])?;
         let [name] = names.as_slice() else {
             let what = format!("{word} means several devices: {}", names.join(", "));
-            return Err(CommandError::new(ExitStatus::Usage, what));
+            let error = CommandError::new(ExitStatus::Usage, what);
+            return Err(
+                error.with_hint("name one device; mig-mps run --any takes one that is free")
+            );
         };
         let served = node.served_as(name);
-        let missing = || CommandError::failed(format_args!("no daemon serves {name}"));
+        let missing = || {
+            CommandError::failed(format_args!("no daemon serves {name}"))
+                .with_hint("mig-mps up PROFILE starts daemons")
+        };
         Ok(Self::of(served.ok_or_else(missing)?))
     }
 

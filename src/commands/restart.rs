@@ -26,8 +26,10 @@ pub struct RestartArgs {
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if args.devices.is_empty() {
-        let what = "name the devices to restart, or their GPU with --gpu N";
-        return Err(CommandError::new(ExitStatus::Usage, what));
+        let error = CommandError::new(ExitStatus::Usage, "no device is named");
+        return Err(
+            error.with_hint("mig-mps restart DEVICE, or mig-mps restart --gpu N for a whole GPU")
+        );
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;

@@ -217,6 +217,7 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
         CommandError::failed(format_args!(
             "cannot tell the CPUs near the GPU of {name}: {error}"
         ))
+        .with_hint("leave out --bind, or bind the program with taskset")
     })?;
     let limits = Limits {
         cpus: Some(cpus.numbers().collect()),

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::change::Change;
 use super::consent::ConsentArgs;
-use super::devices::DeviceArgs;
+use super::devices::{DeviceArgs, gpu_index};
 use super::{Context, own_directories, warn};
 use crate::error::{ExitStatus, Result};
 use crate::node::Detail;
@@ -27,7 +27,7 @@ pub struct SetArgs {
     #[arg(value_name = "KEY=VALUE", required_unless_present = "gpus", help = keys())]
     settings: Vec<SettingAssignment>,
     /// In place of DEVICE: every device of the GPU with index N
-    #[arg(long = "gpu", value_name = "N")]
+    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
     gpus: Vec<u32>,
     #[command(flatten)]
     consent: ConsentArgs,

@@ -100,9 +100,8 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Shows the status again and again until the user quits.
 fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        return Err(CommandError::failed(
-            "status --watch needs a terminal; status --json is for programs",
-        ));
+        let error = CommandError::failed("status --watch needs a terminal");
+        return Err(error.with_hint("status --json is for programs"));
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.

@@ -96,7 +96,10 @@ impl Trial<'_> {
                 std::thread::sleep(PAUSE);
             }
             let ran = threads.into_iter().map(|thread| {
-                let crashed = |_| Err(CommandError::failed("a thread of mig-mps has crashed"));
+                let crashed = |_| {
+                    let error = CommandError::failed("a thread of mig-mps has crashed");
+                    Err(error.with_hint("this is a defect of mig-mps: please report it"))
+                };
                 thread.join().unwrap_or_else(crashed)
             });
             ran.collect()
@@ -109,6 +112,9 @@ impl Trial<'_> {
         sum(ran.ok_or_else(|| {
             let hours = LIMIT.as_secs() / 3600;
             CommandError::failed(format_args!("the program has not ended within {hours} h"))
+                .with_hint(
+                    "compare needs a program that ends, or prints a rate: mig-mps compare --help",
+                )
         })?)
     }
 
@@ -246,6 +252,7 @@ fn failed(words: &[OsString], run: &Run) -> CommandError {
         line => format!(": {}", bounded(line)),
     };
     CommandError::failed(format_args!("{program} ended with {}{last}", run.status))
+        .with_hint("try the program alone first: mig-mps run DEVICE -- PROGRAM")
 }
 
 /// Adds the throughputs of all copies.

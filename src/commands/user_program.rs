@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::client::Variables;
@@ -34,6 +35,16 @@ pub(super) fn not_started(command: &Command, error: &io::Error) -> CommandError 
         ErrorKind::NotFound => ExitStatus::NotFound,
         _ => ExitStatus::NotExecutable,
     };
-    let program = command.get_program().display();
-    CommandError::new(kind, format!("cannot run {program}: {error}"))
+    let program = command.get_program();
+    let shown = program.display();
+    let path = Path::new(program);
+    let hint = match kind {
+        ExitStatus::NotFound if path.components().count() > 1 => {
+            "check the path, and the interpreter in the first line of a script".to_owned()
+        }
+        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
+        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
+        _ => format!("chmod +x {shown}, if it is a program"),
+    };
+    CommandError::new(kind, format!("cannot run {shown}: {error}")).with_hint(hint)
 }

@@ -57,6 +57,20 @@ pub enum RunError {
     Wait { program: String, error: io::Error },
 }
 
+impl RunError {
+    /// Returns the remedy.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Start { .. } | Self::Wait { .. } => "run it by hand: it does not start, either",
+            Self::Late { .. } | Self::Unkillable { .. } => {
+                "search the kernel log for Xid messages and hung tasks; the GPU may need a reset"
+            }
+            Self::TooMuch { .. } => "check that this is the program that is meant",
+            Self::Traced { .. } => "end what traces it, and run this again",
+        }
+    }
+}
+
 /// Runs a program to its end with `input` on its standard input. A program that exceeds `limit` or writes more than
 /// 1 MiB is killed, with all processes in its group.
 ///

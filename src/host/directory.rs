@@ -20,7 +20,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::files::read_limited;
 use super::open_beneath::{foreign_mount, open_beneath};
-use super::path_error::{belongs_to, refused};
+use super::path_error::{Fault, belongs_to, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};
 
@@ -103,11 +103,12 @@ impl Directory {
             let meta = fstat(&fd)?;
             if meta.st_uid != owner.0 {
                 if !is_new {
-                    return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
+                    let why = format!("it {}", belongs_to(meta.st_uid));
+                    return Err(refused(Fault::Foreign(meta.st_uid), why));
                 }
                 fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
             } else if !is_new && owner == caller() && meta.st_mode & OTHERS_WRITE != 0 {
-                return Err(refused("others can write to it"));
+                return Err(refused(Fault::Writable, "others can write to it"));
             }
             if let Some(group) = group.filter(|group| *group != meta.st_gid) {
                 fchown(&fd, None, Some(Gid::from_raw(group)))?;
@@ -157,13 +158,15 @@ impl Directory {
             let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
             let fd = open_beneath(self.fd.as_fd(), name, flags).map_err(|error| {
                 match Errno::from_io_error(&error) {
-                    Some(Errno::LOOP) => refused("it is a link: not followed"),
-                    Some(Errno::NXIO | Errno::ISDIR) => refused("it is no regular file"),
+                    Some(Errno::LOOP) => refused(Fault::InTheWay, "it is a link: not followed"),
+                    Some(Errno::NXIO | Errno::ISDIR) => {
+                        refused(Fault::InTheWay, "it is not a regular file")
+                    }
                     _ => error,
                 }
             })?;
             if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-                return Err(refused("it is no regular file"));
+                return Err(refused(Fault::InTheWay, "it is not a regular file"));
             }
             Ok(File::from(fd))
         };

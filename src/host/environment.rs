@@ -286,7 +286,7 @@ pub enum EnvironmentError {
     #[error("{NVIDIA_SMI_PROGRAM}, which resets GPUs, is not in PATH")]
     NoNvidiaSmi,
     /// The system has no systemd, like most containers.
-    #[error("{SYSTEMCTL_PROGRAM} is not in PATH: no service can be stopped from here")]
+    #[error("{SYSTEMCTL_PROGRAM} is not in PATH")]
     NoSystemctl,
     #[error("{SCONTROL_PROGRAM} is not in PATH: Slurm cannot be asked")]
     NoScontrol,
@@ -316,7 +316,8 @@ impl EnvironmentError {
                 "it comes with the NVIDIA driver; MIG_MPS_NVIDIA_SMI may give its path"
             }
             Self::NoSystemctl => {
-                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
+                "MIG_MPS_SYSTEMCTL may give its path; without systemd, stop and start services with the tool of the system, \
+                 in a container on the host"
             }
             Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",
             Self::WrongProgram { missing, .. } => missing.hint(),

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use tempfile::{NamedTempFile, TempDir};
 
+use super::path_error::{Fault, with_fault};
+
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
 
@@ -60,7 +62,10 @@ pub fn write_new_text_to(path: &Path, text: &str) -> io::Result<()> {
 fn temporary_file(path: &Path, text: &str) -> io::Result<NamedTempFile> {
     let beside = directory_of(path);
     // Else the error names a temporary file.
-    fs::metadata(beside)?;
+    fs::metadata(beside).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => with_fault(beside, Fault::NoDirectory, &error),
+        _ => error,
+    })?;
     let mut file = tempfile::Builder::new()
         .permissions(Permissions::from_mode(PUBLIC))
         .tempfile_in(beside)?;

@@ -51,6 +51,17 @@ pub enum LimitsError {
     User { uid: u32, error: io::Error },
 }
 
+impl LimitsError {
+    /// Returns the remedy.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Files { .. } => "sysctl fs.nr_open shows the most that the system allows",
+            Self::Cpus(_) => "lscpu shows the CPUs of this machine",
+            Self::User { .. } => "run it as root",
+        }
+    }
+}
+
 impl Limits {
     /// Returns the uid and gid of another user.
     pub fn user(&self) -> Option<(u32, u32)> {

@@ -58,7 +58,7 @@ pub use own_limits::{
     TooFewFiles, TooLittleMemory, give_open_files, open_files, raise_memory, raise_open_files,
     raise_stack,
 };
-pub use path_error::in_path;
+pub use path_error::{file_hint, in_path, in_the_way};
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use private_file::append_privately;
 pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
@@ -67,7 +67,7 @@ pub use reader::Reader;
 pub use scontrol::{Slurm, SlurmError, SlurmNode};
 pub use spawn::ChildSignal;
 pub use surroundings::{Surroundings, file_system, may_write};
-pub use text::{bounded, is_plain, nearest, printable, steers};
+pub use text::{bounded, is_plain, nearest, printable, steers, without_error_numbers};
 pub use time_for_users::TimeForUsers;
 pub use trusted_program::only_root_can_change;
 pub use units::{Scopes, Unit, Units, UnitsError};

@@ -111,8 +111,15 @@ pub const FEWEST_FILES: u64 = 64;
 
 /// The limit of open files of this process is too low.
 #[derive(Debug, Error)]
-#[error("this process may have {0} files open, and needs {FEWEST_FILES}: raise ulimit -n")]
+#[error("this process may have {0} files open, and needs {FEWEST_FILES}")]
 pub struct TooFewFiles(u64);
+
+impl TooFewFiles {
+    /// Returns the remedy.
+    pub fn hint() -> String {
+        format!("ulimit -n {FEWEST_FILES} allows as many")
+    }
+}
 
 /// Raises the limit of open files of this process.
 pub fn raise_open_files() -> Result<(), TooFewFiles> {

@@ -1,13 +1,52 @@
-//! Errors that name a file.
+//! Errors that name a file, with the fault of it and its remedy.
 
-use std::io;
-use std::path::Path;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
-use super::{Uid, user_name};
+use super::{Uid, caller, user_name};
+
+/// A fault of a file, for which there is a remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It belongs to another user than the caller and root.
+    Foreign(u32),
+    /// Users other than its owner can write to it.
+    Writable,
+    /// It is no regular file, or not one of mig-mps.
+    InTheWay,
+    /// A part of the path is no directory.
+    NotADirectory,
+    /// The directory for a new file does not exist.
+    NoDirectory,
+}
+
+/// An error with the file that it is about.
+#[derive(Debug)]
+struct FileError {
+    text: String,
+    path: Option<PathBuf>,
+    fault: Option<Fault>,
+}
+
+impl std::error::Error for FileError {}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
 
 /// Adds the path to an error.
 pub fn in_path(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    let known = known(error);
+    let inner = known.and_then(|known| known.path.as_deref());
+    let about = FileError {
+        text: format!("{}: {error}", path.display()),
+        path: Some(inner.unwrap_or(path).to_owned()),
+        fault: known.and_then(|known| known.fault),
+    };
+    io::Error::new(error.kind(), about)
 }
 
 /// Adds the part of a path to an error, unless it is the whole path.
@@ -19,10 +58,91 @@ pub(super) fn of_part(part: &Path, whole: &Path, error: io::Error) -> io::Error 
     }
 }
 
+/// Notes the file and its fault, and keeps the words of the error.
+pub(super) fn with_fault(path: &Path, fault: Fault, error: &io::Error) -> io::Error {
+    let about = FileError {
+        text: error.to_string(),
+        path: Some(path.to_owned()),
+        fault: Some(fault),
+    };
+    io::Error::new(error.kind(), about)
+}
+
 pub(super) fn belongs_to(uid: u32) -> String {
     format!("belongs to {}", user_name(Uid(uid)))
 }
 
-pub(super) fn refused(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, why.into())
+/// A file that is not used because of its fault.
+pub(super) fn refused(fault: Fault, why: impl Into<String>) -> io::Error {
+    let about = FileError {
+        text: why.into(),
+        path: None,
+        fault: Some(fault),
+    };
+    io::Error::new(ErrorKind::PermissionDenied, about)
+}
+
+/// A file of somebody else where mig-mps would write its own.
+pub fn in_the_way(path: &Path, why: &str) -> io::Error {
+    in_path(path, &refused(Fault::InTheWay, why))
+}
+
+fn known(error: &io::Error) -> Option<&FileError> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Returns the remedy for an error of a file, if there is one.
+pub fn file_hint(error: &io::Error) -> Option<String> {
+    let known = known(error);
+    let path = known.and_then(|known| known.path.as_ref());
+    let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
+    let hint = match (known.and_then(|known| known.fault), error.kind()) {
+        (Some(Fault::Foreign(owner)), _) if caller() == Uid::ROOT => {
+            let owner = user_name(Uid(owner));
+            format!("chown root {shown}, if {owner} has no use for it; or choose another path")
+        }
+        (Some(Fault::Foreign(owner)), _) => {
+            let owner = user_name(Uid(owner));
+            format!("run this as {owner}, or choose a path of your own")
+        }
+        (Some(Fault::Writable), _) => format!("chmod go-w {shown}"),
+        (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
+        (Some(Fault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
+            format!("move {shown} away, or choose another path")
+        }
+        (Some(Fault::NoDirectory), _) => format!("mkdir -p {shown}"),
+        (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
+        (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
+        (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
+            "run this as root, or choose a path of your own".to_owned()
+        }
+        (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            "make room on the file system, and run this again".to_owned()
+        }
+        (None, ErrorKind::FileTooLarge) => "ulimit -f unlimited allows larger files".to_owned(),
+        (None, ErrorKind::ReadOnlyFilesystem) => "choose a path that can be written".to_owned(),
+        _ => return None,
+    };
+    Some(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_names_the_innermost_file() {
+        let error = refused(Fault::Writable, "others can write to it");
+        let error = in_path("/a/b".as_ref(), &in_path("/a".as_ref(), &error));
+        assert_eq!(error.to_string(), "/a/b: /a: others can write to it");
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(file_hint(&error).as_deref(), Some("chmod go-w /a"));
+    }
+
+    #[test]
+    fn a_kind_alone_has_a_hint() {
+        let full = in_path("/a".as_ref(), &ErrorKind::StorageFull.into());
+        assert!(file_hint(&full).unwrap().starts_with("make room"));
+        assert_eq!(file_hint(&ErrorKind::NotFound.into()), None);
+    }
 }

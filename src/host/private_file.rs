@@ -7,13 +7,18 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::path_error::{belongs_to, refused};
+use super::path_error::{Fault, belongs_to, refused, with_fault};
+use super::{directory_of, in_path};
 
 /// Opens a file to append to it, and makes it if it is not there.
 ///
 /// # Errors
 /// One that is no regular file, or a link, or that belongs to somebody else, or that others can write to, is refused.
 pub fn append_privately(path: &Path) -> io::Result<File> {
+    open(path).map_err(|error| in_path(path, &error))
+}
+
+fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY
         | OFlags::APPEND
         | OFlags::CREATE
@@ -23,18 +28,24 @@ pub fn append_privately(path: &Path) -> io::Result<File> {
         | OFlags::CLOEXEC;
     let opened = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(|error| match error {
-        rustix::io::Errno::LOOP => refused("it is a symbolic link"),
+        rustix::io::Errno::LOOP => refused(Fault::InTheWay, "it is a symbolic link"),
+        rustix::io::Errno::NOENT => {
+            with_fault(directory_of(path), Fault::NoDirectory, &error.into())
+        }
         error => error.into(),
     })?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(refused("it is no regular file"));
+        return Err(refused(Fault::InTheWay, "it is not a regular file"));
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(refused(belongs_to(metadata.uid())));
+        return Err(refused(
+            Fault::Foreign(metadata.uid()),
+            belongs_to(metadata.uid()),
+        ));
     }
     if metadata.mode() & 0o022 != 0 {
-        return Err(refused("others can write to it"));
+        return Err(refused(Fault::Writable, "others can write to it"));
     }
     Ok(file)
 }

@@ -68,7 +68,7 @@ impl Slurm {
         let ids = text.split_whitespace().map(|id| {
             id.parse().map_err(|_| SlurmError::Failed {
                 program: squeue.display().to_string(),
-                said: format!("{id:?} is no job"),
+                said: format!("{id:?} is not a job"),
             })
         });
         ids.collect()

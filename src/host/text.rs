@@ -42,6 +42,23 @@ pub fn bounded(command: &str) -> Cow<'_, str> {
     }
 }
 
+/// Returns a message without the numbers that Rust adds to the system's words: `(os error 2)`.
+pub fn without_error_numbers(text: &str) -> Cow<'_, str> {
+    const NUMBER: &str = " (os error ";
+    if !text.contains(NUMBER) {
+        return Cow::Borrowed(text);
+    }
+    let mut parts = text.split(NUMBER);
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.parse::<u32>().is_ok() => kept.push_str(rest),
+            _ => kept.extend([NUMBER, part]),
+        }
+    }
+    Cow::Owned(kept)
+}
+
 /// The word of `known` that `word` was probably meant to be.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
@@ -55,6 +72,14 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_numbers_of_errors_are_left_out() {
+        let text = "a: No such file (os error 2): b (os error 13), c (os error x)";
+        let plain = "a: No such file: b, c (os error x)";
+        assert_eq!(without_error_numbers(text), plain);
+        assert_eq!(without_error_numbers("none"), "none");
+    }
 
     #[test]
     fn a_long_command_line_is_cut_between_two_characters() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::path_error::{belongs_to, refused};
+use super::path_error::{Fault, belongs_to, refused};
 use super::walk::OTHERS_WRITE;
 use super::{Directory, Uid, caller, in_path};
 
@@ -20,11 +20,17 @@ pub fn only_root_can_change(program: &Path) -> io::Result<()> {
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
         return Err(in_path(
             &program,
-            &refused(format!("it {}", belongs_to(meta.st_uid))),
+            &refused(
+                Fault::Foreign(meta.st_uid),
+                format!("it {}", belongs_to(meta.st_uid)),
+            ),
         ));
     }
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(in_path(&program, &refused("others can write to it")));
+        return Err(in_path(
+            &program,
+            &refused(Fault::Writable, "others can write to it"),
+        ));
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, open
 use rustix::io::Errno;
 
 use super::open_beneath::stay_local;
-use super::path_error::{belongs_to, of_part, refused};
+use super::path_error::{Fault, belongs_to, of_part, refused};
 use super::{Uid, caller, group_name, in_path};
 
 /// The most links that are followed in a path, as in the kernel.
@@ -88,7 +88,8 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
                 return Err(Errno::LOOP.into());
             }
             if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-                let why = refused(format!("it is a link that {}", belongs_to(meta.st_uid)));
+                let why = format!("it is a link that {}", belongs_to(meta.st_uid));
+                let why = refused(Fault::Foreign(meta.st_uid), why);
                 return Err(of_part(&walked.join(&name), &absolute, why));
             }
             let to = readlinkat(&next, "", Vec::new())?;
@@ -141,24 +142,26 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> {
 /// Refuses a directory in which another user could replace the next part of the path.
 fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
     if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
-        return Err(refused("it is not a directory"));
+        return Err(refused(Fault::NotADirectory, "it is not a directory"));
     }
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-        return Err(refused(format!("it {}", belongs_to(meta.st_uid))));
+        let why = format!("it {}", belongs_to(meta.st_uid));
+        return Err(refused(Fault::Foreign(meta.st_uid), why));
     }
     // In a sticky directory users can replace only their own entries, so the next part decides.
     if meta.st_mode & STICKY != 0 && !is_last {
         return Ok(());
     }
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused("others can write to it"));
+        return Err(refused(Fault::Writable, "others can write to it"));
     }
     // On Ubuntu the system group syslog can write to /var/log, and often a user's own group to the user's directory.
     let is_trusted =
         |group: u32| group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw();
     if meta.st_mode & GROUP_WRITES != 0 && !is_trusted(meta.st_gid) {
         let group = group_name(meta.st_gid);
-        return Err(refused(format!("the group {group} can write to it")));
+        let why = format!("the group {group} can write to it");
+        return Err(refused(Fault::Writable, why));
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ impl Daemon {
                 FileType::RegularFile => return None,
                 FileType::Fifo => "a FIFO",
                 FileType::Symlink => "a symbolic link",
-                _ => "no regular file",
+                _ => "not a regular file",
             };
             Some((self.log.join(log.name()), kind))
         })
@@ -125,7 +125,7 @@ fn rename_non_files(logs: &Directory) -> io::Result<()> {
         }
         let Some(free) = free_name(logs, &format!("{name}.no-file")) else {
             return Err(io::Error::other(format!(
-                "{path} is no regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
+                "{path} is not a regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
                 path = logs.path().join(name).display()
             )));
         };

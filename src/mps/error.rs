@@ -6,7 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::MAX_PIPE_DIR;
-use crate::host::RunError;
+use crate::host::{RunError, file_hint};
 
 /// A failed operation on a daemon.
 #[derive(Debug, Error)]
@@ -72,8 +72,16 @@ impl MpsError {
                  wait, or close it"
                     .to_owned(),
             ),
-            Self::Failed { log, .. } => Some(format!("the whole logs are in {}", log.display())),
-            _ => None,
+            Self::Failed { log, .. } => Some(format!(
+                "mig-mps doctor finds known causes; the whole logs are in {}",
+                log.display()
+            )),
+            Self::Directory(error) => file_hint(error),
+            Self::NoDaemon(_) => Some("mig-mps heal starts daemons that have died".to_owned()),
+            Self::Unexpected { .. } => {
+                Some("mig-mps doctor checks the control program and the daemons".to_owned())
+            }
+            Self::Program(error) => Some(error.hint().to_owned()),
         }
     }
 }

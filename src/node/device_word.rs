@@ -116,13 +116,7 @@ mod tests {
             selected("MIG-"),
             Err("\"MIG-\" can mean trainer-1, trainer-10, 0.0 or 0.2".to_owned())
         );
-        assert_eq!(
-            selected("2"),
-            Err(
-                "no device is called \"2\"; there are trainer-1, trainer-10, 0.0, 0.2, 1"
-                    .to_owned()
-            )
-        );
+        assert_eq!(selected("2"), Err("no device is called \"2\"".to_owned()));
     }
 
     #[test]

@@ -6,10 +6,7 @@ use crate::host::nearest;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum NoSuchDevice {
     /// No device has this name or UUID.
-    #[error(
-        "no device is called \"{wanted}\"; there {}",
-        there_are_devices(wanted, known)
-    )]
+    #[error("no device is called \"{wanted}\"{}", if known.is_empty() { ": this node has no devices" } else { "" })]
     Unknown {
         /// The name from the command line.
         wanted: String,
@@ -33,32 +30,68 @@ pub enum NoSuchDevice {
     },
 }
 
-fn no_device_on(index: u32, gpus: &[u32]) -> String {
-    if gpus.contains(&index) {
-        return format!("GPU {index} has no device");
+impl NoSuchDevice {
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unknown { known, .. } if known.is_empty() => {
+                "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
+                    .to_owned()
+            }
+            Self::Unknown { wanted, known } => devices(wanted, known),
+            Self::OfGpu { index, gpus } if gpus.contains(index) => {
+                "mig-mps status shows the devices".to_owned()
+            }
+            Self::OfGpu { gpus, .. } => match gpus.as_slice() {
+                [] => "mig-mps doctor finds out why there is no GPU".to_owned(),
+                [only] => format!("the only GPU is {only}"),
+                _ => format!("the GPUs are {}", ranges(gpus)),
+            },
+            Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
+                "name one device; a command that takes several has --gpu {wanted} for all of GPU {wanted}"
+            ),
+            Self::Ambiguous { wanted, .. } => {
+                format!("name one device; a command that takes several also takes '{wanted}*'")
+            }
+        }
     }
-    let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    format!("there is no GPU {index}; there {}", there_are(&gpus))
 }
 
-fn there_are(known: &[String]) -> String {
-    if known.is_empty() {
-        return "is none".to_owned();
-    }
-    format!("are {}", known.join(", "))
+fn is_index(word: &str) -> bool {
+    word.parse::<u32>().is_ok()
 }
 
 /// The most names of a message.
 const MOST: usize = 8;
 
-/// All names, or how many there are and the nearest one.
-fn there_are_devices(wanted: &str, known: &[String]) -> String {
-    if known.len() <= MOST {
-        return there_are(known);
-    }
+/// Names the devices, or the nearest of many.
+fn devices(wanted: &str, known: &[String]) -> String {
     let near = nearest(wanted, known.iter().map(String::as_str));
-    let near = near.map(|near| format!(", of which {near} is the nearest name"));
-    format!("are {} devices{}", known.len(), near.unwrap_or_default())
+    let near = near.filter(|near| known.len() > MOST || near.contains(char::is_alphabetic));
+    let near = near.map(|near| format!("did you mean \"{near}\"? "));
+    let all = match known {
+        [only] => format!("the only device is {only}"),
+        _ if known.len() <= MOST => format!("the devices are {}", known.join(", ")),
+        _ => format!("mig-mps status lists the {} devices", known.len()),
+    };
+    near.unwrap_or_default() + &all
+}
+
+fn no_device_on(index: u32, gpus: &[u32]) -> String {
+    if gpus.contains(&index) {
+        return format!("GPU {index} has no device");
+    }
+    format!("there is no GPU {index}")
+}
+
+/// `0-3,6`
+fn ranges(indices: &[u32]) -> String {
+    let run = |run: &[u32]| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    };
+    let runs = indices.chunk_by(|a, b| a + 1 == *b).map(run);
+    runs.collect::<Vec<_>>().join(", ")
 }
 
 /// `0.0, 0.2 or 0.4`, and not more than a line of names.
@@ -77,23 +110,49 @@ fn list(names: &[String]) -> String {
 mod tests {
     use super::*;
 
+    fn unknown(wanted: &str, known: Vec<String>) -> String {
+        let wanted = wanted.to_owned();
+        NoSuchDevice::Unknown { wanted, known }.hint()
+    }
+
     #[test]
     fn of_many_devices_the_nearest_is_named() {
-        let unknown = |wanted: &str, count: usize| {
-            let known = (0..count)
-                .map(|number| format!("trainer-{number}"))
-                .collect();
-            let wanted = wanted.to_owned();
-            NoSuchDevice::Unknown { wanted, known }.to_string()
+        let trainers = |count: usize| (0..count).map(|n| format!("trainer-{n}")).collect();
+        assert_eq!(
+            unknown("trainr-7", trainers(56)),
+            "did you mean \"trainer-7\"? mig-mps status lists the 56 devices"
+        );
+        assert_eq!(
+            unknown("x", trainers(56)),
+            "mig-mps status lists the 56 devices"
+        );
+        assert_eq!(
+            unknown("x", trainers(2)),
+            "the devices are trainer-0, trainer-1"
+        );
+        let numbered = vec!["0.0".to_owned(), "0.2".to_owned()];
+        assert_eq!(unknown("0.1", numbered), "the devices are 0.0, 0.2");
+    }
+
+    #[test]
+    fn the_gpus_are_named() {
+        let of = |gpus: &[u32]| {
+            let gpus = gpus.to_vec();
+            NoSuchDevice::OfGpu { index: 9, gpus }.hint()
         };
-        assert_eq!(
-            unknown("trainr-7", 56),
-            "no device is called \"trainr-7\"; there are 56 devices, of which trainer-7 is the nearest name"
-        );
-        assert_eq!(
-            unknown("x", 56),
-            "no device is called \"x\"; there are 56 devices"
-        );
-        assert!(unknown("x", 2).ends_with("there are trainer-0, trainer-1"));
+        assert_eq!(of(&[0, 1, 2, 3, 6]), "the GPUs are 0-3, 6");
+        assert_eq!(of(&[0]), "the only GPU is 0");
+        assert_eq!(of(&[9]), "mig-mps status shows the devices");
+    }
+
+    #[test]
+    fn an_index_means_the_option() {
+        let hint = |wanted: &str| {
+            let known = vec!["0.0".to_owned(), "0.2".to_owned()];
+            let wanted = wanted.to_owned();
+            NoSuchDevice::Ambiguous { wanted, known }.hint()
+        };
+        assert!(hint("0").contains("--gpu 0"));
+        assert!(hint("infer").contains("'infer*'"));
     }
 }

@@ -161,19 +161,24 @@ impl NvmlError {
                 "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1",
             ),
             Self::TooOld { .. } => Some("MIG needs driver 450 or newer, this program needs 470"),
-            Self::Hung { .. } => {
-                Some("search the kernel log for Xid messages; the GPU may need a reset")
-            }
             Self::Refused { code, .. } => match code.0 {
                 4 => Some("run it as root"),
+                3 => Some("mig-mps list shows what this GPU and driver support"),
                 9 => Some("load the NVIDIA kernel module; nvidia-smi shows whether it works"),
+                15 => Some(
+                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot",
+                ),
                 16 => Some("reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot"),
                 18 => Some("the driver was updated: reload its kernel module, or reboot"),
-                _ => None,
+                20 => Some("free memory on this machine, and run this again"),
+                _ => Some("mig-mps doctor finds known causes; the kernel log may say more"),
             },
             Self::LeftBehind { error, .. } => error.hint(),
             Self::NoThread { .. } => Some(MORE_PROCESSES),
-            Self::Strange { .. } | Self::NotAsked => None,
+            Self::Hung { .. } | Self::NotAsked => {
+                Some("search the kernel log for Xid messages; the GPU may need a reset")
+            }
+            Self::Strange { .. } => Some("try a newer mig-mps, or another version of the driver"),
         }
     }
 

@@ -152,7 +152,8 @@ impl Refusal {
     /// Returns the remedy.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Profile(_) | Self::Device(_) => None,
+            Self::Profile(_) => None,
+            Self::Device(unknown) => Some(unknown.hint()),
             Self::Infeasible(because) => (!because.nearest.is_empty())
                 .then(|| format!("{} would fit", because.nearest.join(", or "))),
             Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),

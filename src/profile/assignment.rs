@@ -36,7 +36,10 @@ impl FromStr for SettingAssignment {
             let live = Self::keys();
             return Err(match nearest(name, live.iter().copied()) {
                 Some(near) => format!("there is no setting {name}: did you mean {near}?"),
-                None => format!("there is no setting {name}: there are {}", live.join(", ")),
+                None => format!(
+                    "there is no setting {name}: the settings are {}",
+                    live.join(", ")
+                ),
             });
         };
         if !key.is_live() {

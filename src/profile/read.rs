@@ -243,9 +243,10 @@ impl<'a> Check<'a> {
         let parse = |(name, span): (&str, Span)| {
             let parsed: Result<ComputeName, String> = name.parse();
             let parsed = match parsed {
-                Ok(compute) if !compute.fits(slices) => {
-                    Err(format!("a {slices}g GPU instance has no {compute}"))
-                }
+                Ok(compute) if !compute.fits(slices) => Err(format!(
+                    "a {slices}g GPU instance has no {compute}: it has {}",
+                    fitting(slices)
+                )),
                 parsed => parsed,
             };
             self.keep(parsed.map_err(|error| self.error(span, error)))
@@ -274,6 +275,14 @@ impl<'a> Check<'a> {
         }
         Ok(Some((name.to_owned(), span)))
     }
+}
+
+/// The compute instances that fit into so many slices: `1c, 2c, 4c`.
+fn fitting(slices: u32) -> String {
+    let names = (1..=slices).filter_map(|count| format!("{count}c").parse().ok());
+    let names = names.filter(|name: &ComputeName| name.fits(slices));
+    let names: Vec<String> = names.map(|name| name.to_string()).collect();
+    names.join(", ")
 }
 
 #[cfg(test)]

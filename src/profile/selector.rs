@@ -175,7 +175,10 @@ impl<'a> Check<'a> {
             (Some((true, _)), false) | (None, true) => {}
         }
         if index.as_ref().is_some_and(Vec::is_empty) {
-            return refuse(select.span, "index = [] selects nothing");
+            return refuse(
+                select.span,
+                "index = [] selects nothing: write GPU indices, or all = true",
+            );
         }
         if let Some((uuid, span)) = uuid
             && !uuid.starts_with("GPU-")

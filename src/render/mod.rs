@@ -24,6 +24,7 @@ pub mod status;
 mod table;
 mod trace;
 pub mod unmanaged;
+mod usage;
 pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
@@ -36,3 +37,4 @@ pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
 pub use question::{Question, agrees, answer, can_ask};
 pub use screen::{Key, Screen, restore_terminal};
 pub use trace::trace;
+pub use usage::usage_error;

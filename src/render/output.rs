@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result};
 use console::{Term, style};
 
 use super::format::{escaped_lines, fitted};
+use crate::host::without_error_numbers;
 
 /// The characters of which pictures are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub fn note(text: &str) {
 
 /// Prints a message to standard error in any case.
 pub(super) fn insist(text: &str) {
-    say(&on_stderr(&escaped_lines(text)));
+    say(&on_stderr(&escaped_lines(&without_error_numbers(text))));
 }
 
 /// Wraps lines between words if standard error is a terminal.
@@ -132,6 +133,6 @@ pub fn print(text: &str) -> Result<()> {
         Ok(()) => Ok(()),
         // The reader has exited. A change goes on all the same.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => bail!("cannot write to standard output: {error}"),
+        Err(error) => Err(Error::new(error).context("cannot write to standard output")),
     }
 }

@@ -35,6 +35,6 @@ fn print_failure(cause: &NotReady) {
     if cause.is_passing() {
         note(&format!("not checked: {cause}"));
     } else {
-        error(&cause.to_string(), &Vec::from_iter(cause.hint()));
+        error(&cause.to_string(), &[cause.hint()]);
     }
 }

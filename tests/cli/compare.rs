@@ -144,11 +144,23 @@ fn a_number_need_not_be_a_rate() {
 fn what_fails_is_said() {
     let sim = whole();
     let failed = |options: &[&str], script: &str| compare(&sim, options, script).stderr;
-    assert_snapshot!(failed(&["-n", "2"], "echo no GPU >&2; exit 3"), @"error: sh ended with exit status: 3: no GPU");
-    assert_snapshot!(failed(&["-n", "49"], "true"), @"error: 0 takes 48 clients, and not 49");
-    assert_snapshot!(failed(&["--device", "trainer"], "true"), @r#"error: no device is called "trainer"; there are 0"#);
+    assert_snapshot!(failed(&["-n", "2"], "echo no GPU >&2; exit 3"), @"
+    error: sh ended with exit status: 3: no GPU
+    hint: try the program alone first: mig-mps run DEVICE -- PROGRAM
+    ");
+    assert_snapshot!(failed(&["-n", "49"], "true"), @"
+    error: 0 takes 48 clients, and not 49
+    hint: use -n 48, or raise max-clients: mig-mps help profile
+    ");
+    assert_snapshot!(failed(&["--device", "trainer"], "true"), @r#"
+    error: no device is called "trainer"
+    hint: the only device is 0
+    "#);
     let missing = sim.run(&["compare", "--", "no-such-program"]).ended(127);
-    assert_snapshot!(missing.stderr, @"error: cannot run no-such-program: No such file or directory (os error 2)");
+    assert_snapshot!(missing.stderr, @"
+    error: cannot run no-such-program: No such file or directory
+    hint: it is not in PATH: install it, or give its path
+    ");
     // One copy of two fails, and the other one is ended.
     let place = sim.node.dir().join("first");
     let script = format!("mkdir {} && exec sleep 600; exit 7", place.display());

@@ -185,6 +185,7 @@ fn a_cdi_file_of_others_stays() {
     assert_snapshot!(refused.stderr.replace(&machine, "/var"), @"
     Nothing to do: the node is as the profile says.
     error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
+    hint: move /var/run/cdi/mig-mps.json away, and run this again
     ");
     sim.run(&["down"]).ended(0);
     assert_eq!(fs::read_to_string(sim.cdi_file()).unwrap(), theirs);
@@ -202,7 +203,10 @@ fn a_file_that_the_user_names_is_replaced_at_once() {
     // Whoever reads the old file goes on with it.
     assert_eq!(std::io::read_to_string(before).unwrap(), "before");
     let nowhere = sim.run(&["cdi", "-o", "/nowhere/devices.json"]).ended(1);
-    assert_snapshot!(nowhere.stderr, @"error: cannot write /nowhere/devices.json: No such file or directory (os error 2)");
+    assert_snapshot!(nowhere.stderr, @"
+    error: cannot write /nowhere/devices.json: No such file or directory
+    hint: mkdir -p /nowhere
+    ");
 }
 
 #[test]

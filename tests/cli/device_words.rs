@@ -45,16 +45,18 @@ fn prefixes_and_globs_mean_devices() {
     for (word, said) in [
         (
             "trainer",
-            "error: \"trainer\" can mean trainer-0 or trainer-1\n",
+            "error: \"trainer\" can mean trainer-0 or trainer-1\n\
+             hint: name one device; a command that takes several also takes 'trainer*'\n",
         ),
         (
             "MIG-",
-            "error: \"MIG-\" can mean small-0-0, small-0-1, small-1-0, small-1-1, trainer-0 or trainer-1\n",
+            "error: \"MIG-\" can mean small-0-0, small-0-1, small-1-0, small-1-1, trainer-0 or trainer-1\n\
+             hint: name one device; a command that takes several also takes 'MIG-*'\n",
         ),
         (
             "big*",
-            "error: no device is called \"big*\"; there are small-0-0, small-0-1, small-1-0, small-1-1, trainer-0, \
-             trainer-1\n",
+            "error: no device is called \"big*\"\n\
+             hint: the devices are small-0-0, small-0-1, small-1-0, small-1-1, trainer-0, trainer-1\n",
         ),
     ] {
         assert_eq!(sim.run(&["status", word]).ended(2).stderr, said, "{word}");
@@ -72,7 +74,10 @@ fn prefixes_and_globs_mean_devices() {
         ["small-1-0", "small-1-1", "trainer-1"]
     );
     let ran = sim.run(&["down", "--gpu", "5"]).ended(2);
-    assert_eq!(ran.stderr, "error: there is no GPU 5; there are 0, 1\n");
+    assert_eq!(
+        ran.stderr,
+        "error: there is no GPU 5\nhint: the GPUs are 0-1\n"
+    );
     sim.run(&["restart"]).ended(2);
     let ran = sim.run(&["restart", "--gpu", "0", "--yes"]).ended(0);
     assert!(
@@ -121,7 +126,10 @@ fn a_client_is_ended_wherever_it_is() {
     assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
     sim.run(&["kill", "--gpu", "1", "abc"]).ended(2);
     let ran = sim.run(&["kill", "--gpu", "1"]).ended(2);
-    assert_eq!(ran.stderr, "error: PID is missing\n");
+    assert_eq!(
+        ran.stderr,
+        "error: PID is missing\nhint: write it after the option: --gpu N PID\n"
+    );
     drop(clients);
 }
 
@@ -145,10 +153,14 @@ fn logs_of_several_devices_come_one_after_the_other() {
     let ran = sim.run(&["logs", "trainer-*", "--follow"]).ended(2);
     assert_eq!(
         ran.stderr,
-        "error: --follow follows one device, not trainer-0, trainer-1\n"
+        "error: --follow follows one device, not trainer-0, trainer-1\n\
+         hint: name one device; several need a terminal each\n"
     );
     let ran = sim.run(&["logs", "--gpu", "5"]).ended(2);
-    assert_eq!(ran.stderr, "error: there is no GPU 5; there are 0, 1\n");
+    assert_eq!(
+        ran.stderr,
+        "error: there is no GPU 5\nhint: the GPUs are 0-1\n"
+    );
     sim.run(&["logs"]).ended(2);
 }
 

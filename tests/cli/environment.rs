@@ -83,6 +83,7 @@ fn a_run_directory_that_others_can_write_to_is_not_used() {
     let ran = sim.up(SMALL, &[]).ended(1);
     assert_snapshot!(ran.tidy(), @"
     error: cannot use the run directory: /tmp/…/run: others can write to it
+    hint: chmod go-w /tmp/…/run
     ");
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
 }

@@ -22,7 +22,7 @@ fn a_missing_profile() {
     let sim = Sim::with("a100-80gb", 1);
     let ran = sim.run(&["up", "no-such.toml"]).ended(2);
     assert_snapshot!(ran.tidy(), @"
-    error: cannot read the profile no-such.toml: No such file or directory (os error 2)
+    error: cannot read the profile no-such.toml: No such file or directory
     hint: the built-in profiles are all-large, all-small, balanced, inference, mixed-fleet, training-and-serving, whole-gpu
     ");
 }
@@ -160,7 +160,7 @@ fn whom_root_cannot_serve() {
 #[test]
 fn a_compute_instance_that_no_gpu_instance_of_that_size_offers() {
     assert_snapshot!(mistake(&devices(r#"{ profile = "4g", compute = ["3c", "1c"] }"#)), @r#"
-    error: profile.toml:4:32: a 4g GPU instance has no 3c
+    error: profile.toml:4:32: a 4g GPU instance has no 3c: it has 1c, 2c, 4c
       |
     4 |   { profile = "4g", compute = ["3c", "1c"] },
       |                                ^^^^

@@ -334,6 +334,7 @@ fn a_node_with_nothing_to_say_is_no_profile() {
     error: there is nothing that a profile could say of this node
     What this node had when mig-mps exported it.
     GPUs 0, 1 are left out, each for this: it is whole and has no daemon.
+    hint: mig-mps init writes a first profile
     ");
     let _ = sim.run(&["export", "--format", "mig-parted"]).ended(0);
 }

@@ -100,7 +100,8 @@ fn a_server_that_does_not_start_is_reported_with_the_logs() {
         ran.stderr
     );
     assert!(
-        ran.stderr.contains("hint: the whole logs are in /"),
+        ran.stderr
+            .contains("hint: mig-mps doctor finds known causes; the whole logs are in /"),
         "{}",
         ran.stderr
     );

@@ -212,7 +212,10 @@ fn which_configuration_is_asked() {
     let absent = without_gpu(&["import", "/nowhere.yaml"], "")
         .ended(2)
         .stderr;
-    insta::assert_snapshot!(absent, @"error: cannot read /nowhere.yaml: No such file or directory (os error 2)");
+    insta::assert_snapshot!(absent, @"
+    error: cannot read /nowhere.yaml: No such file or directory
+    hint: import reads a configuration of mig-parted (YAML)
+    ");
 }
 
 #[test]

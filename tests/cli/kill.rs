@@ -154,7 +154,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     );
     let unknown = sim.run(&["kill", "0.2", &pid, "--signal=HUP"]).ended(2);
     assert!(
-        unknown.stderr.contains("possible values: TERM, KILL"),
+        unknown.stderr.contains("the values are TERM, KILL"),
         "{}",
         unknown.stderr
     );

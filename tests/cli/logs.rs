@@ -264,7 +264,10 @@ fn a_device_is_found_by_what_is_there() {
         ran.stderr
     );
     let unknown = sim.run(&["logs", "nobody"]).ended(2);
-    assert_snapshot!(plain(&unknown.stderr), @r#"error: no device is called "nobody"; there are 0.2, MIG-…"#);
+    assert_snapshot!(plain(&unknown.stderr), @r#"
+    error: no device is called "nobody"
+    hint: the devices are 0.2, MIG-…
+    "#);
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
     assert!(
         ambiguous.stderr.contains("\"MIG-\" can mean 0.2 or MIG-"),
@@ -278,7 +281,10 @@ fn a_device_that_was_never_served_has_no_logs() {
     let (sim, dir) = ended(CONTROL, SERVER);
     fs::remove_dir_all(dir).unwrap();
     let none = sim.run(&["logs", "0.0"]).ended(1);
-    assert_snapshot!(plain(&none.stderr), @"error: 0.0 (MIG-…) has no logs: mig-mps has started no daemon for it; status shows who else serves it");
+    assert_snapshot!(plain(&none.stderr), @"
+    error: 0.0 (MIG-…) has no logs: mig-mps has started no daemon for it
+    hint: mig-mps status shows who else serves it
+    ");
 }
 
 #[test]
@@ -452,7 +458,7 @@ fn nothing_that_is_planted_hurts_who_reads() {
     shell(format!("mkfifo {}", server.display())).ended(0);
     let ran = sim.run(&["logs", "0.0"]).ended(1);
     assert!(
-        ran.stderr.contains("server.log: it is no regular file"),
+        ran.stderr.contains("server.log: it is not a regular file"),
         "{}",
         ran.stderr
     );
@@ -696,9 +702,9 @@ fn what_is_in_the_way_of_a_rotation_is_named() {
     }
     assert_snapshot!(plain(&all), @"
     Nothing to do: the node is as the profile says.
-    a log could not be put aside: cannot rename LOGS/MIG-…/server.log.2 to LOGS/MIG-…/server.log.3: Is a directory (os error 21)
+    a log could not be put aside: cannot rename LOGS/MIG-…/server.log.2 to LOGS/MIG-…/server.log.3: Is a directory
     Nothing to do: the node is as the profile says.
-    a log could not be put aside: LOGS/MIG-…/server.log.new: Is a directory (os error 21)
+    a log could not be put aside: LOGS/MIG-…/server.log.new: Is a directory
     ");
 }
 
@@ -771,7 +777,7 @@ fn up_does_not_touch_what_was_planted() {
     let target = sim.node.dir().join("target");
     let plant: [(&str, &dyn Fn()); 4] = [
         ("it is a link", &|| symlink(&target, &control).unwrap()),
-        ("it is no regular file", &|| {
+        ("it is not a regular file", &|| {
             shell(format!("mkfifo {}", control.display())).ended(0);
         }),
         ("it has other names", &|| {

@@ -61,6 +61,7 @@ fn a_directory_that_cannot_be_written_is_named() {
     let ran = without_gpu(&["man", "--dir", "/dev/null/man"], "").ended(1);
     assert_eq!(
         ran.stderr,
-        "error: cannot write manual pages to /dev/null/man: Not a directory (os error 20)\n"
+        "error: cannot write manual pages to /dev/null/man: Not a directory\n\
+         hint: move the file away, or choose another path\n"
     );
 }

@@ -31,7 +31,7 @@ fn built_in_profiles_go_by_their_names() {
     assert!(node.contains("\"balanced\""), "{node}");
     let wrong = sim.run(&["up", "balnced.toml"]).ended(2);
     assert_snapshot!(wrong.stderr, @"
-    error: cannot read the profile balnced.toml: No such file or directory (os error 2)
+    error: cannot read the profile balnced.toml: No such file or directory
     hint: did you mean the built-in profile balanced?
     ");
 }

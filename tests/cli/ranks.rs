@@ -94,10 +94,22 @@ fn a_rank_without_a_device_is_refused() {
     let refused = |variables: &[(&str, &str)], words: &[&str]| {
         device_of(&sim, variables, words).ended(125).stderr
     };
-    assert_snapshot!(refused(&[], &[]), @"error: no launcher has set a local rank: OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK, PALS_LOCAL_RANKID, SLURM_LOCALID");
+    assert_snapshot!(refused(&[], &[]), @"
+    error: no launcher has set the rank of this process: none of OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK, PALS_LOCAL_RANKID, SLURM_LOCALID is set
+    hint: start it with mpirun or srun, or use --any in place of --by-rank
+    ");
     let rank = [("SLURM_LOCALID", "2")];
-    assert_snapshot!(refused(&rank, &["--map", "block"]), @"error: --map block needs the number of ranks on this node, which the launcher does not tell: use --map cycle");
-    assert_snapshot!(refused(&rank, &["--profile", "3g"]), @"error: there is no device for rank 2: none of the 7 here is as asked for and for this user");
+    assert_snapshot!(refused(&rank, &["--map", "block"]), @"
+    error: --map block needs the number of ranks on this node, which the launcher does not tell
+    hint: use --map cycle
+    ");
+    assert_snapshot!(refused(&rank, &["--profile", "3g"]), @"
+    error: there is no device for rank 2: none of the 7 here is as asked for and for this user
+    hint: mig-mps status shows the devices and the users they serve
+    ");
     sim.run(&["down", "--yes"]).ended(0);
-    assert_snapshot!(refused(&rank, &[]), @"error: there is no device for rank 2: no device on this node has a daemon");
+    assert_snapshot!(refused(&rank, &[]), @"
+    error: there is no device for rank 2: no device on this node has a daemon
+    hint: mig-mps status shows the devices and the users they serve
+    ");
 }

@@ -404,7 +404,7 @@ fn a_start_that_fails_is_rolled_back() {
     GPU 0: undoing what was done
     error: GPU 0 (GPU-…): start the daemon of 0: the control daemon of GPU-… did not start (exit status 3): it said nothing
     what had been done before was undone (1 step)
-    hint: the whole logs are in /tmp/…/log/GPU-…
+    hint: mig-mps doctor finds known causes; the whole logs are in /tmp/…/log/GPU-…
     ");
     assert!(!is_alive(&before));
     is_as_set(&sim);

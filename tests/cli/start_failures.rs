@@ -123,5 +123,9 @@ fn what_fails_everywhere_for_one_reason_is_told_once() {
     let times = |what: &str| said.matches(what).count();
     assert_eq!(times("libcuda.so.1 cannot be loaded"), 1, "{said}");
     assert_eq!(times("and likewise "), 1, "{said}");
-    assert_eq!(times("hint: the whole logs are in"), 1, "{said}");
+    assert_eq!(
+        times("hint: mig-mps doctor finds known causes; the whole logs are in"),
+        1,
+        "{said}"
+    );
 }

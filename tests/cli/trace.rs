@@ -145,10 +145,14 @@ fn a_trace_file_that_others_could_use_is_refused() {
         )
     });
     assert_snapshot!(refused.concat(), @"
-    error: cannot write the trace file DIR/open (MIG_MPS_LOG): others can write to it
-    error: cannot write the trace file DIR/link (MIG_MPS_LOG): it is a symbolic link
-    error: cannot write the trace file DIR/directory (MIG_MPS_LOG): Is a directory (os error 21)
-    error: cannot write the trace file DIR/no/such (MIG_MPS_LOG): No such file or directory (os error 2)
+    error: cannot write the trace file of MIG_MPS_LOG: DIR/open: others can write to it
+    hint: chmod go-w DIR/open
+    error: cannot write the trace file of MIG_MPS_LOG: DIR/link: it is a symbolic link
+    hint: move DIR/link away, and run this again
+    error: cannot write the trace file of MIG_MPS_LOG: DIR/directory: Is a directory
+    hint: name a file in it, or another one
+    error: cannot write the trace file of MIG_MPS_LOG: DIR/no/such: No such file or directory
+    hint: mkdir -p DIR/no
     ");
     assert_eq!(fs::read_to_string(at("target")).unwrap(), "untouched");
 }

@@ -35,7 +35,10 @@ fn devices_that_are_well_are_said_to_be() {
     assert_eq!(one.stdout.lines().count(), 1);
     let of_gpu = sim.run(&["verify", "--gpu", "0"]).ended(0);
     assert_eq!(of_gpu.stdout.lines().count(), 2);
-    assert_snapshot!(sim.run(&["verify", "--gpu", "3"]).ended(2).stderr, @"error: there is no GPU 3; there are 0");
+    assert_snapshot!(sim.run(&["verify", "--gpu", "3"]).ended(2).stderr, @"
+    error: there is no GPU 3
+    hint: the only GPU is 0
+    ");
 }
 
 #[test]

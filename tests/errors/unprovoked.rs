@@ -9,6 +9,10 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "a daemon would have to fail to start and then to end",
     ),
     (
+        "\" on this machine",
+        "the account would have to be removed between the check of the profile and the change",
+    ),
+    (
         "the device is not there",
         "the driver would have to forget an instance between two calls of one change",
     ),
@@ -50,7 +54,7 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "an answer to a question of init: tests/cli/init.rs gives it",
     ),
     (
-        "was removed or moved away: a daemon that is started there again has new logs",
+        "was removed or moved away",
         "the logs would have to vanish while logs --follow reads them",
     ),
     (
@@ -99,10 +103,6 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "a debugger would have to trace the process",
     ),
     ("cannot wait for", "the kernel would have to refuse waitid"),
-    (
-        "is not in PATH: no service can be stopped from here",
-        "MIG_MPS_SYSTEMCTL names the simulated program; without it the machine's own is found",
-    ),
     ("cannot become user", "root may become any user"),
     (
         "has characters that cannot be written for a container",
@@ -145,7 +145,7 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "a terminal would have to end while its question stands",
     ),
     (
-        ") lie is not known: its daemon is dead, and was another user's; that user's mig-mps logs finds them",
+        ") are is not known: its daemon is dead, and was another user's",
         "a user's daemon that mig-mps has not started would have to die and leave its record",
     ),
     (

@@ -126,6 +126,6 @@ fn a_job_does_not_begin_on_a_device_for_somebody_else() {
         "CANCELLED"
     );
     assert!(!lab.output(other).contains("up devices"));
-    let line = "output:mig-mps: job 2: 0 serves daemon alone, and this is bin";
+    let line = "output:mig-mps: job 2: only daemon may use 0, and this is bin";
     assert!(lab.log(0).contains(line), "{}", lab.log(0));
 }

@@ -48,7 +48,9 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
             let what =
                 format!("job {id}: pid {pid} ({command}) is on {device}, and cannot be ended now");
             print(&format!("mig-mps: {what}\n"))?;
-            Err(CommandError::failed(what))
+            let error = CommandError::failed(what);
+            Err(error
+                .with_hint("the node needs a reboot if the process stays: search the kernel log"))
         }
     }
 }

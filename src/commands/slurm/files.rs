@@ -1,5 +1,6 @@
 //! Slurm's configuration files on this node.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::variable::variable;
@@ -38,7 +39,7 @@ impl SlurmFiles {
     /// Reads the entries of gres.conf for a node.
     pub(super) fn gres_of(&self, node: &str) -> Result<GresConf> {
         let (shown, text) = read_text_from(&self.gres_conf);
-        let text = text.context(format_args!("cannot read {}", shown.display()))?;
+        let text = text.map_err(|error| unreadable(shown, &error))?;
         GresConf::parse(&text, node).context(shown.display())
     }
 
@@ -51,7 +52,7 @@ impl SlurmFiles {
 
     fn read_into(&self, path: &Path, depth: usize, all: &mut String) -> Result<()> {
         let (shown, text) = read_text_from(path);
-        let text = text.context(format_args!("cannot read {}", shown.display()))?;
+        let text = text.map_err(|error| unreadable(shown, &error))?;
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let is_include = words
@@ -76,6 +77,12 @@ impl SlurmFiles {
         }
         Ok(())
     }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> CommandError {
+    CommandError::failed(format_args!("cannot read {}: {error}", path.display())).with_hint(
+        "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
+    )
 }
 
 /// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.

@@ -1,7 +1,7 @@
 //! The devices of this node, and the numbers by which Slurm knows them.
 
 use super::files::{SlurmFiles, node_name};
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, Result};
 use crate::host::Environment;
 use crate::integrate::{Gres, GresDevice, SlurmJob, in_order, type_name};
 use crate::node::{Device, Gpu, Node};
@@ -45,19 +45,26 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
             "the driver does not tell the device file of GPU {}",
             gpu.index
         ))
+        .with_hint("update the driver, which tells it from version 450 on")
     })?;
     let of_gpu = format!("/dev/nvidia{minor}");
     let Some(part) = &device.part else {
         return Ok(vec![of_gpu]);
     };
     let table = environment.host.capabilities();
-    let table = table.context("cannot read the driver's table of capability files")?;
+    let table = table.map_err(|error| {
+        CommandError::failed(format_args!(
+            "cannot read the driver's table of capability files: {error}"
+        ))
+        .with_hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
+    })?;
     let files = table.files(minor, part.gpu_instance.0, part.compute_instance.0);
     let [of_instance, of_compute] = files.ok_or_else(|| {
         CommandError::failed(format_args!(
             "the driver's table of capability files lacks {}",
             device.default_name
         ))
+        .with_hint("load the driver's module anew, or reboot: the table is the kernel module's")
     })?;
     Ok(vec![of_gpu, of_instance, of_compute])
 }

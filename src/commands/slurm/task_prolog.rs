@@ -32,8 +32,10 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
     let rank = variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
     let name = &names[rank.unwrap_or(0) % names.len()];
     let served = node.served_as(name);
-    let served = served
-        .ok_or_else(|| CommandError::failed(format_args!("no daemon serves {name} any more")))?;
+    let served = served.ok_or_else(|| {
+        CommandError::failed(format_args!("no daemon serves {name} any more"))
+            .with_hint("mig-mps heal starts daemons that have died")
+    })?;
     let variables = Recorded::of(served).variables(environment, &ClientLimits::default())?;
     print(&slurm_lines(&variables))?;
     Ok(ExitStatus::Done)

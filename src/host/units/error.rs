@@ -39,18 +39,25 @@ pub enum UnitsError {
 }
 
 impl UnitsError {
-    /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<&'static str> {
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
         match self {
-            Self::NoSystemd(_) => Some(
-                "stop the services that hold the GPU with the tool that started them; in a container, on the host",
-            ),
+            Self::NoSystemd(_) => {
+                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
+                    .to_owned()
+            }
             Self::Refused { said, .. }
                 if said.contains("Access denied") || said.contains("authentication") =>
             {
-                Some("run it as root")
+                "run it as root".to_owned()
             }
-            _ => None,
+            Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
+                format!("find out why systemctl {asked} fails, and run this again")
+            }
+            Self::NotDone { unit, .. } => {
+                format!("systemctl status {unit} shows what keeps it so; then run this again")
+            }
+            Self::Program { error, .. } => error.hint().to_owned(),
         }
     }
 }

@@ -304,7 +304,7 @@ mod tests {
             denied.to_string(),
             "systemctl stop nvidia-dcgm.service (exit status: 4) said: Failed to stop nvidia-dcgm.service: Access denied"
         );
-        assert_eq!(denied.hint(), Some("run it as root"));
+        assert_eq!(denied.hint(), "run it as root");
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Unit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         Self::named(&name)
-            .ok_or_else(|| de::Error::custom(format!("{name} is no known monitoring unit")))
+            .ok_or_else(|| de::Error::custom(format!("{name} is not a known monitoring unit")))
     }
 }
 

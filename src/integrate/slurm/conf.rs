@@ -41,6 +41,19 @@ pub enum GresError {
     NotInNodeLine(String),
 }
 
+impl GresError {
+    /// Returns the remedy, unless the text says it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Malformed { .. } => Some("mig-mps slurm gres prints the lines of this node"),
+            Self::Include(_) => None,
+            Self::NoNodeLine | Self::NotInNodeLine(_) => {
+                Some("mig-mps slurm gres prints the Gres= for the line of this node in slurm.conf")
+            }
+        }
+    }
+}
+
 /// A line as keys and values, with the number of its first line.
 type Line<'a> = (usize, Vec<(String, &'a str)>);
 

@@ -7,17 +7,28 @@ use crate::host::Uid;
 /// A variable that Slurm should have set.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum JobError {
-    #[error(
-        "{0} is not set: Slurm sets it for prologs and epilogs, and mig-mps slurm is run by it"
-    )]
+    #[error("{0} is not set: Slurm sets it for the prologs and epilogs that it runs")]
     Missing(&'static str),
     /// Seen with Slurm 22.05 where a file in gres.conf is no device, and where `MultipleFiles` meets shards.
     #[error(
         "Slurm has given the job {0} GPU and does not say which: it has no use for the files in gres.conf"
     )]
     Unnumbered(String),
-    #[error("{name} is {value:?}, which cannot be read")]
+    #[error("{name} is {value:?}, which is not a number")]
     Malformed { name: &'static str, value: String },
+}
+
+impl JobError {
+    /// Returns the remedy.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "mig-mps help slurm says how slurm.conf names the prologs",
+            Self::Unnumbered(_) => {
+                "mig-mps slurm gres --check compares gres.conf with the node; with shards, Slurm 22.05 needs --one-file"
+            }
+            Self::Malformed { .. } => "Slurm sets it to a number: nothing else is to change it",
+        }
+    }
 }
 
 /// A job on this node.
@@ -116,7 +127,7 @@ mod tests {
             ("SLURM_JOB_CONSTRAINTS", "balanced"),
         ];
         assert_eq!(read(&gpus), "[1, 3] [\"MIG-a\", \"MIG-b\"] balanced");
-        assert!(read(&[("SLURM_JOB_GPUS", "all")]).contains("cannot be read"));
+        assert!(read(&[("SLURM_JOB_GPUS", "all")]).contains("not a number"));
         assert!(read(&[("SLURM_JOB_UID", "alice")]).contains("SLURM_JOB_UID"));
         let nothing = SlurmJob::read(|_| None).unwrap_err();
         assert_eq!(nothing, JobError::Missing("SLURM_JOB_ID"));

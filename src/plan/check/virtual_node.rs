@@ -28,7 +28,8 @@ impl FromStr for GpuArgument {
             .parse()
             .ok()
             .filter(|count| (1..=MOST).contains(count));
-        let count = number.ok_or_else(|| format!("\"{count}\" is no count: from 1 to {MOST}"))?;
+        let count =
+            number.ok_or_else(|| format!("\"{count}\" is not a number from 1 to {MOST}"))?;
         let model = catalog::find(word).map_err(|unknown| unknown.to_string())?;
         Ok(Self { model, count })
     }

@@ -62,7 +62,7 @@ impl VerifiedDevice {
             server_pid: ready.and_then(|ready| ready.server).map(|pid| pid.0),
             error: error.map(|error| Message {
                 what: error.to_string(),
-                hints: error.hint().into_iter().collect(),
+                hints: vec![error.hint()],
             }),
         }
     }

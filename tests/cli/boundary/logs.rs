@@ -87,7 +87,7 @@ fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
         begun.elapsed()
     );
     let said = format!(
-        "{0} is no regular file, and no name is left to put it aside under: remove it, or {0}.no-file.*",
+        "{0} is not a regular file, and no name is left to put it aside under: remove it, or {0}.no-file.*",
         log.display()
     );
     assert!(ran.stderr.contains(&said), "{}", ran.stderr);

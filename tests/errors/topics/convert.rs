@@ -52,7 +52,13 @@ pub(crate) fn play(topic: &mut Topic) {
         "import: a directory that is not there",
         "mig-mps import config.yaml --config on --output /no/profile",
     );
+    stage.show(
+        topic,
+        "up: a configuration of mig-parted",
+        "mig-mps up config.yaml",
+    );
     stage.profile(WHOLE);
+    stage.show(topic, "import: a profile", "mig-mps import profile.toml");
     stage.show(
         topic,
         "check: a model for which there is no block",

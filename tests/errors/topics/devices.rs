@@ -17,14 +17,34 @@ pub(crate) fn play(topic: &mut Topic) {
         "mig-mps restart 0.1",
     );
     stage.show(topic, "A prefix of several devices", "mig-mps logs MIG-");
+    stage.show(topic, "A GPU in place of a device", "mig-mps restart 0");
     stage.show(
         topic,
         "A pattern where one device is wanted",
         "mig-mps run '0.*' -- true",
     );
     stage.show(topic, "A GPU that is not there", "mig-mps verify --gpu 3");
+    stage.show(topic, "Logs of no device", "mig-mps logs");
+    stage.show(topic, "A restart of no device", "mig-mps restart");
+    stage.show(
+        topic,
+        "The logs of two devices at once",
+        "mig-mps logs --follow '0.*'",
+    );
     let _ = stage.run("rm -r $MIG_MPS_LOG_DIR").ended(0);
     stage.show(topic, "A device whose logs are gone", "mig-mps logs 0.0");
     let _ = stage.run("mig-mps down").ended(0);
     stage.show(topic, "A device without logs", "mig-mps logs 0.0");
+    let named = "[[gpu]]\nselect = { all = true }\ndevices = [{ name = \"infer-{n}\", profile = \"1g\", count = 7 }]\n";
+    let many = Stage::with_profile("a100-80gb", 2, &named.replace("-{n}", "-{gpu}{n}"));
+    many.show(
+        topic,
+        "The beginning of many names",
+        "mig-mps restart infer",
+    );
+    many.show(
+        topic,
+        "A name that resembles one of many",
+        "mig-mps restart infr-01",
+    );
 }

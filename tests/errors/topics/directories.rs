@@ -15,6 +15,16 @@ pub(crate) fn play(topic: &mut Topic) {
 fn directories_and_limits(topic: &mut Topic) {
     let stage = Stage::a100();
     stage.profile(SMALL);
+    stage.show(
+        topic,
+        "A trace file without a directory",
+        "MIG_MPS_LOG=/no/trace mig-mps list",
+    );
+    stage.show(
+        topic,
+        "A trace file that others can write to",
+        "touch trace; chmod a+w trace; MIG_MPS_LOG=trace mig-mps list",
+    );
     let up = "mig-mps up profile.toml";
     stage.show(
         topic,

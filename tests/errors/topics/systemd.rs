@@ -27,6 +27,11 @@ pub(crate) fn play(topic: &mut Topic) {
     fs::remove_file(units.join("mig-mps.service")).unwrap();
     let _ = stage.run(install).ended(0);
     let uninstall = "mig-mps systemd --uninstall";
+    stage.show(
+        topic,
+        "systemctl is not in PATH",
+        &format!("unset MIG_MPS_SYSTEMCTL; PATH=${{PATH%%:*}} {uninstall}"),
+    );
     let timer = units.join("mig-mps-heal.timer");
     fs::remove_file(&timer).unwrap();
     fs::create_dir(&timer).unwrap();

@@ -26,6 +26,30 @@ pub(crate) fn play(topic: &mut Topic) {
         ("A number of lines that is none", "mig-mps logs 0 -n some"),
         ("A number that is no pid", "mig-mps kill 0 0"),
         ("A signal that is not sent", "mig-mps kill 0 1 --signal=HUP"),
+        ("No setting", "mig-mps set --gpu 0"),
+        ("A GPU index that is none", "mig-mps status --gpu x"),
+        (
+            "An option of another subcommand",
+            "mig-mps set 0 --memory 1G",
+        ),
+        ("An option that resembles none", "mig-mps up --gpu 0 whole"),
+        ("A second profile", "mig-mps up balanced inference"),
+        ("A program without --", "mig-mps run 0 python"),
+        ("A program without a device", "mig-mps run -- python"),
+        (
+            "Options that exclude each other",
+            "mig-mps run --any --by-rank -- python",
+        ),
+        ("No copy", "mig-mps run -n 0 -- python"),
+        (
+            "A pattern that is none",
+            "mig-mps run --any --product '(' -- python",
+        ),
+        ("An option without its value", "mig-mps env 0 --format"),
+        (
+            "A word that a slurm subcommand lacks",
+            "mig-mps slurm prologue",
+        ),
     ] {
         stage.show(topic, title, line);
     }

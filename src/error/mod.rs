@@ -1,19 +1,10 @@
 //! The end of a command: its exit status and, if it failed, the error and what to do about it.
 
-use std::fmt::{self, Display, Formatter};
-use std::io;
+mod ending;
 
-use crate::apply::ApplyError;
-use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
-use crate::host::EnvironmentError;
-use crate::host::{LimitsError, LockError, SlurmError, TooFewFiles, TooLittleMemory, UnitsError};
-use crate::integrate::{GresError, JobError};
-use crate::mps::MpsError;
-use crate::node::{NoSuchDevice, ObserveError};
-use crate::nvml::NvmlError;
-use crate::plan::Refusal;
-use crate::profile::ProfileError;
-use crate::render::NoConsent;
+use std::fmt::{self, Display, Formatter};
+
+use crate::host::without_error_numbers;
 use crate::render::json::Message;
 
 /// The program's exit status. The numbers are a promise to scripts.
@@ -150,7 +141,7 @@ pub trait Context<T> {
 
 impl Display for CommandError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.error)
+        f.write_str(&without_error_numbers(&format!("{:#}", self.error)))
     }
 }
 
@@ -161,190 +152,5 @@ impl<T, E: Into<CommandError>> Context<T> for Result<T, E> {
             error.error = error.error.context(doing.to_string());
             error
         })
-    }
-}
-
-/// An error that ends a command.
-trait Ending: Into<anyhow::Error> {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Failed
-    }
-
-    fn hints(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn is_chosen(&self) -> bool {
-        false
-    }
-}
-
-impl<E: Ending> From<E> for CommandError {
-    fn from(error: E) -> Self {
-        Self {
-            kind: error.kind(),
-            hints: error.hints(),
-            is_chosen: error.is_chosen(),
-            is_in_document: false,
-            error: error.into(),
-        }
-    }
-}
-
-impl Ending for anyhow::Error {}
-impl Ending for io::Error {}
-impl Ending for LimitsError {}
-impl Ending for TooFewFiles {}
-impl Ending for SlurmError {}
-impl Ending for GresError {}
-
-impl Ending for JobError {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Usage
-    }
-}
-
-impl Ending for ProfileError {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Usage
-    }
-}
-
-impl Ending for NoSuchDevice {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Usage
-    }
-}
-
-impl Ending for TooLittleMemory {
-    fn hints(&self) -> Vec<String> {
-        vec![self.hint()]
-    }
-}
-
-impl Ending for ObserveError {
-    fn hints(&self) -> Vec<String> {
-        match self {
-            Self::Nvml(error) => error.hints(),
-            Self::Proc(_) => Vec::new(),
-        }
-    }
-}
-
-impl Ending for NvmlError {
-    fn hints(&self) -> Vec<String> {
-        self.hint().map(str::to_owned).into_iter().collect()
-    }
-}
-
-impl Ending for EnvironmentError {
-    fn hints(&self) -> Vec<String> {
-        vec![self.hint().to_owned()]
-    }
-}
-
-impl Ending for MpsError {
-    fn hints(&self) -> Vec<String> {
-        self.hint().into_iter().collect()
-    }
-}
-
-impl Ending for NoAccess {
-    fn hints(&self) -> Vec<String> {
-        vec![self.hint()]
-    }
-}
-
-impl Ending for UnitsError {
-    fn hints(&self) -> Vec<String> {
-        self.hint().map(str::to_owned).into_iter().collect()
-    }
-}
-
-impl Ending for NotReady {
-    fn hints(&self) -> Vec<String> {
-        self.hint().into_iter().collect()
-    }
-}
-
-impl Ending for NoRank {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Usage
-    }
-}
-
-impl Ending for NoneFree {
-    fn hints(&self) -> Vec<String> {
-        match self.reasons.as_slice() {
-            [only] => vec![only.hint()],
-            _ if self.is_passing() => vec!["wait for one with --wait 5m".to_owned()],
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Ending for TooMuch {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Usage
-    }
-}
-
-impl Ending for LockError {
-    fn kind(&self) -> ExitStatus {
-        match self {
-            Self::Busy { .. } => ExitStatus::Refused,
-            Self::Unusable { .. } => ExitStatus::Failed,
-        }
-    }
-}
-
-impl Ending for Refusal {
-    fn kind(&self) -> ExitStatus {
-        match self {
-            Self::Profile(_) | Self::Device(_) | Self::NotMeant(_) => ExitStatus::Usage,
-            Self::Infeasible(_) => ExitStatus::Infeasible,
-            Self::InTheWay(_) | Self::InUse { .. } => ExitStatus::Refused,
-        }
-    }
-
-    fn hints(&self) -> Vec<String> {
-        self.hint().into_iter().collect()
-    }
-}
-
-impl Ending for NoConsent {
-    fn kind(&self) -> ExitStatus {
-        ExitStatus::Refused
-    }
-
-    fn is_chosen(&self) -> bool {
-        matches!(self, Self::Declined)
-    }
-
-    fn hints(&self) -> Vec<String> {
-        let hint = match self {
-            Self::NobodyToAsk(_) => "agree beforehand with --yes",
-            Self::Outgrown(_) => "see the plan above, and run it again: it is planned anew",
-            Self::Declined | Self::Failed(_) => return Vec::new(),
-        };
-        vec![hint.to_owned()]
-    }
-}
-
-impl Ending for ApplyError {
-    fn kind(&self) -> ExitStatus {
-        if self.is_interrupted() {
-            ExitStatus::Interrupted
-        } else if self.is_pending() {
-            ExitStatus::Drift
-        } else if self.is_busy() {
-            ExitStatus::Refused
-        } else {
-            ExitStatus::Failed
-        }
-    }
-
-    fn hints(&self) -> Vec<String> {
-        self.hints()
     }
 }
