@@ -54,7 +54,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
             let error = error.as_ref().map(CommandError::message);
             print_json(&CheckDocument::on_models(&profile, &judged, error))?;
         } else {
-            print(&check::fleet(&profile, &judged))?;
+            print(&check::fleet(&profile, &judged, width()))?;
         }
         return error.map_or(Ok(ExitStatus::Done), |error| Err(error.in_document()));
     }

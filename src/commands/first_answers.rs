@@ -72,7 +72,7 @@ impl FromStr for JobCount {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.parse().ok().filter(|number| *number > 0);
-        let wrong = || format!("\"{text}\" is no number of jobs: write 1 or more");
+        let wrong = || format!("\"{text}\" is not a number of jobs: write 1 or more");
         number.map(Self).ok_or_else(wrong)
     }
 }
@@ -124,7 +124,8 @@ impl FromStr for LeastMemory {
         if text == "any" {
             return Ok(Self(0));
         }
-        let wrong = || format!("\"{text}\" is no memory size: write one such as 10G, 512M, or any");
+        let wrong =
+            || format!("\"{text}\" is not a memory size: write one such as 10G, 512M, or any");
         let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
         let (number, unit) = text.split_at(end.unwrap_or(text.len()));
         let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -174,7 +175,7 @@ impl FromStr for Users {
             "yes" | "y" => Ok(Self(Serve::All)),
             _ => text.parse().map(Self).map_err(|_| {
                 let values = Serve::WORDS.join(", ");
-                format!("\"{text}\" is no answer: write no, yes, or one of {values}")
+                format!("\"{text}\" is not an answer: write no, yes, or one of {values}")
             }),
         }
     }

@@ -32,7 +32,7 @@ pub struct InitArgs {
     /// Write it for these GPUs, such as a100-80gb:8, and not for this node's
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]")]
     gpus: Vec<GpuArgument>,
-    /// GPUs that stay whole: indices such as 0-1,7, none or all
+    /// GPUs to keep whole, each with a daemon of its own: 0-1,7, none or all
     #[arg(long, value_name = "INDICES")]
     whole: Option<KeptWhole>,
     /// Jobs that are to run at once, each on a device of its own
@@ -63,7 +63,7 @@ impl std::str::FromStr for LayoutNumber {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("\"{text}\" is no number of a layout: write 1 or more");
+        let wrong = || format!("\"{text}\" is not the number of a layout: write 1 or more");
         let number = text.parse().ok().filter(|number| *number > 0);
         number.map(Self).ok_or_else(wrong)
     }
@@ -131,7 +131,8 @@ fn ask_whole(
     let nothing_fits = Supply::of(node, &BTreeSet::new()).groups.is_empty();
     let question = Question {
         text: "Which GPUs are to stay whole?",
-        meaning: "Such a GPU is one device with all its memory; the others are partitioned with MIG.",
+        meaning: "Such a GPU is one device with all its memory, served by one daemon; the others are \
+                  partitioned with MIG.",
         form: "Indices such as 0 or 0-1,7, none or all",
         default: if nothing_fits { "all" } else { "none" },
     };
@@ -161,8 +162,8 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
 fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Result<Serve> {
     let question = Question {
         text: "May several users use a device at the same time?",
-        meaning: "With no, the programs of a second user wait for those of the first. With yes, all \
-                  share one server, and a fault of one can end all.",
+        meaning: "no: the programs of a second user wait for those of the first. yes: all users share \
+                  one server, and a fault in one program can end them all.",
         form: "no, yes, group:NAME or user:NAME",
         default: "no",
     };
@@ -231,7 +232,7 @@ fn choose_one<'a>(
     }
     let question = Question {
         text: "Which layout?",
-        meaning: "Every GPU of this product gets it, but those that stay whole.",
+        meaning: "Every GPU of this product gets it, except those that stay whole.",
         form: "Number of the layout",
         default: "1",
     };

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{grouped, indented, or, ranges, shortened};
+use super::format::{behind, fitted, grouped, indented, or, ranges, shortened};
 use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
@@ -41,12 +41,12 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         out.push_str(&indented(&devices(&shapes, width.saturating_sub(2))));
     }
     for (block, models) in &on_node.elsewhere {
-        let _ = writeln!(
-            out,
+        let line = format!(
             "{}: which GPU that is, only the node tells; it fits on {}",
             heading(profile, *block),
             keys(models).join(", ")
         );
+        let _ = writeln!(out, "{}", fitted(&line, width));
     }
     out
 }
@@ -114,7 +114,7 @@ fn heading(profile: &Profile, block: usize) -> String {
 }
 
 /// Formats the result of each block on each model that it can select.
-pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
+pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String {
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
         let _ = writeln!(out, "{}", style(heading(profile, group[0].block)).bold());
@@ -131,14 +131,14 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
                 Ok(shape) => map(&shape.map),
                 Err(refusal) => style(in_short(refusal)).red().to_string(),
             };
-            let _ = writeln!(out, "  {:widest$}  {becomes}", one.model.key);
+            let head = format!("  {:widest$}  ", one.model.key);
+            out.push_str(&behind(&head, &becomes, width));
         }
         for model in unjudged(profile, group[0].block) {
             let (key, lacks) = (&model.key, model.missing.join(", "));
-            let _ = writeln!(
-                out,
-                "  {key:widest$}  not judged: nobody has published {lacks}"
-            );
+            let head = format!("  {key:widest$}  ");
+            let why = format!("not judged: nobody has published {lacks}");
+            out.push_str(&behind(&head, &why, width));
         }
     }
     out

@@ -10,6 +10,8 @@ pub mod json;
 mod kill;
 pub mod list;
 mod logs;
+mod markdown;
+mod markdown_table;
 pub mod models;
 mod output;
 mod pager;
@@ -27,10 +29,13 @@ pub mod unmanaged;
 pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
-pub use format::time_taken;
+pub use format::{behind, time_taken};
 pub use json::print_json;
 pub use logs::LogView;
-pub use output::{be_quiet, error, is_quiet, is_watched, note, print, say, terminal_width, width};
+pub use markdown::markdown;
+pub use output::{
+    be_quiet, error, is_quiet, is_watched, note, print, print_lines, say, terminal_width, width,
+};
 pub use pager::page;
 pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
 pub use question::{Question, agrees, answer, can_ask};

@@ -6,7 +6,7 @@ use super::format::{count, grouped, kept_together, ranges, shortened, wrapped};
 use super::output::width;
 use super::slice_map::map;
 use super::{kill, unmanaged};
-use crate::geometry::{ComputeChoice, Placement};
+use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};
@@ -22,7 +22,12 @@ pub fn text(plan: &Plan) -> String {
         let _ = writeln!(out, "{}", style(heading(&group)).bold());
         if first.before != first.after {
             let (before, after) = (map(&first.before), map(&first.after));
-            let _ = writeln!(out, "  {before}  now\n  {after}  then");
+            let empty = empty(first);
+            let _ = writeln!(
+                out,
+                "  {before}  now{}\n  {after}  then{}",
+                empty[0], empty[1]
+            );
         }
         for line in lines(&group) {
             let _ = writeln!(out, "{}", change(&line));
@@ -46,6 +51,23 @@ pub fn text(plan: &Plan) -> String {
     out
 }
 
+/// Describes maps without instances, now and then: a GPU in MIG mode can have none, too.
+fn empty(gpu: &GpuPlan) -> [&'static str; 2] {
+    let switches = |to| {
+        let mut actions = gpu.steps.iter().map(|step| &step.action);
+        actions.any(|action| matches!(action, Action::SwitchMig { on } if *on == to))
+    };
+    let described = |map: &SliceMap, is_off| match (map.segments().is_empty(), is_off) {
+        (false, _) => "",
+        (true, true) => ": MIG off",
+        (true, false) => ": MIG on, no instances",
+    };
+    [
+        described(&gpu.before, switches(true)),
+        described(&gpu.after, switches(false)),
+    ]
+}
+
 /// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
 fn change(line: &str) -> String {
     let style = match line.as_bytes().first() {
@@ -66,8 +88,11 @@ fn ended(plan: &Plan) -> String {
     let clients: Vec<String> = clients.map(|client| format!("\n  {client}")).collect();
     match clients.len() {
         0 => String::new(),
-        1 => format!("1 client is ended:{}\n", clients.concat()),
-        number => format!("{number} clients are ended:{}\n", clients.concat()),
+        number => format!(
+            "This ends {}:{}\n",
+            count(number, "client"),
+            clients.concat()
+        ),
     }
 }
 
