@@ -30,7 +30,7 @@ pub struct Cli {
     /// Show each NVML call, control command and program with its time, on standard error
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
-    /// Print errors and what was asked for, and nothing else
+    /// Print only errors and what was asked for
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }

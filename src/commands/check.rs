@@ -15,7 +15,7 @@ use crate::render::{check, models, print, print_json, width};
 
 /// Check whether a profile fits, without a GPU
 ///
-/// Plans it as `up` would, for GPUs of the catalog: for the tests of a repository of profiles. Needs
+/// Plans it as `up` would, on GPUs of the catalog; made for the tests of a repository of profiles. Needs
 /// no driver, no root and no run directory.
 #[derive(Args, Debug)]
 pub struct CheckArgs {

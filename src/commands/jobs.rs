@@ -33,7 +33,7 @@ pub(super) fn ask<'a>(
     let default = usual.to_string();
     let meaning = format!("Each gets a device of its own. At most {most} fit.");
     let question = Question {
-        text: "How many jobs are to run at once?",
+        text: "How many jobs will run at once?",
         meaning: &meaning,
         form: "Number of jobs",
         default: &default,
@@ -67,7 +67,7 @@ fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> 
         let named = profile.name.gigabytes().unwrap_or(0);
         profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib
     });
-    let profile = fitting.min_by_key(|profile| (!profile.name.is_plain(), profile.memory_mib))?;
+    let profile = fitting.max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
     let (name, has) = (&profile.name, profile.memory_mib);
     Some(format!(
         "{name} has {} GiB: ask for {}G",
@@ -91,7 +91,7 @@ fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandE
     let why = match most {
         0 => format!("the largest device has {} GiB", gib_at_most(largest_mib)),
         _ if least == 0 => format!("{gpus} can have {most} devices"),
-        _ => format!("{gpus} can have {most} devices with so much memory"),
+        _ => format!("{gpus} can have {most} devices with this much memory"),
     };
     let does = if wanted.jobs == 1 { "does" } else { "do" };
     let maps = partitions::fullest(&supply.with_memory(least));

@@ -25,12 +25,14 @@ pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut program = (context.program)().disable_help_subcommand(true);
     // Gives the subcommands their full names.
     program.build();
+    let mut pages = 0;
     for command in program.get_subcommands().chain([&program]) {
-        let page = Man::new(command.clone())
+        Man::new(command.clone())
             .source(concat!("mig-mps ", env!("CARGO_PKG_VERSION")))
             .generate_to(&args.dir)
             .context(failed())?;
-        note(&format!("wrote {}", page.display()));
+        pages += 1;
     }
+    note(&format!("wrote {pages} pages to {}", args.dir.display()));
     Ok(ExitStatus::Done)
 }

@@ -201,7 +201,7 @@ mod tests {
         let text = "starts daemons that died and restarts others";
         assert_eq!(
             behind("  heal  ", text, 36),
-            "  heal  starts daemons that died\n        and restarts others\n"
+            "  heal  starts daemons that died and\n        restarts others\n"
         );
         assert_eq!(
             behind("at  ", "the path /run/mig-mps/devices/trainer", 30),

@@ -203,8 +203,7 @@ mod tests {
         );
         assert_eq!(
             markdown(source, 13),
-            "a\n  meaning: what it is for\nlonger\n  meaning: b\n"
-                .replace("what it is for", "what\n    it is for")
+            "a\n  meaning:\n    what it\n    is for\nlonger\n  meaning: b\n"
         );
     }
 }

@@ -43,7 +43,7 @@ fn force_says_whom_it_ends() {
     sim.up(SMALL, &[]).ended(0);
     let app = sim.client("1.2");
     let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
-    let named = format!("1 client is ended:\n  1.2: pid {} (", app.pid());
+    let named = format!("This ends 1 client:\n  1.2: pid {} (", app.pid());
     assert!(ran.stdout.contains(&named), "{}", ran.stdout);
     // Both are treated alike, whoever has a client.
     assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);

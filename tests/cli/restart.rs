@@ -261,7 +261,7 @@ fn clients_are_refused_waited_for_or_ended() {
 
     let client = sim.client("0.2");
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
-    let ended = format!("1 client is ended:\n  0.2: pid {} (", client.pid());
+    let ended = format!("This ends 1 client:\n  0.2: pid {} (", client.pid());
     assert!(ran.stdout.contains(&ended), "{}", ran.stdout);
     let finished = client.finish();
     assert!(finished.output.contains("err 810"), "{}", finished.output);

@@ -28,7 +28,9 @@ fn devices_that_are_well_are_said_to_be() {
         let end = format!(" ms as {user}, {sms} SMs, server {server}");
         assert!(line.ends_with(&end), "{line}");
     }
-    assert_eq!((lines.len(), ran.stderr.as_str()), (2, ""));
+    let total = "2 devices verified\n";
+    assert_eq!((lines.len(), ran.stderr.as_str()), (2, total));
+    assert_eq!(sim.run(&["verify", "-q"]).ended(0).stderr, "");
     // No slot, and on no list.
     assert_eq!(sim.happened("client admitted"), 0);
     let one = sim.run(&["verify", "0.2"]).ended(0);
