@@ -46,7 +46,7 @@ fn what_is_written_has_comments_and_a_block_for_each_product() {
     # Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security).
     serve = "group:vision"
 
-    # Whole: one device that has all of the GPU.
+    # Whole: one device that has all of the GPU, with a daemon (without one: mps = false).
     [[gpu]]
     select = { index = [2] }
     mig = false
@@ -123,17 +123,18 @@ fn jobs_that_do_not_fit_are_refused_with_the_nearest_that_do() {
     hint: 14 jobs would fit
 
     --gpu a100-80gb --jobs 3 --memory 30G
-    3 jobs with 30 GiB each do not fit: this GPU can have 2 devices with so much memory
+    3 jobs with 30 GiB each do not fit: this GPU can have 2 devices with this much memory
       GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
       |4g.40gb                |3g.40gb                |
     hint: 2 jobs with 30 GiB each, or 3 jobs with 19.5 GiB each would fit
 
     --gpu a100-80gb --gpu a30:2 --jobs 5 --memory 20G
-    5 jobs with 20 GiB each do not fit: these 3 GPUs can have 4 devices with so much memory
+    5 jobs with 20 GiB each do not fit: these 3 GPUs can have 4 devices with this much memory
       GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
       |4g.40gb                |3g.40gb                |
       GPU 1-2  NVIDIA A30: 4g.24gb
       |4g.24gb                                        |
+    hint: 2g.20gb has 19.5 GiB: ask for 19G
     hint: 4 jobs with 20 GiB each, or 5 jobs with 19.5 GiB each would fit
 
     --gpu a30 --jobs 1 --memory 25G
@@ -292,13 +293,13 @@ fn nonsense_is_refused() {
     --gpu a100-80gb --yes --whole x: invalid value 'x' for '--whole <INDICES>': "x" does not name GPUs: write indices such as 0 or 0-1,7, none or all
     --gpu a100-80gb --yes --whole 1: there is no GPU 1
     --gpu a100-80gb --yes --whole 0-4000000000: invalid value '0-4000000000' for '--whole <INDICES>': "0-4000000000" does not name GPUs: write indices such as 0 or 0-1,7, none or all
-    --gpu a100-80gb --yes --jobs 0: invalid value '0' for '--jobs <NUMBER>': "0" is no number of jobs: write 1 or more
+    --gpu a100-80gb --yes --jobs 0: invalid value '0' for '--jobs <NUMBER>': "0" is not a number of jobs: write 1 or more
     --gpu a100-80gb --yes --jobs -1: unexpected argument '-1' found
-    --gpu a100-80gb --yes --jobs 99999999999: invalid value '99999999999' for '--jobs <NUMBER>': "99999999999" is no number of jobs: write 1 or more
+    --gpu a100-80gb --yes --jobs 99999999999: invalid value '99999999999' for '--jobs <NUMBER>': "99999999999" is not a number of jobs: write 1 or more
     --gpu a100-80gb --yes --memory 10: invalid value '10' for '--memory <SIZE>': "10" has no unit: 10G or 10M?
-    --gpu a100-80gb --yes --memory lots: invalid value 'lots' for '--memory <SIZE>': "lots" is no memory size: write one such as 10G, 512M, or any
-    --gpu a100-80gb --yes --serve root: invalid value 'root' for '--serve <USERS>': "root" is no answer: write no, yes, or one of one-at-a-time, all, group:NAME, user:NAME, self
-    --gpu a100-80gb --yes --layout 0: invalid value '0' for '--layout <NUMBER>': "0" is no number of a layout: write 1 or more
+    --gpu a100-80gb --yes --memory lots: invalid value 'lots' for '--memory <SIZE>': "lots" is not a memory size: write one such as 10G, 512M, or any
+    --gpu a100-80gb --yes --serve root: invalid value 'root' for '--serve <USERS>': "root" is not an answer: write no, yes, or one of one-at-a-time, all, group:NAME, user:NAME, self
+    --gpu a100-80gb --yes --layout 0: invalid value '0' for '--layout <NUMBER>': "0" is not the number of a layout: write 1 or more
     --gpu a100-80gb --yes --layout 99: there is no layout 99: write 1 to 5
     --gpu a100-80gb --yes --layout 1,1: --layout needs a number for each product: 1, not 2
     --gpu a100-80gb --yes --whole all --jobs 3: --jobs is for GPUs that are partitioned, and there is none
@@ -409,7 +410,7 @@ const ANSWERS: [(&str, &str, &str, &str); 5] = [
         "3 jobs with 79 GiB each do not fit",
         "15G",
     ),
-    ("user:NAME [no]:", "perhaps", "is no answer", "yes"),
+    ("user:NAME [no]:", "perhaps", "is not an answer", "yes"),
     ("layout [1]:", "77", "there is no layout 77", "2"),
 ];
 

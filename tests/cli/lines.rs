@@ -1,10 +1,11 @@
 //! Lines that fit a terminal of 80 columns, and devices in one order.
 
-use console::measure_text_width;
+use console::{measure_text_width, strip_ansi_codes};
 use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
+use simnode::harness::App;
 
-use crate::common::{Ran, Sim, plain, shell, without_gpu};
+use crate::common::{Ran, Sim, shell, without_gpu};
 
 /// A terminal with colours, and no pager.
 const TERMINAL: &str = "PAGER= TERM=xterm-256color";
@@ -13,7 +14,7 @@ const TERMINAL: &str = "PAGER= TERM=xterm-256color";
 #[track_caller]
 fn assert_fits(ran: &Ran) -> String {
     // A terminal ends a line with both characters.
-    let shown = plain(&ran.stdout).replace("\r\n", "\n");
+    let shown = strip_ansi_codes(&ran.stdout).replace("\r\n", "\n");
     for line in shown.lines() {
         assert!(measure_text_width(line) <= 80, "{line}\nin\n{shown}");
     }
@@ -35,7 +36,7 @@ fn chapters_are_refilled_for_the_terminal_and_for_a_pipe() {
         let shown = sim.in_terminal(TERMINAL, &format!("help {}", topic.name), 80);
         assert!(shown.stdout.contains("\u{1b}[1m"), "{}", topic.name);
         assert_eq!(
-            plain(&shown.stdout).replace("\r\n", "\n"),
+            strip_ansi_codes(&shown.stdout).replace("\r\n", "\n"),
             piped,
             "{}",
             topic.name
@@ -50,7 +51,7 @@ fn chapters_are_refilled_for_the_terminal_and_for_a_pipe() {
             assert!(!line.starts_with("|--") && !line.contains("]("), "{line}");
         }
         let wide = sim.in_terminal(TERMINAL, &format!("help {}", topic.name), 160);
-        for line in plain(&wide.stdout).lines() {
+        for line in strip_ansi_codes(&wide.stdout).lines() {
             assert!(
                 measure_text_width(line) <= 100 || is_code(line, topic.text),
                 "{}: {line}",
@@ -63,7 +64,34 @@ fn chapters_are_refilled_for_the_terminal_and_for_a_pipe() {
 #[test]
 fn a_chapter_is_text_and_not_markdown() {
     let shown = without_gpu(&["help", "checking"], "").ended(0).stdout;
-    assert_snapshot!(shown, @"");
+    assert_snapshot!(shown, @"
+    Checking without a GPU
+
+    mig-mps check shows how a profile partitions GPUs that this machine does not
+    have. It uses the planner of up and the catalog of GPU models, and needs no
+    driver and no root: run it in the tests of the repository that keeps your
+    profiles.
+
+      $ mig-mps check balanced --gpu a100-80gb:7 --gpu h200
+      GPU 0-6  a100-80gb  NVIDIA A100-SXM4-80GB
+        |1g   |1g   |2g.20gb    |3g.40gb                |
+        PROFILE  AT   SERVE          SERVER  THREADS  NAMES
+        1g.10gb  0    one-at-a-time  eager      100%  0.0, 1.0, 2.0, 3.0 … 6.0
+        1g.10gb  1    one-at-a-time  eager      100%  0.1, 1.1, 2.1, 3.1 … 6.1
+        2g.20gb  2-3  one-at-a-time  eager      100%  0.2, 1.2, 2.2, 3.2 … 6.2
+        3g.40gb  4-7  one-at-a-time  eager      100%  0.4, 1.4, 2.4, 3.4 … 6.4
+      GPU 7  h200-141gb-sxm  NVIDIA H200
+        |1g   |1g   |2g.35gb    |3g.71gb                |
+      [5 more lines]
+
+    Without --gpu, each block is judged on every model that its selector can match,
+    or on those that the profile names with models. check --models lists the models,
+    how certain each entry is, and the models of which too little is known.
+
+    To try commands as well, use a simulated node: cargo sim … in a clone of the
+    repository is mig-mps … on a node whose NVML library and MPS programs are
+    simulated.
+    ");
 }
 
 #[test]
@@ -80,7 +108,21 @@ fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
         help.contains("\n  man              Write manual pages"),
         "{help}"
     );
-    assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"");
+    assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"
+    NAME                  DESCRIPTION
+    all-large             Two halves of every GPU
+    all-small             As many devices as the GPU has slices, all of the smallest
+                          size
+    balanced              One large, one medium and two small devices on every GPU
+    inference             Devices of medium size for inference services, and small
+                          ones for what is left
+    mixed-fleet           One file for all nodes of a fleet with different GPUs: the
+                          product decides
+    training-and-serving  One large device for training and small ones for serving
+                          on every GPU
+    whole-gpu             Every GPU as one device, not partitioned: one MPS daemon
+                          and server each
+    ");
     // Without a terminal each stays in one line, for grep.
     let piped = sim.run(&["profiles"]).ended(0).stdout;
     assert_eq!(piped.lines().count(), 8, "{piped}");
@@ -124,7 +166,7 @@ fn what_a_terminal_shows_of_devices_is_not_cut() {
     assert!(healed.contains("\n  "), "{healed}");
     assert!(healed.ends_with("1 daemon started\n"), "{healed}");
     // The trace has long names that are never broken, so only its blanks can end a line.
-    let traced = plain(&sim.in_80_columns("-v list").stdout);
+    let traced = sim.in_80_columns("-v list").stdout;
     let mut lines = traced.lines();
     assert!(lines.all(|line| measure_text_width(line) <= 80), "{traced}");
 }
@@ -177,7 +219,7 @@ fn identical_gpus_stay_together_whatever_their_devices_are_called() {
     sim.up(named, &[]).ended(0);
     let listed = sim.run(&["list"]).ended(0).stdout;
     assert!(listed.starts_with("GPU 0-1  NVIDIA A100"), "{listed}");
-    assert_eq!(order_of(&listed, ["trainer-0", "trainer-1"]), 2, "{listed}");
+    assert!(listed.contains("trainer-0") && listed.contains("trainer-1"));
     // What a GPU offers stands under its map.
     let offers = sim.run(&["list", "--profiles"]).ended(0).stdout;
     let at = |what: &str| offers.find(what).unwrap();
@@ -185,11 +227,6 @@ fn identical_gpus_stay_together_whatever_their_devices_are_called() {
         at("|3g.40gb") < at("OFFERS") && at("OFFERS") < at("NAME "),
         "{offers}"
     );
-}
-
-/// The number of these that occur.
-fn order_of<const N: usize>(text: &str, all: [&str; N]) -> usize {
-    all.iter().filter(|one| text.contains(**one)).count()
 }
 
 #[test]
@@ -226,11 +263,12 @@ fn a_narrow_status_keeps_the_command_of_a_program_outside_mps() {
         &[],
     )
     .ended(0);
-    let nowhere = sim.node.dir().join("nowhere");
     let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
-    let app = sim
-        .node
-        .cuda_app(&nowhere, &["run", "60", "--device", &uuid]);
+    let mut command = sim.node.program("cuda-app");
+    command.arg("hold");
+    command.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    command.env("CUDA_VISIBLE_DEVICES", &uuid);
+    let app = App::start(command);
     let shown = assert_fits(&sim.in_80_columns("status"));
     let (_, outside) = shown.split_once("OUTSIDE MPS").unwrap();
     let heading = outside.lines().next().unwrap();
@@ -239,5 +277,5 @@ fn a_narrow_status_keeps_the_command_of_a_program_outside_mps() {
         "{shown}"
     );
     assert!(outside.contains("cuda-app"), "{shown}");
-    drop(app);
+    app.finish();
 }
