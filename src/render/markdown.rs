@@ -23,6 +23,15 @@ pub fn markdown(source: &str, width: usize) -> String {
     page.out
 }
 
+/// The kind of text that is being read.
+#[derive(Default, PartialEq, Eq)]
+enum Inside {
+    #[default]
+    Words,
+    CodeBlock,
+    Picture,
+}
+
 /// The text under construction.
 #[derive(Default)]
 struct Page {
@@ -37,8 +46,7 @@ struct Page {
     mark: String,
     /// True after the first item of a list: no blank line stands between items.
     is_in_items: bool,
-    is_code: bool,
-    is_picture: bool,
+    inside: Inside,
     table: Rows,
 }
 
@@ -47,8 +55,11 @@ impl Page {
         match event {
             Event::Start(tag) => self.start(&tag),
             Event::End(tag) => self.end(tag),
-            Event::Text(text) if self.is_code => self.text.push_str(&text),
-            Event::Text(text) if !self.is_picture => self.words(&text),
+            Event::Text(text) => match self.inside {
+                Inside::Words => self.words(&text),
+                Inside::CodeBlock => self.text.push_str(&text),
+                Inside::Picture => {}
+            },
             Event::Code(code) => self.code(&code),
             Event::SoftBreak | Event::HardBreak => self.text.push(' '),
             _ => {}
@@ -60,17 +71,17 @@ impl Page {
             Tag::Heading { .. } | Tag::Strong | Tag::Emphasis | Tag::TableHead => {
                 self.is_strong = true;
             }
-            Tag::Image { .. } => self.is_picture = true,
+            Tag::Image { .. } => self.inside = Inside::Picture,
             Tag::CodeBlock(_) => {
                 self.flush();
-                self.is_code = true;
+                self.inside = Inside::CodeBlock;
             }
             Tag::List(first) => {
                 self.flush();
                 self.lists.push(*first);
             }
             Tag::Item => {
-                self.mark = "- ".to_owned();
+                "- ".clone_into(&mut self.mark);
                 if let Some(Some(number)) = self.lists.last_mut() {
                     self.mark = format!("{number}. ");
                     *number += 1;
@@ -87,7 +98,7 @@ impl Page {
                 self.flush();
             }
             TagEnd::Strong | TagEnd::Emphasis => self.is_strong = false,
-            TagEnd::Image => self.is_picture = false,
+            TagEnd::Image => self.inside = Inside::Words,
             TagEnd::Paragraph | TagEnd::Item => self.flush(),
             TagEnd::List(_) => {
                 self.lists.pop();
@@ -163,7 +174,7 @@ impl Page {
 
     /// Adds a code block as it is, indented if it fits so.
     fn code_block(&mut self) {
-        self.is_code = false;
+        self.inside = Inside::Words;
         self.is_in_items = false;
         self.gap();
         let text = std::mem::take(&mut self.text);

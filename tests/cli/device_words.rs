@@ -49,11 +49,11 @@ fn prefixes_and_globs_mean_devices() {
         ),
         (
             "MIG-",
-            "error: \"MIG-\" can mean small-0-0, small-0-1, small-1-0, small-1-1, trainer-0 or trainer-1\n",
+            "error: \"MIG-\" can mean small-0-0, small-0-1, trainer-0, small-1-0, small-1-1 or trainer-1\n",
         ),
         (
             "big*",
-            "error: no device is called \"big*\"; there are small-0-0, small-0-1, small-1-0, small-1-1, trainer-0, \
+            "error: no device is called \"big*\"; there are small-0-0, small-0-1, trainer-0, small-1-0, small-1-1, \
              trainer-1\n",
         ),
     ] {

@@ -63,6 +63,7 @@ fn what_is_wrong_is_said_for_each_device() {
     hint: mig-mps restart 0 starts a new daemon
     error: no daemon serves 1: its daemon is dead
     hint: mig-mps restart 1 starts a new daemon
+    2 of 2 devices failed
     ");
     let document = sim.run(&["verify", "1", "--json"]).ended(1).stdout;
     let document: serde_json::Value = serde_json::from_str(&document).unwrap();
