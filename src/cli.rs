@@ -31,29 +31,27 @@ pub struct Cli {
     /// Show each NVML call, control command and program with its time, on standard error
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
-    /// Print errors and what was asked for, and nothing else
+    /// Print only errors and what was asked for
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
 
 /// Makes the subcommands from a row each: the file in `commands`, its name, its arguments.
 macro_rules! subcommands {
-    ($($task:literal: { $($module:ident $name:ident $args:ident)* })* hidden: { $($hidden:ident $hidden_name:ident $hidden_args:ident)* }) => {
+    ($($task:literal: { $($module:ident $name:ident $args:ident)* })*) => {
         /// The subcommands. The documentation of their arguments is their help.
         #[derive(Debug, Subcommand)]
         pub enum Command {
             $($($name(commands::$module::$args),)*)*
-            $(#[command(hide = true)] $hidden_name(commands::$hidden::$hidden_args),)*
         }
 
-        /// The subcommands by task, without the hidden ones.
+        /// The subcommands by task.
         const TASKS: &[(&str, &[&str])] = &[$(($task, &[$(stringify!($module)),*])),*];
 
         impl Command {
             fn run(&self, context: &Context<'_>) -> Result<ExitStatus> {
                 match self {
                     $($(Self::$name(args) => commands::$module::run(args, context),)*)*
-                    $(Self::$hidden_name(args) => commands::$hidden::run(args, context),)*
                 }
             }
         }
@@ -99,8 +97,8 @@ subcommands! {
     "Learn more": {
         help Help HelpArgs
         completions Completions CompletionsArgs
+        man Man ManArgs
     }
-    hidden: { man Man ManArgs }
 }
 
 /// The command line with everything that is made from other tables.

@@ -16,7 +16,7 @@ use crate::doctor;
 use crate::host::{Environment, read_text_from, user_name};
 use crate::manual::setting_meaning;
 use crate::mps::{MpsProgram, serves_in};
-use crate::node::name_order;
+use crate::node::record_order;
 use crate::settings::{KEYS, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
@@ -136,7 +136,7 @@ fn devices(words: &Words) -> Vec<(String, String)> {
     names.chain(uuids).collect()
 }
 
-/// The records of every run directory, in the order of their names; the system's directory comes first.
+/// The records of every run directory, in the order of their devices; the system's directory comes first.
 fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
     let mut names = BTreeSet::new();
     let run_dirs = RunDir::all(environment).into_iter();
@@ -147,7 +147,7 @@ fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
         })
         .filter(|(_, record)| names.insert(record.name.clone()))
         .collect();
-    all.sort_by_cached_key(|(_, record)| name_order(&record.name));
+    all.sort_by_cached_key(|(_, record)| record_order(record));
     all
 }
 

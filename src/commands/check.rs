@@ -15,7 +15,7 @@ use crate::render::{check, models, print, print_json, width};
 
 /// Check whether a profile fits, without a GPU
 ///
-/// Plans it as `up` would, for GPUs of the catalog: for the tests of a repository of profiles. Needs
+/// Plans it as `up` would, on GPUs of the catalog; made for the tests of a repository of profiles. Needs
 /// no driver, no root and no run directory.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
@@ -54,7 +54,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
             let error = error.as_ref().map(CommandError::message);
             print_json(&CheckDocument::on_models(&profile, &judged, error))?;
         } else {
-            print(&check::fleet(&profile, &judged))?;
+            print(&check::fleet(&profile, &judged, width()))?;
         }
         return error.map_or(Ok(ExitStatus::Done), |error| Err(error.in_document()));
     }

@@ -26,7 +26,7 @@ pub(super) struct WantedArgs {
     /// Only devices of this profile, such as 1g or 3g.40gb
     #[arg(long, value_name = "PROFILE", requires = "choosing")]
     profile: Option<ProfileName>,
-    /// Only devices with so much free memory, such as 10G
+    /// Only devices with at least this much free memory, such as 10G
     #[arg(
         long,
         value_name = "SIZE",

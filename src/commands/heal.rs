@@ -13,7 +13,7 @@ use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::node::{Detail, Node, Served, observe};
 use crate::plan;
-use crate::render::{is_watched, note, print};
+use crate::render::{is_watched, note, print_lines};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Start daemons that died, and restart those that hang without clients
@@ -43,10 +43,12 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let names = args.devices.names(&node)?;
     let planned = plan::heal(&node, &RunDir::at(&directories.run), &names)?;
     if planned.is_empty() && !args.json {
+        let given_up = report_failing(&node, &names);
+        // A timer writes a line into its journal only when something was done.
         if is_watched() {
-            note("Nothing to heal.");
+            note(&total(0, given_up));
         }
-        return Ok(status(&node, &names));
+        return Ok(status(given_up));
     }
     let consent = ConsentArgs {
         dry_run: args.dry_run,
@@ -79,17 +81,34 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let names = args.devices.names(&outcome.node)?;
     if args.json {
         outcome.report(&names, &consent)?;
-    } else {
-        report(&outcome)?;
     }
+    let healed = if args.json { 0 } else { report(&outcome)? };
     if let Some(error) = outcome.failed {
         return Err(CommandError::from(error).in_document());
     }
-    Ok(status(&outcome.node, &names))
+    let given_up = report_failing(&outcome.node, &names);
+    if !args.json {
+        note(&total(healed, given_up));
+    }
+    Ok(status(given_up))
 }
 
-/// Prints a line for each device that was healed.
-fn report(outcome: &Outcome) -> Result<()> {
+/// `3 daemons started, 1 given up`
+fn total(started: usize, given_up: usize) -> String {
+    let s = if started == 1 { "" } else { "s" };
+    let did = match started {
+        0 => "Nothing to do".to_owned(),
+        _ => format!("{started} daemon{s} started"),
+    };
+    match given_up {
+        0 => did,
+        _ => format!("{did}, {given_up} given up"),
+    }
+}
+
+/// Prints a line for each device that was healed, and returns their number.
+fn report(outcome: &Outcome) -> Result<usize> {
+    let mut healed = 0;
     for step in outcome.plan.steps() {
         let Some(start) = step.action.as_start() else {
             continue;
@@ -101,16 +120,17 @@ fn report(outcome: &Outcome) -> Result<()> {
         if let Some(daemon) = record.daemon.filter(|_| record.finished) {
             let (name, because, pid) = (&start.name, &step.because, daemon.pid);
             let (times, most) = (record.healed.len(), DeviceRecord::MOST_HEALS);
-            print(&format!(
-                "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)\n"
+            print_lines(&format!(
+                "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)"
             ))?;
+            healed += 1;
         }
     }
-    Ok(())
+    Ok(healed)
 }
 
-/// Reports the devices that are given up, and returns the exit status.
-fn status(node: &Node, names: &[String]) -> ExitStatus {
+/// Reports the devices that are given up, and returns their number.
+fn report_failing(node: &Node, names: &[String]) -> usize {
     let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
     let served = node.served.iter().filter(is_meant);
     let failing: Vec<String> = served
@@ -118,11 +138,19 @@ fn status(node: &Node, names: &[String]) -> ExitStatus {
         .map(|served| served.record.name.clone())
         .collect();
     if failing.is_empty() {
-        return ExitStatus::Done;
+        return 0;
     }
     let problems = node.problems(&failing).into_iter();
     for problem in problems.filter(|problem| problem.device.is_some()) {
         note(&problem.to_string());
     }
-    ExitStatus::Drift
+    failing.len()
+}
+
+fn status(given_up: usize) -> ExitStatus {
+    if given_up > 0 {
+        ExitStatus::Drift
+    } else {
+        ExitStatus::Done
+    }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Command};
 use super::Context;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::manual::TOPICS;
-use crate::render::{page, print, terminal_width};
+use crate::render::{self, behind, markdown, page, print, terminal_width};
 
 /// Show the manual, or the help of a command
 #[derive(Args, Debug)]
@@ -45,37 +45,41 @@ fn is_topic(name: &str) -> bool {
     TOPICS.iter().any(|topic| topic.name == name)
 }
 
-/// Returns a chapter without its pictures.
+/// The width of a chapter that is not read on a terminal.
+const USUAL_WIDTH: usize = 80;
+
+/// The widest lines that are read easily.
+const WIDEST: usize = 100;
+
+/// Formats a chapter for the terminal.
 fn chapter(name: &str) -> Result<String> {
     let topic = TOPICS.iter().find(|topic| topic.name == name);
     let unknown = || {
         CommandError::new(ExitStatus::Usage, format_args!("no topic \"{name}\""))
             .with_hint("mig-mps help lists the topics")
     };
-    let mut text = String::new();
-    for paragraph in topic.ok_or_else(unknown)?.text.split_inclusive("\n\n") {
-        if !paragraph.starts_with("![") {
-            text.push_str(paragraph);
-        }
-    }
-    Ok(text)
+    let width = terminal_width().unwrap_or(USUAL_WIDTH);
+    Ok(markdown(topic.ok_or_else(unknown)?.text, width.min(WIDEST)))
 }
 
 fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let width = TOPICS.iter().map(|topic| topic.name.len()).max();
     let width = width.unwrap_or(0);
-    let mut text = format!("{}\n", program.get_about().cloned().unwrap_or_default());
+    let room = render::width();
+    let row = |name: &str, about: &str| behind(&format!("  {name:width$}  "), about, room);
+    let about = program.get_about().cloned().unwrap_or_default();
+    let mut text = behind("", &about.to_string(), room);
     for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
         for name in *commands {
             let about = program.find_subcommand(name).and_then(Command::get_about);
             let about = about.cloned().unwrap_or_default();
-            let _ = writeln!(text, "  {name:width$}  {about}");
+            text.push_str(&row(name, &about.to_string()));
         }
     }
     text.push_str("\nTopics of the manual:\n");
     for topic in &TOPICS {
-        let _ = writeln!(text, "  {:width$}  {}", topic.name, topic.about);
+        text.push_str(&row(topic.name, topic.about));
     }
     text.push_str("\nmig-mps help COMMAND and mig-mps help TOPIC show more.\n");
     text

@@ -68,7 +68,10 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let text = imported.draft.to_string();
     Profile::parse(Path::new("the imported profile"), text.clone())?;
     match &args.output {
-        Some(path) => write_new(path, &text)?,
+        Some(path) => {
+            write_new(path, &text)?;
+            note(&format!("wrote {}", path.display()));
+        }
         None => print(&text)?,
     }
     for remark in imported.notes {

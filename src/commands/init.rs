@@ -19,7 +19,7 @@ use crate::profile::Profile;
 use crate::render::{Question, note, partitions, say};
 use crate::settings::Serve;
 
-/// Write a first profile, by a few questions
+/// Write a first profile by asking a few questions
 ///
 /// Asks how the GPUs of this node are to be shared, shows the layouts that fit, and writes the chosen
 /// one as a profile with comments. Changes nothing on the node. Each question has an option that
@@ -29,13 +29,13 @@ pub struct InitArgs {
     /// Profile to write, or - for standard output
     #[arg(default_value = "profile.toml", value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
-    /// Write it for these GPUs, such as a100-80gb:8, and not for this node's
+    /// Write it for these GPUs, such as a100-80gb:8, instead of this node's
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]")]
     gpus: Vec<GpuArgument>,
-    /// GPUs that stay whole: indices such as 0-1,7, none or all
+    /// GPUs to keep whole, each with a daemon of its own: 0-1,7, none or all
     #[arg(long, value_name = "INDICES")]
     whole: Option<KeptWhole>,
-    /// Jobs that are to run at once, each on a device of its own
+    /// Jobs to run at once, each on a device of its own
     #[arg(long, value_name = "NUMBER")]
     jobs: Option<JobCount>,
     /// Memory that each job must have, such as 10G, or any
@@ -44,7 +44,7 @@ pub struct InitArgs {
     /// Several users of a device at once: no, yes, or a value of serve such as group:NAME
     #[arg(long, value_name = "USERS")]
     serve: Option<Users>,
-    /// Number of the layout to write; of one for each product, such as 1,2
+    /// Number of the layout to write; with several products one for each, such as 1,2
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     layout: Vec<LayoutNumber>,
     /// Do not ask: take the default of each question without an option
@@ -132,7 +132,8 @@ fn ask_whole(
     let nothing_fits = Supply::of(node, &BTreeSet::new()).groups.is_empty();
     let question = Question {
         text: "Which GPUs are to stay whole?",
-        meaning: "Such a GPU is one device with all its memory; the others are partitioned with MIG.",
+        meaning: "Such a GPU is one device with all its memory, served by one daemon; the others are \
+                  partitioned with MIG.",
         form: "Indices such as 0 or 0-1,7, none or all",
         default: if nothing_fits { "all" } else { "none" },
     };
@@ -163,8 +164,8 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
 fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Result<Serve> {
     let question = Question {
         text: "May several users use a device at the same time?",
-        meaning: "With no, the programs of a second user wait for those of the first. With yes, all \
-                  share one server, and a fault of one can end all.",
+        meaning: "no: the programs of a second user wait for those of the first. yes: all users share \
+                  one server, and a fault in one program can end them all.",
         form: "no, yes, group:NAME or user:NAME",
         default: "no",
     };
@@ -233,7 +234,7 @@ fn choose_one<'a>(
     }
     let question = Question {
         text: "Which layout?",
-        meaning: "Every GPU of this product gets it, but those that stay whole.",
+        meaning: "Every GPU of this product gets it, except those that stay whole.",
         form: "Number of the layout",
         default: "1",
     };

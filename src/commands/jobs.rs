@@ -33,7 +33,7 @@ pub(super) fn ask<'a>(
     let default = usual.to_string();
     let meaning = format!("Each gets a device of its own. At most {most} fit.");
     let question = Question {
-        text: "How many jobs are to run at once?",
+        text: "How many jobs will run at once?",
         meaning: &meaning,
         form: "Number of jobs",
         default: &default,
@@ -42,7 +42,7 @@ pub(super) fn ask<'a>(
     let jobs = interview.answer("--jobs", given_jobs, question, check)?;
     let most = supply.most_memory(jobs).unwrap_or(0);
     let meaning = format!(
-        "At least so much. {} can have up to {} GiB{}.",
+        "At least this much. {} can have up to {} GiB{}.",
         JobCount(jobs),
         gib_at_most(most),
         JobCount(jobs).each()
@@ -56,6 +56,24 @@ pub(super) fn ask<'a>(
     interview.answer("--memory", given_memory, question, |memory| {
         fits(jobs, *memory)
     })
+}
+
+/// Explains that the memory asked for is a profile's by its name, and not what its devices have:
+/// `2g.20gb has 19.5 GiB: ask for 19G`.
+fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> {
+    let groups = supply.groups.iter();
+    let profiles = groups.flat_map(|supply| &supply.group.profiles);
+    let fitting = profiles.filter(|profile| {
+        let named = profile.name.gigabytes().unwrap_or(0);
+        profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib
+    });
+    let profile = fitting.max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
+    let (name, has) = (&profile.name, profile.memory_mib);
+    Some(format!(
+        "{name} has {} GiB: ask for {}G",
+        gib_at_most(has),
+        has >> 10
+    ))
 }
 
 /// The error of jobs that do not fit: the most devices that do, and the nearest jobs.
@@ -73,7 +91,7 @@ fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandE
     let why = match most {
         0 => format!("the largest device has {} GiB", gib_at_most(largest_mib)),
         _ if least == 0 => format!("{gpus} can have {most} devices"),
-        _ => format!("{gpus} can have {most} devices with so much memory"),
+        _ => format!("{gpus} can have {most} devices with this much memory"),
     };
     let does = if wanted.jobs == 1 { "does" } else { "do" };
     let maps = partitions::fullest(&supply.with_memory(least));
@@ -94,6 +112,10 @@ fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandE
         .to_string()
     });
     let less = (memory_mib.is_some() && least > 0).then(|| with_most(wanted.jobs));
+    let error = match smaller_than_its_name(supply, least) {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    };
     let mut nearest: Vec<String> = fewer.into_iter().chain(less).collect();
     if nearest.is_empty() {
         nearest.push(with_most(supply.most_jobs()));

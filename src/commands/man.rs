@@ -8,6 +8,7 @@ use clap_mangen::Man;
 
 use super::Context;
 use crate::error::{Context as _, ExitStatus, Result};
+use crate::render::note;
 
 /// Write manual pages, for packages
 #[derive(Args, Debug)]
@@ -17,19 +18,21 @@ pub struct ManArgs {
     dir: PathBuf,
 }
 
-/// Writes a manual page for the program, and one for each subcommand that help shows.
+/// Writes a manual page for the program, and one for each subcommand.
 pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let failed = || format!("cannot write manual pages to {}", args.dir.display());
     fs::create_dir_all(&args.dir).context(failed())?;
     let mut program = (context.program)().disable_help_subcommand(true);
     // Gives the subcommands their full names.
     program.build();
-    let shown = program.get_subcommands().filter(|sub| !sub.is_hide_set());
-    for command in shown.chain([&program]) {
+    let mut pages = 0;
+    for command in program.get_subcommands().chain([&program]) {
         Man::new(command.clone())
             .source(concat!("mig-mps ", env!("CARGO_PKG_VERSION")))
             .generate_to(&args.dir)
             .context(failed())?;
+        pages += 1;
     }
+    note(&format!("wrote {pages} pages to {}", args.dir.display()));
     Ok(ExitStatus::Done)
 }

@@ -19,14 +19,14 @@ use crate::state::RunDir;
 
 /// Print metrics of devices in the text format of Prometheus
 ///
-/// For the textfile collector of Prometheus' node exporter, with --output FILE, run by a timer. What is unknown has no
+/// Made for the textfile collector of Prometheus' node exporter: a timer runs it with --output FILE. What is unknown has no
 /// series; it is never 0. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
     /// Write to this file instead of standard output, replacing it at once
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Also tell whether the node is as this profile says, for which every daemon is asked
+    /// Also report whether the node is as this profile says; asks every daemon
     #[arg(long, value_name = "PROFILE", value_hint = clap::ValueHint::FilePath)]
     profile: Option<ProfileSource>,
     /// Print alert rules for these metrics instead

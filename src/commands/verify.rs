@@ -44,6 +44,7 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print_json(&VerifyDocument::of(&all))?;
     } else {
         verified::print(&all)?;
+        verified::note_total(&all);
     }
     Ok(status(&all))
 }

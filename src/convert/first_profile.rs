@@ -89,7 +89,10 @@ fn served(serve: &Serve) -> String {
 
 fn whole_block(answers: &Answers) -> DraftBlock {
     DraftBlock {
-        remarks: vec!["Whole: one device that has all of the GPU.".to_owned()],
+        remarks: vec![
+            "Whole: one device that has all of the GPU, with a daemon (without one: mps = false)."
+                .to_owned(),
+        ],
         select: DraftSelect {
             index: Some(answers.whole.iter().copied().collect()),
             product: None,

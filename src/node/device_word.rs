@@ -1,5 +1,7 @@
 //! Devices by the words of a command line.
 
+use std::collections::BTreeSet;
+
 use regex::Regex;
 
 use super::NoSuchDevice;
@@ -50,9 +52,8 @@ pub(super) fn select<T>(
                 .iter()
                 .map(|one| one.title().to_owned())
                 .collect();
-            known.dedup();
             // Two records can have the same name.
-            if known.len() < candidates.len() {
+            if known.iter().collect::<BTreeSet<_>>().len() < candidates.len() {
                 known = candidates.iter().map(|one| one.uuid.to_owned()).collect();
             }
             Err(NoSuchDevice::Ambiguous { wanted, known })

@@ -3,6 +3,7 @@
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
 mod daemon_health;
+mod device_order;
 mod device_word;
 mod gpu;
 mod health;
@@ -16,8 +17,8 @@ mod snapshot;
 mod unmanaged;
 
 pub use crate::mps::MpsProgram;
+pub use device_order::record_order;
 pub use gpu::{Device, Gpu};
-pub use name_order::name_order;
 pub use no_such_device::NoSuchDevice;
 pub use observe::{
     Detail, DeviceLogs, Logs, ObserveError, Observer, observe, observe_device, observe_records,

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::device_order::device_order;
 use super::device_word::{Candidate, select};
-use super::name_order::name_order;
 use super::{Detail, Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
 use crate::catalog::Model;
 use crate::host::Pid;
@@ -22,7 +22,7 @@ pub struct Node {
     pub boot_id: String,
     /// Every GPU that the driver shows, by index.
     pub gpus: Vec<Gpu>,
-    /// Every device with a record in a run directory, by name.
+    /// Every device with a record in a run directory, in the order of [`device_order`].
     pub served: Vec<Served>,
     /// The processes that compute on each device, by its UUID. Devices whose lists are hidden are left out.
     pub processes: BTreeMap<String, Processes>,
@@ -183,17 +183,23 @@ impl Node {
 
     /// Returns the names of the devices that the words of a command line mean, each once.
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
-        let mut all: BTreeSet<(String, String)> = self
-            .devices()
-            .map(|device| (self.name_of(&device), device.uuid))
-            .collect();
-        let recorded = self.served.iter().map(|served| &served.record);
-        all.extend(recorded.map(|record| (record.name.clone(), record.uuid.clone())));
-        let mut all: Vec<(String, String)> = all.into_iter().collect();
-        all.sort_by_key(|(name, _)| name_order(name));
+        let place = |gpu, key: &DeviceKey, name: String, uuid: String| {
+            (device_order(gpu, key, &name), uuid, name)
+        };
+        let present = self.devices().map(|device| {
+            let name = self.name_of(&device);
+            place(Some(device.gpu), &device.key, name, device.uuid)
+        });
+        let recorded = self.served.iter().map(|served| {
+            let record = &served.record;
+            let gpu = self.gpu(&record.key.gpu).map(|gpu| gpu.index);
+            let (name, uuid) = (record.name.clone(), record.uuid.clone());
+            place(gpu.or(record.gpu), &record.key, name, uuid)
+        });
+        let all: BTreeSet<_> = present.chain(recorded).collect();
         let mut names: Vec<String> = Vec::new();
         for word in words {
-            let candidates = all.iter().map(|(name, uuid)| Candidate {
+            let candidates = all.iter().map(|(_, uuid, name)| Candidate {
                 value: name,
                 name: Some(name),
                 uuid,

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{count, grouped, indented, or, ranges, shortened};
+use super::format::{behind, count, fitted, grouped, indented, or, ranges, shortened};
 use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
@@ -42,12 +42,12 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         out.push_str(&indented(&devices(&shapes, width.saturating_sub(2))));
     }
     for (block, models) in &on_node.elsewhere {
-        let _ = writeln!(
-            out,
+        let line = format!(
             "{}: which GPU that is, only the node tells; it fits on {}",
             heading(profile, *block),
             keys(models).join(", ")
         );
+        let _ = writeln!(out, "{}", fitted(&line, width));
     }
     let shapes = || on_node.gpus.iter().filter_map(|(_, shape)| shape.as_ref());
     let (devices, gpus) = (
@@ -124,7 +124,7 @@ fn heading(profile: &Profile, block: usize) -> String {
 }
 
 /// Formats the result of each block on each model that it can select.
-pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
+pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String {
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
         let _ = writeln!(out, "{}", style(heading(profile, group[0].block)).bold());
@@ -141,14 +141,14 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel]) -> String {
                 Ok(shape) => map(&shape.map),
                 Err(refusal) => style(in_short(refusal)).red().to_string(),
             };
-            let _ = writeln!(out, "  {:widest$}  {becomes}", one.model.key);
+            let head = format!("  {:widest$}  ", one.model.key);
+            out.push_str(&behind(&head, &becomes, width));
         }
         for model in unjudged(profile, group[0].block) {
             let (key, lacks) = (&model.key, model.missing.join(", "));
-            let _ = writeln!(
-                out,
-                "  {key:widest$}  not judged: nobody has published {lacks}"
-            );
+            let head = format!("  {key:widest$}  ");
+            let why = format!("not judged: nobody has published {lacks}");
+            out.push_str(&behind(&head, &why, width));
         }
     }
     let models: BTreeSet<&str> = judged.iter().map(|one| one.model.key.as_str()).collect();

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::format::{count, grouped, ranges};
+use super::format::{count, fitted, grouped, ranges};
 use super::kill;
+use super::output::width;
 use crate::apply::Allowed;
 use crate::plan::Plan;
 
@@ -32,7 +33,10 @@ pub fn text(plan: &Plan) -> String {
     for obstacle in obstacles.chain(unasked) {
         let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
     }
-    out
+    if out.is_empty() {
+        return out;
+    }
+    fitted(&out, width()) + "\n"
 }
 
 /// Describes what a plan stops or destroys, as one phrase; empty if nothing.

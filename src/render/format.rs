@@ -1,7 +1,7 @@
 //! Numbers, times and lists as text.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use console::measure_text_width;
@@ -82,16 +82,41 @@ pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
     trimmed.map(|line| line.replace(NO_BREAK, " ")).collect()
 }
 
-/// Wraps each line; what follows the first part of one is indented more.
+/// Wraps each line that is too long; what follows its first part is indented more.
 pub(super) fn fitted(text: &str, width: usize) -> String {
     let line = |line: &str| {
         let rest = line.trim_start_matches(' ');
         let indent = &line[..line.len() - rest.len()];
+        if measure_text_width(line) <= width {
+            return line.to_owned();
+        }
         let parts = wrapped(rest, width.saturating_sub(indent.len() + 2));
         format!("{indent}{}", parts.join(&format!("\n{indent}  ")))
     };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
+
+/// Wraps text behind its head, as lines indented to where it begins. A word that is too long there, such as a path,
+/// is indented less.
+pub fn behind(head: &str, text: &str, width: usize) -> String {
+    let indent = measure_text_width(head);
+    let Some(room) = width.checked_sub(indent).filter(|room| *room >= LEAST_ROOM) else {
+        return fitted(&format!("{head}{text}"), width) + "\n";
+    };
+    let parts = wrapped(text, room);
+    let mut out = String::new();
+    for (nth, part) in parts.iter().enumerate() {
+        let room = width.saturating_sub(measure_text_width(part));
+        let _ = match nth {
+            0 => writeln!(out, "{head}{part}"),
+            _ => writeln!(out, "{:1$}{part}", "", indent.min(room)),
+        };
+    }
+    out
+}
+
+/// The least width of text behind a head. In less it is wrapped together with its head.
+const LEAST_ROOM: usize = 20;
 
 /// Escapes everything in text of others that could control the terminal.
 pub(super) fn escaped(text: &str) -> Cow<'_, str> {
@@ -165,8 +190,22 @@ mod tests {
         let items = wrapped(&format!("a {} b", kept_together("2 × 1g")), 6);
         assert_eq!(items, ["a", "2 × 1g", "b"]);
         assert_eq!(
-            fitted("  one two\n\nthree four", 9),
+            fitted("  one two\n\nthree four", 8),
             "  one\n    two\n\nthree\n  four"
+        );
+        assert_eq!(fitted("  one two", 9), "  one two");
+    }
+
+    #[test]
+    fn lines_behind_a_head_are_indented_and_long_words_less() {
+        let text = "starts daemons that died and restarts others";
+        assert_eq!(
+            behind("  heal  ", text, 36),
+            "  heal  starts daemons that died and\n        restarts others\n"
+        );
+        assert_eq!(
+            behind("at  ", "the path /run/mig-mps/devices/trainer", 30),
+            "at  the path\n  /run/mig-mps/devices/trainer\n"
         );
     }
 

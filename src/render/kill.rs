@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::format::count;
+use super::format::{count, fitted};
+use super::output::width;
 use crate::plan::{Kill, Signal};
 
 /// Lists these clients, describes the effect, and counts the clients that go on.
@@ -40,7 +41,7 @@ pub(super) fn text(kill: &Kill) -> String {
             }
         }
     }
-    out
+    fitted(&out, width()) + "\n"
 }
 
 /// Describes it in a question.

@@ -44,10 +44,10 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: u
         let _ = writeln!(out, "{}", style(title).bold());
         out.push_str(&indented(&identities(group)));
         out.push_str(&indented(&first.geometry));
+        out.push_str(&indented(&first.offers));
         let devices = group.iter().flat_map(|card| card.devices);
         out.push_str(&indented(&self::devices(node, devices, room)));
         out.push_str(&indented(&first.without_compute));
-        out.push_str(&indented(&first.offers));
     }
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
         let _ = writeln!(out, "\n{}", wrapped(LEGEND, width).join("\n"));

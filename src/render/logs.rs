@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use console::{Style, StyledObject, style};
+use console::{Style, StyledObject, measure_text_width, style};
 use jiff::civil::{Date, DateTime};
 
 use super::format::{escaped, or, wrapped};
@@ -144,7 +144,9 @@ impl LogView {
             None => vec![said],
             Some(width) => wrapped(&said, width.saturating_sub(HEAD).max(LEAST)),
         };
+        let room = self.width.unwrap_or(usize::MAX);
         for (nth, part) in parts.into_iter().enumerate() {
+            let taken = measure_text_width(&part);
             let said = match kind {
                 Kind::Fault => style(part).red().bold(),
                 Kind::Refusal => style(part).yellow(),
@@ -152,7 +154,9 @@ impl LogView {
                 Kind::Ordinary | Kind::Unknown => style(part),
             };
             if nth > 0 {
-                let _ = writeln!(text, "{:HEAD$}{said}", "");
+                // A path that is too long there is indented less, and stays whole.
+                let indent = HEAD.min(room.saturating_sub(taken));
+                let _ = writeln!(text, "{:indent$}{said}", "");
                 continue;
             }
             let head = style(format!("{time:long$} {file:7} {pid:>7}")).dim();

@@ -10,6 +10,8 @@ pub mod json;
 mod kill;
 pub mod list;
 mod logs;
+mod markdown;
+mod markdown_table;
 pub mod models;
 mod output;
 mod pager;
@@ -28,10 +30,13 @@ mod usage;
 pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
-pub use format::{ranges, time_taken};
+pub use format::{behind, ranges, time_taken};
 pub use json::print_json;
 pub use logs::LogView;
-pub use output::{be_quiet, error, is_quiet, is_watched, note, print, say, terminal_width, width};
+pub use markdown::markdown;
+pub use output::{
+    be_quiet, error, is_quiet, is_watched, note, print, print_lines, say, terminal_width, width,
+};
 pub use pager::page;
 pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
 pub use question::{Question, agrees, answer, can_ask};

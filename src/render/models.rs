@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{or, wrapped};
+use super::format::{fitted, or, wrapped};
 use crate::catalog::{Evidence, Incomplete, Model};
 
 /// Formats every model, and those with incomplete data.
@@ -21,7 +21,7 @@ pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String
             model.profiles_known(),
             model.placements_known()
         );
-        let _ = writeln!(out, "{heading}");
+        let _ = writeln!(out, "{}", fitted(&heading, width));
         out.push_str(&below(&short_profiles(model).join(" "), width));
         out.push_str(&below(&products(&model.product_names), width));
     }

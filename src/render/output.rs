@@ -80,11 +80,11 @@ pub fn note(text: &str) {
 
 /// Prints a message to standard error in any case.
 pub(super) fn insist(text: &str) {
-    say(&on_stderr(&escaped_lines(&without_error_numbers(text))));
+    say(&escaped_lines(&without_error_numbers(text)));
 }
 
 /// Wraps lines between words if standard error is a terminal.
-fn on_stderr(text: &str) -> Cow<'_, str> {
+pub(super) fn on_stderr(text: &str) -> Cow<'_, str> {
     match Term::stderr().size_checked() {
         Some((_, columns)) if is_watched() => Cow::Owned(fitted(text, columns.into())),
         _ => Cow::Borrowed(text),
@@ -95,17 +95,17 @@ fn on_stderr(text: &str) -> Cow<'_, str> {
 pub fn error(text: &str, hints: &[String]) {
     tracing::error!("{text}");
     let head = style("error").red().bold().for_stderr();
-    say(&on_stderr(&format!("{head}: {}", escaped_lines(text))));
+    say(&format!("{head}: {}", escaped_lines(text)));
     for hint in hints {
         let head = style("hint").cyan().bold().for_stderr();
-        say(&on_stderr(&format!("{head}: {}", escaped_lines(hint))));
+        say(&format!("{head}: {}", escaped_lines(hint)));
     }
 }
 
 /// Prints text that is safe for a terminal to standard error.
 pub fn say(text: &str) {
     // If standard error is closed, there is nowhere to report it.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", on_stderr(text));
 }
 
 /// The width of the terminal, if standard output is one.
@@ -122,6 +122,11 @@ pub fn width() -> usize {
 /// True if somebody reads the messages on a terminal.
 pub fn is_watched() -> bool {
     console::user_attended_stderr()
+}
+
+/// Prints lines to standard output, wrapped between words if it is a terminal.
+pub fn print_lines(lines: &str) -> Result<()> {
+    print(&format!("{}\n", fitted(lines, width())))
 }
 
 /// Prints text to standard output.

@@ -2,11 +2,11 @@ use std::fmt::Write as _;
 
 use console::{Style, style};
 
-use super::format::{count, grouped, kept_together, ranges, shortened, wrapped};
+use super::format::{count, fitted, grouped, kept_together, ranges, shortened, wrapped};
 use super::output::width;
 use super::slice_map::map;
 use super::{kill, unmanaged};
-use crate::geometry::{ComputeChoice, Placement};
+use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{ASKED_FOR, Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};
@@ -22,7 +22,12 @@ pub fn text(plan: &Plan) -> String {
         let _ = writeln!(out, "{}", style(heading(&group)).bold());
         if first.before != first.after {
             let (before, after) = (map(&first.before), map(&first.after));
-            let _ = writeln!(out, "  {before}  now\n  {after}  then");
+            let empty = empty(first);
+            let _ = writeln!(
+                out,
+                "  {before}  now{}\n  {after}  then{}",
+                empty[0], empty[1]
+            );
         }
         for line in lines(&group) {
             let _ = writeln!(out, "{}", change(&line));
@@ -55,10 +60,25 @@ fn kept(plan: &Plan) -> String {
         1 => "1 client keeps the settings that it started with".to_owned(),
         many => format!("{many} clients keep the settings that they started with"),
     };
-    format!(
-        "{what}; new programs get the new ones:\n{}",
-        clients.concat()
-    )
+    let head = fitted(&format!("{what}; new programs get the new ones:"), width());
+    format!("{head}\n{}", clients.concat())
+}
+
+/// Describes maps without instances, now and then: a GPU in MIG mode can have none, too.
+fn empty(gpu: &GpuPlan) -> [&'static str; 2] {
+    let switches = |to| {
+        let mut actions = gpu.steps.iter().map(|step| &step.action);
+        actions.any(|action| matches!(action, Action::SwitchMig { on } if *on == to))
+    };
+    let described = |map: &SliceMap, is_off| match (map.segments().is_empty(), is_off) {
+        (false, _) => "",
+        (true, true) => ": MIG off",
+        (true, false) => ": MIG on, no instances",
+    };
+    [
+        described(&gpu.before, switches(true)),
+        described(&gpu.after, switches(false)),
+    ]
 }
 
 /// Formats a line of a plan in the colour of its sign, wrapped behind the sign.

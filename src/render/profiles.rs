@@ -1,14 +1,14 @@
-use super::table::{Column, Table};
+use super::format::behind;
 use crate::catalog::BuiltIn;
 
 /// Formats the list of built-in profiles.
 pub fn text(profiles: &[BuiltIn], width: usize) -> String {
-    let mut table = Table::new(vec![
-        Column::left("NAME", 0),
-        Column::left("DESCRIPTION", 0),
-    ]);
-    for profile in profiles {
-        table.row(vec![profile.name.to_owned(), profile.summary().to_owned()]);
-    }
-    table.within(width, "mig-mps profiles NAME")
+    let widest = profiles.iter().map(|profile| profile.name.len()).max();
+    let widest = widest.unwrap_or(0);
+    let heading = format!("{:widest$}  DESCRIPTION\n", "NAME");
+    let rows = profiles.iter().map(|profile| {
+        let head = format!("{:widest$}  ", profile.name);
+        behind(&head, profile.summary(), width)
+    });
+    [heading].into_iter().chain(rows).collect()
 }

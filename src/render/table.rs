@@ -5,7 +5,7 @@ use comfy_table::{
 };
 use console::{measure_text_width, style};
 
-use super::format::wrapped;
+use super::format::behind;
 
 /// A table that fits the terminal by hiding columns, not by breaking cells: half a UUID cannot be copied.
 pub(super) struct Table {
@@ -68,6 +68,9 @@ impl Column {
 
 /// The gap between two columns.
 const GAP: u16 = 2;
+
+/// Stands before the names of the columns that do not fit.
+const HIDDEN: &str = "hidden: ";
 
 impl Table {
     pub(super) fn new(columns: Vec<Column>) -> Self {
@@ -137,8 +140,8 @@ impl Table {
         }
         if !hidden.is_empty() {
             let hidden = hidden.join(", ");
-            let remark = format!("hidden: {hidden} (widen the terminal, or use {option})");
-            for line in wrapped(&remark, width) {
+            let remark = format!("{hidden} (widen the terminal, or use {option})");
+            for line in behind(HIDDEN, &remark, width).lines() {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }
@@ -178,11 +181,11 @@ mod tests {
         let within = |width| table(Column::left("UUID", 2)).within(width, "--json");
         assert_eq!(
             within(20),
-            "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid (widen\nthe terminal, or use\n--json)\n"
+            "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid\n  (widen the\n  terminal, or use\n  --json)\n"
         );
         let narrow = within(1);
         assert!(
-            narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\nuuid,\npid\n"),
+            narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\n  uuid,\n  pid\n"),
             "{narrow}"
         );
     }

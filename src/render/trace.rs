@@ -14,6 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::format::escaped;
+use super::output::on_stderr;
 
 /// The kinds of events, by target.
 const TARGETS: [&str; 4] = ["nvml", "mps", "program", "mig_mps"];
@@ -77,7 +78,11 @@ where
             write!(line, "{now:.3} {} {level} ", std::process::id())?;
         }
         let target = metadata.target().split("::").next().unwrap_or_default();
-        writeln!(line, "{target}: {}", escaped(&text))?;
-        writer.write_str(&line)
+        write!(line, "{target}: {}", escaped(&text))?;
+        if self.has_time {
+            writeln!(writer, "{line}")
+        } else {
+            writeln!(writer, "{}", on_stderr(&line))
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::format::{grouped, shortened};
+use super::format::{fitted, grouped, shortened};
+use super::output::width;
 use crate::host::printable;
 use crate::node::Variable;
 use crate::plan::Plan;
@@ -22,14 +23,15 @@ pub fn text(plan: &Plan) -> String {
         let daemon = group[0].0;
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
-        let _ = writeln!(
-            out,
-            "Unmanaged daemon {}{} serves {} too. Its owner ends it with\n  {}",
+        let line = format!(
+            "Unmanaged daemon {}{} serves {} too. Its owner ends it with",
             daemon.pid,
             user.unwrap_or_default(),
             shortened(&names),
-            quit(&daemon.pipe_directory)
         );
+        // The command stays in one line: it is there to be pasted.
+        let (line, command) = (fitted(&line, width()), quit(&daemon.pipe_directory));
+        let _ = writeln!(out, "{line}\n  {command}");
     }
     if !all.is_empty() {
         out.push_str("Two daemons on a device share it without knowing of each other.\n");

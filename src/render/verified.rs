@@ -1,6 +1,7 @@
 use anyhow::Result;
 
-use super::output::{self, error, note};
+use super::format::count;
+use super::output::{error, note, print_lines};
 use crate::client::{NotReady, Verified};
 use crate::host::user_name;
 
@@ -13,8 +14,8 @@ pub fn print(all: &[Verified]) -> Result<()> {
                 let attached = &ready.attached;
                 let (time, user) = (attached.time.as_millis(), user_name(attached.user));
                 let server = ready.server.map(|pid| format!(", server {pid}"));
-                output::print(&format!(
-                    "{name}: attached in {time} ms as {user}, {} SMs{}\n",
+                print_lines(&format!(
+                    "{name}: attached in {time} ms as {user}, {} SMs{}",
                     attached.sm_count,
                     server.unwrap_or_default()
                 ))?;
@@ -23,6 +24,20 @@ pub fn print(all: &[Verified]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Notes how many devices are well: `32 devices verified`, `2 of 32 devices failed`.
+pub fn note_total(all: &[Verified]) {
+    let errors = || all.iter().filter_map(|one| one.result.as_ref().err());
+    let unchecked = errors().filter(|error| error.is_passing()).count();
+    let failed = errors().count() - unchecked;
+    let devices = count(all.len(), "device");
+    note(&match (failed, unchecked) {
+        (0, 0) => format!("{devices} verified"),
+        (0, _) => format!("{} of {devices} verified", all.len() - unchecked),
+        (_, 0) => format!("{failed} of {devices} failed"),
+        _ => format!("{failed} of {devices} failed, {unchecked} not checked"),
+    });
 }
 
 /// Prints those that are not well.

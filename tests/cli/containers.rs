@@ -137,10 +137,10 @@ fn older_drivers_share_memory_files() {
 fn the_cdi_file_follows_the_devices() {
     let sim = node();
     let first = sim.cdi();
-    let uuids = ["0.1", "nobodys", "trainer"].map(|name| sim.uuid(name));
+    let uuids = ["nobodys", "0.1", "trainer"].map(|name| sim.uuid(name));
     assert_eq!(
         names(&first),
-        ["0.1", &uuids[0], "nobodys", &uuids[1], "trainer", &uuids[2]]
+        ["nobodys", &uuids[0], "0.1", &uuids[1], "trainer", &uuids[2]]
     );
     let printed = sim.run(&["cdi"]).ended(0).stdout;
     assert_eq!(printed, fs::read_to_string(sim.cdi_file()).unwrap());
@@ -150,7 +150,7 @@ fn the_cdi_file_follows_the_devices() {
     sim.run(&["down", "0.1"]).ended(0);
     assert_eq!(
         names(&sim.cdi()),
-        ["nobodys", &uuids[1], "trainer", &uuids[2]]
+        ["nobodys", &uuids[0], "trainer", &uuids[2]]
     );
     // As after a reboot, or a crash between two steps.
     fs::remove_file(sim.cdi_file()).unwrap();

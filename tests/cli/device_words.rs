@@ -50,13 +50,13 @@ fn prefixes_and_globs_mean_devices() {
         ),
         (
             "MIG-",
-            "error: \"MIG-\" can mean small-0-0, small-0-1, small-1-0, small-1-1, trainer-0 or trainer-1\n\
+            "error: \"MIG-\" can mean small-0-0, small-0-1, trainer-0, small-1-0, small-1-1 or trainer-1\n\
              hint: name one device; a command that takes several also takes 'MIG-*'\n",
         ),
         (
             "big*",
             "error: no device is called \"big*\"\n\
-             hint: the devices are small-0-0, small-0-1, small-1-0, small-1-1, trainer-0, trainer-1\n",
+             hint: the devices are small-0-0, small-0-1, trainer-0, small-1-0, small-1-1, trainer-1\n",
         ),
     ] {
         assert_eq!(sim.run(&["status", word]).ended(2).stderr, said, "{word}");

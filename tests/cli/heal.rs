@@ -50,7 +50,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
     let ran = sim.run(&["heal"]).ended(0);
     let daemon = sim.device("0")["daemon_pid"].to_string();
     assert_snapshot!(tidy(&ran.stdout.replace(&daemon, "PID")), @"0: its daemon has died; active-thread-percentage as set by hand: healed, daemon PID serves it (1 of 5 times within an hour)");
-    assert_eq!(ran.stderr, "");
+    assert_eq!(ran.stderr, "1 daemon started\n");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert_eq!(
         ask(&sim, "0", "get_default_active_thread_percentage\n"),

@@ -565,7 +565,12 @@ fn the_profile_is_written_to_a_new_file_and_never_over_another() {
     let path = spec.with_file_name("imported.toml");
     let (spec, path) = (spec.to_str().unwrap(), path.to_str().unwrap());
     let import = ["import", spec, "-c", "custom", "-o", path];
-    assert_eq!(sim.run(&import).ended(0).stdout, "");
+    let ran = sim.run(&import).ended(0);
+    assert_eq!(ran.stdout, "");
+    assert!(
+        ran.stderr.starts_with(&format!("wrote {path}\n")),
+        "{ran:?}"
+    );
     let again = sim.run(&import).ended(1).stderr;
     assert!(again.contains("File exists"), "{again}");
 

@@ -46,7 +46,7 @@ fn what_is_written_has_comments_and_a_block_for_each_product() {
     # Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security).
     serve = "group:vision"
 
-    # Whole: one device that has all of the GPU.
+    # Whole: one device that has all of the GPU, with a daemon (without one: mps = false).
     [[gpu]]
     select = { index = [2] }
     mig = false
@@ -123,17 +123,18 @@ fn jobs_that_do_not_fit_are_refused_with_the_nearest_that_do() {
     hint: 14 jobs would fit
 
     --gpu a100-80gb --jobs 3 --memory 30G
-    3 jobs with 30 GiB each do not fit: this GPU can have 2 devices with so much memory
+    3 jobs with 30 GiB each do not fit: this GPU can have 2 devices with this much memory
       GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
       |4g.40gb                |3g.40gb                |
     hint: 2 jobs with 30 GiB each, or 3 jobs with 19.5 GiB each would fit
 
     --gpu a100-80gb --gpu a30:2 --jobs 5 --memory 20G
-    5 jobs with 20 GiB each do not fit: these 3 GPUs can have 4 devices with so much memory
+    5 jobs with 20 GiB each do not fit: these 3 GPUs can have 4 devices with this much memory
       GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
       |4g.40gb                |3g.40gb                |
       GPU 1-2  NVIDIA A30: 4g.24gb
       |4g.24gb                                        |
+    hint: 2g.20gb has 19.5 GiB: ask for 19G
     hint: 4 jobs with 20 GiB each, or 5 jobs with 19.5 GiB each would fit
 
     --gpu a30 --jobs 1 --memory 25G

@@ -34,6 +34,7 @@ mod json;
 mod kill;
 mod launch;
 mod limits;
+mod lines;
 mod list;
 mod live;
 mod logs;

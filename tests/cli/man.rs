@@ -22,10 +22,14 @@ fn the_program_and_each_subcommand_have_a_manual_page() {
     let dir = sim.node.dir().join("share/man/man1");
     let args = ["man", "--dir", dir.to_str().unwrap()];
     let ran = without_gpu(&args, "").ended(0);
-    assert_eq!((ran.stdout, ran.stderr), (String::new(), String::new()));
-
     let subcommands = subcommands();
     assert!(subcommands.contains("up"), "{subcommands:?}");
+    assert!(subcommands.contains("man"), "{subcommands:?}");
+    let pages = subcommands.len() + 1;
+    let wrote = format!("wrote {pages} pages to {}\n", dir.display());
+    assert_eq!((ran.stdout, ran.stderr), (String::new(), wrote));
+    let quiet = without_gpu(&[&args[..], &["-q"]].concat(), "").ended(0);
+    assert_eq!(quiet.stderr, "");
     let mut expected: BTreeSet<String> = subcommands
         .iter()
         .map(|name| format!("mig-mps-{name}.1"))

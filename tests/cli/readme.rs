@@ -133,10 +133,10 @@ fn help_lists_every_command_and_topic() {
 
 #[test]
 fn help_shows_chapters_and_commands() {
-    let picture = regex::Regex::new(r"(?m)^!\[.*\]\(.*\)\n\n").unwrap();
     for topic in &TOPICS {
         let shown = without_gpu(&["help", topic.name], "").ended(0).stdout;
-        assert_eq!(shown, picture.replace_all(topic.text, ""));
+        let title = topic.text.lines().next().unwrap().trim_start_matches("# ");
+        assert!(shown.starts_with(&format!("{title}\n\n")), "{shown}");
     }
     let up = without_gpu(&["help", "up"], "").ended(0).stdout;
     assert_eq!(up, without_gpu(&["up", "--help"], "").ended(0).stdout);

@@ -14,7 +14,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
     };
     assert_snapshot!(ran.tidy(), @"
     GPU 0-1  NVIDIA A100-SXM4-80GB
-      |.....|.....|.....|.....|.....|.....|.....|.....|  now
+      |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
@@ -56,7 +56,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     let ran = sim.up(SMALL, &["--dry-run"]).ended(0);
     assert_snapshot!(plain(&format!("{}{}", ran.stdout, ran.stderr)), @"
     GPU 0-1  NVIDIA A100-SXM4-80GB
-      |.....|.....|.....|.....|.....|.....|.....|.....|  now
+      |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
       + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2

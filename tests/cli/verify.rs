@@ -28,7 +28,9 @@ fn devices_that_are_well_are_said_to_be() {
         let end = format!(" ms as {user}, {sms} SMs, server {server}");
         assert!(line.ends_with(&end), "{line}");
     }
-    assert_eq!((lines.len(), ran.stderr.as_str()), (2, ""));
+    let total = "2 devices verified\n";
+    assert_eq!((lines.len(), ran.stderr.as_str()), (2, total));
+    assert_eq!(sim.run(&["verify", "-q"]).ended(0).stderr, "");
     // No slot, and on no list.
     assert_eq!(sim.happened("client admitted"), 0);
     let one = sim.run(&["verify", "0.2"]).ended(0);
@@ -64,6 +66,7 @@ fn what_is_wrong_is_said_for_each_device() {
     hint: mig-mps restart 0 starts a new daemon
     error: no daemon serves 1: its daemon is dead
     hint: mig-mps restart 1 starts a new daemon
+    2 of 2 devices failed
     ");
     let document = sim.run(&["verify", "1", "--json"]).ended(1).stdout;
     let document: serde_json::Value = serde_json::from_str(&document).unwrap();

@@ -19,7 +19,7 @@ use crate::error::{ExitStatus, Result};
 
 /// Give devices to Slurm jobs
 ///
-/// Writes what Slurm is to know of the devices, and is called by Slurm when a job begins and ends. Slurm takes no
+/// Prints Slurm's configuration of the devices, and is called by Slurm when a job begins and ends. Slurm takes no
 /// arguments for its prologs: name scripts of two lines, as the manual shows.
 #[derive(Args, Debug)]
 pub struct SlurmArgs {

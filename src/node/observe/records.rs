@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use jiff::Timestamp;
 
 use crate::host::{Environment, printable};
-use crate::node::name_order::name_order;
+use crate::node::device_order::record_order;
 use crate::node::{Clients, DaemonState, Node, Served};
 use crate::state::{DeviceRecord, RunDir};
 
@@ -33,7 +33,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     let unreadable = node.unreadable.iter().map(|(_, problem)| problem.clone());
     node.hidden.extend(unreadable);
     node.served
-        .sort_by_key(|served| name_order(&served.record.name));
+        .sort_by_key(|served| record_order(&served.record));
 }
 
 fn read_node_file(run_dir: &RunDir, node: &mut Node) {

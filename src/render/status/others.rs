@@ -61,8 +61,8 @@ pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
         Column::left("USER", 0),
         Column::right("MEMORY GIB", 1),
         Column::right("RUNNING", 2).restless(),
-        Column::left("COMMAND", 3),
-        Column::left("LIKELY CAUSE", 0).cut(40),
+        Column::left("COMMAND", 0).cut(12),
+        Column::left("LIKELY CAUSE", 0).cut(30),
     ]);
     for outside in &node.outside_mps {
         let name = node.name_of_uuid(&outside.uuid);

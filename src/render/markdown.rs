@@ -1,0 +1,220 @@
+//! The manual as text: Markdown refilled for a width.
+
+use std::fmt::Write as _;
+
+use console::{Style, measure_text_width};
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use super::format::{behind, kept_together};
+use super::markdown_table::{self, Rows};
+
+/// The longest code that is not wrapped.
+const LONGEST_CODE: usize = 30;
+
+/// Formats a chapter in at most `width` columns, except for its code blocks. Pictures are left out.
+pub fn markdown(source: &str, width: usize) -> String {
+    let mut page = Page {
+        width,
+        ..Page::default()
+    };
+    for event in Parser::new_ext(source, Options::ENABLE_TABLES) {
+        page.take(event);
+    }
+    page.out
+}
+
+/// The kind of text that is being read.
+#[derive(Default, PartialEq, Eq)]
+enum Inside {
+    #[default]
+    Words,
+    CodeBlock,
+    Picture,
+}
+
+/// The text under construction.
+#[derive(Default)]
+struct Page {
+    out: String,
+    width: usize,
+    /// The paragraph, heading or cell being read.
+    text: String,
+    is_strong: bool,
+    /// The lists being read; each with the number of its next item if it has numbers.
+    lists: Vec<Option<u64>>,
+    /// Stands before the next text: the mark of a list item.
+    mark: String,
+    /// True after the first item of a list: no blank line stands between items.
+    is_in_items: bool,
+    inside: Inside,
+    table: Rows,
+}
+
+impl Page {
+    fn take(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(&tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(text) => match self.inside {
+                Inside::Words => self.words(&text),
+                Inside::CodeBlock => self.text.push_str(&text),
+                Inside::Picture => {}
+            },
+            Event::Code(code) => self.code(&code),
+            Event::SoftBreak | Event::HardBreak => self.text.push(' '),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, tag: &Tag<'_>) {
+        match tag {
+            Tag::Heading { .. } | Tag::Strong | Tag::Emphasis | Tag::TableHead => {
+                self.is_strong = true;
+            }
+            Tag::Image { .. } => self.inside = Inside::Picture,
+            Tag::CodeBlock(_) => {
+                self.flush();
+                self.inside = Inside::CodeBlock;
+            }
+            Tag::List(first) => {
+                self.flush();
+                self.lists.push(*first);
+            }
+            Tag::Item => {
+                "- ".clone_into(&mut self.mark);
+                if let Some(Some(number)) = self.lists.last_mut() {
+                    self.mark = format!("{number}. ");
+                    *number += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Heading(_) => {
+                self.is_strong = false;
+                self.flush();
+            }
+            TagEnd::Strong | TagEnd::Emphasis => self.is_strong = false,
+            TagEnd::Image => self.inside = Inside::Words,
+            TagEnd::Paragraph | TagEnd::Item => self.flush(),
+            TagEnd::List(_) => {
+                self.lists.pop();
+                self.is_in_items = !self.lists.is_empty();
+            }
+            TagEnd::CodeBlock => self.code_block(),
+            TagEnd::TableHead => {
+                self.is_strong = false;
+                self.table.end_row();
+            }
+            TagEnd::TableRow => self.table.end_row(),
+            TagEnd::TableCell => self.table.cell(std::mem::take(&mut self.text)),
+            TagEnd::Table => {
+                self.gap();
+                let rows = std::mem::take(&mut self.table);
+                self.out.push_str(&markdown_table::text(&rows, self.width));
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds words of a paragraph, each in its own style: a pager forgets it at the end of a line.
+    fn words(&mut self, text: &str) {
+        if !self.is_strong {
+            self.text.push_str(text);
+            return;
+        }
+        self.styled(text, &Style::new().bold());
+    }
+
+    fn code(&mut self, code: &str) {
+        let is_short = measure_text_width(code) <= LONGEST_CODE;
+        if is_short {
+            let style = Style::new().green();
+            let _ = write!(self.text, "{}", style.apply_to(kept_together(code)));
+        } else {
+            self.styled(code, &Style::new().green());
+        }
+    }
+
+    fn styled(&mut self, text: &str, style: &Style) {
+        let words = text.split(' ').map(|word| match word {
+            "" => String::new(),
+            word => style.apply_to(word).to_string(),
+        });
+        self.text.push_str(&words.collect::<Vec<_>>().join(" "));
+    }
+
+    /// Adds a blank line, except at the start and between the items of a list.
+    fn gap(&mut self) {
+        if !self.out.is_empty() && !self.is_in_items {
+            self.out.push('\n');
+        }
+    }
+
+    /// Adds the paragraph or item that was read.
+    fn flush(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        if text.trim().is_empty() {
+            return;
+        }
+        self.gap();
+        let depth = self.lists.len().saturating_sub(1);
+        let mark = std::mem::take(&mut self.mark);
+        let head = match (self.lists.is_empty(), mark.is_empty()) {
+            (true, _) => String::new(),
+            (false, true) => "  ".repeat(depth + 1),
+            (false, false) => "  ".repeat(depth) + &mark,
+        };
+        self.out.push_str(&behind(&head, text.trim(), self.width));
+        self.is_in_items = !self.lists.is_empty();
+    }
+
+    /// Adds a code block as it is, indented if it fits so.
+    fn code_block(&mut self) {
+        self.inside = Inside::Words;
+        self.is_in_items = false;
+        self.gap();
+        let text = std::mem::take(&mut self.text);
+        let widest = text.lines().map(measure_text_width).max().unwrap_or(0);
+        let indent = 2.min(self.width.saturating_sub(widest));
+        for line in text.lines() {
+            let line = format!("{:indent$}{line}", "");
+            let _ = writeln!(self.out, "{}", line.trim_end());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_and_lists_are_refilled_and_code_stays() {
+        let source = "# A chapter\n\nWords that\nare `refilled` here,\nsee [states](states.md).\n\n\
+                      ![picture](a.svg)\n\n- one item that is long\n- two\n\n```toml\na  = 1\n```\n";
+        assert_eq!(
+            markdown(source, 24),
+            "A chapter\n\nWords that are refilled\nhere, see states.\n\n- one item that is long\n- two\n\n  a  = 1\n"
+        );
+    }
+
+    #[test]
+    fn tables_are_aligned_wrapped_or_turned_into_lists() {
+        let source = "| key | meaning |\n|---|---|\n| `a` | what it is for |\n| `longer` | b |\n";
+        assert_eq!(
+            markdown(source, 40),
+            "key     meaning\n------  --------------\na       what it is for\nlonger  b\n"
+        );
+        assert_eq!(
+            markdown(source, 18),
+            "key     meaning\n------  ----------\na       what it is\n        for\nlonger  b\n"
+        );
+        assert_eq!(
+            markdown(source, 13),
+            "a\n  meaning:\n    what it\n    is for\nlonger\n  meaning: b\n"
+        );
+    }
+}

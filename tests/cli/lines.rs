@@ -1,0 +1,281 @@
+//! Lines that fit a terminal of 80 columns, and devices in one order.
+
+use console::{measure_text_width, strip_ansi_codes};
+use insta::assert_snapshot;
+use mig_mps::internals::manual::TOPICS;
+use simnode::harness::App;
+
+use crate::common::{Ran, Sim, shell, without_gpu};
+
+/// A terminal with colours, and no pager.
+const TERMINAL: &str = "PAGER= TERM=xterm-256color";
+
+/// Fails if a line of what was shown on a terminal is cut by it.
+#[track_caller]
+fn assert_fits(ran: &Ran) -> String {
+    // A terminal ends a line with both characters.
+    let shown = strip_ansi_codes(&ran.stdout).replace("\r\n", "\n");
+    for line in shown.lines() {
+        assert!(measure_text_width(line) <= 80, "{line}\nin\n{shown}");
+    }
+    shown
+}
+
+/// True for a line that is too long only because it cannot be broken: of a code block, or one long word.
+fn is_code(line: &str, chapter: &str) -> bool {
+    let line = line.trim();
+    let is_in_block = chapter.lines().any(|own| own.trim() == line);
+    is_in_block || !line.contains(' ')
+}
+
+#[test]
+fn chapters_are_refilled_for_the_terminal_and_for_a_pipe() {
+    let sim = Sim::with("a100-80gb", 1);
+    for topic in &TOPICS {
+        let piped = without_gpu(&["help", topic.name], "").ended(0).stdout;
+        let shown = sim.in_terminal(TERMINAL, &format!("help {}", topic.name), 80);
+        assert!(shown.stdout.contains("\u{1b}[1m"), "{}", topic.name);
+        assert_eq!(
+            strip_ansi_codes(&shown.stdout).replace("\r\n", "\n"),
+            piped,
+            "{}",
+            topic.name
+        );
+        assert!(!piped.contains('\u{1b}'), "{piped}");
+        for line in piped.lines() {
+            assert!(
+                measure_text_width(line) <= 80 || is_code(line, topic.text),
+                "{}: {line}",
+                topic.name
+            );
+            assert!(!line.starts_with("|--") && !line.contains("]("), "{line}");
+        }
+        let wide = sim.in_terminal(TERMINAL, &format!("help {}", topic.name), 160);
+        for line in strip_ansi_codes(&wide.stdout).lines() {
+            assert!(
+                measure_text_width(line) <= 100 || is_code(line, topic.text),
+                "{}: {line}",
+                topic.name
+            );
+        }
+    }
+}
+
+#[test]
+fn a_chapter_is_text_and_not_markdown() {
+    let shown = without_gpu(&["help", "checking"], "").ended(0).stdout;
+    assert_snapshot!(shown, @"
+    Checking without a GPU
+
+    mig-mps check shows how a profile partitions GPUs that this machine does not
+    have. It uses the planner of up and the catalog of GPU models, and needs no
+    driver and no root: run it in the tests of the repository that keeps your
+    profiles.
+
+      $ mig-mps check balanced --gpu a100-80gb:7 --gpu h200
+      GPU 0-6  a100-80gb  NVIDIA A100-SXM4-80GB
+        |1g   |1g   |2g.20gb    |3g.40gb                |
+        PROFILE  AT   SERVE          SERVER  THREADS  NAMES
+        1g.10gb  0    one-at-a-time  eager      100%  0.0, 1.0, 2.0, 3.0 … 6.0
+        1g.10gb  1    one-at-a-time  eager      100%  0.1, 1.1, 2.1, 3.1 … 6.1
+        2g.20gb  2-3  one-at-a-time  eager      100%  0.2, 1.2, 2.2, 3.2 … 6.2
+        3g.40gb  4-7  one-at-a-time  eager      100%  0.4, 1.4, 2.4, 3.4 … 6.4
+      GPU 7  h200-141gb-sxm  NVIDIA H200
+        |1g   |1g   |2g.35gb    |3g.71gb                |
+      [5 more lines]
+
+    Without --gpu, each block is judged on every model that its selector can match,
+    or on those that the profile names with models. check --models lists the models,
+    how certain each entry is, and the models of which too little is known.
+
+    To try commands as well, use a simulated node: cargo sim … in a clone of the
+    repository is mig-mps … on a node whose NVML library and MPS programs are
+    simulated.
+    ");
+}
+
+#[test]
+fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
+    let sim = Sim::with("a100-80gb", 1);
+    let help = assert_fits(&sim.in_80_columns("help"));
+    assert!(
+        help.contains(
+            "\n  heal             Start daemons that died, and restart those that hang without\n                   clients\n"
+        ),
+        "{help}"
+    );
+    assert!(
+        help.contains("\n  man              Write manual pages"),
+        "{help}"
+    );
+    assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"
+    NAME                  DESCRIPTION
+    all-large             Two halves of every GPU
+    all-small             As many devices as the GPU has slices, all of the smallest
+                          size
+    balanced              One large, one medium and two small devices on every GPU
+    inference             Devices of medium size for inference services, and small
+                          ones for what is left
+    mixed-fleet           One file for all nodes of a fleet with different GPUs: the
+                          product decides
+    training-and-serving  One large device for training and small ones for serving
+                          on every GPU
+    whole-gpu             Every GPU as one device, not partitioned: one MPS daemon
+                          and server each
+    ");
+    // Without a terminal each stays in one line, for grep.
+    let piped = sim.run(&["profiles"]).ended(0).stdout;
+    assert_eq!(piped.lines().count(), 8, "{piped}");
+}
+
+/// Two GPUs whose devices have names that sort otherwise than their places do.
+const NAMED: &str = r#"
+[[gpu]]
+select = { index = [1] }
+devices = [ { profile = "3g", name = "a-{n}" } ]
+
+[[gpu]]
+select = { index = [0] }
+devices = [ { profile = "3g", name = "zebra" }, { profile = "1g", count = 3, name = "z-{n}" } ]
+"#;
+
+#[test]
+fn what_a_terminal_shows_of_devices_is_not_cut() {
+    let sim = Sim::with("rtx-pro-6000", 2);
+    let profile = sim.profile(
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 4 } ]\n",
+    );
+    let profile = profile.to_str().unwrap().to_owned();
+    assert_fits(&sim.in_80_columns(&format!("plan {profile}")));
+    assert_fits(&sim.in_80_columns(&format!("check {profile}")));
+    assert_fits(&sim.in_80_columns(&format!("up {profile} --yes")));
+    for subcommand in [
+        "list",
+        "list --profiles",
+        "status",
+        "verify",
+        "heal",
+        "check --models",
+        "down --dry-run",
+    ] {
+        assert_fits(&sim.in_80_columns(subcommand));
+    }
+    let pid = sim.device("0.0")["daemon_pid"].to_string();
+    shell(format!("kill -9 {pid}")).ended(0);
+    let healed = assert_fits(&sim.in_80_columns("heal"));
+    assert!(healed.contains("\n  "), "{healed}");
+    assert!(healed.ends_with("1 daemon started\n"), "{healed}");
+    // The trace has long names that are never broken, so only its blanks can end a line.
+    let traced = sim.in_80_columns("-v list").stdout;
+    let mut lines = traced.lines();
+    assert!(lines.all(|line| measure_text_width(line) <= 80), "{traced}");
+}
+
+/// The names in the order in which they first occur.
+fn order(text: &str) -> Vec<&'static str> {
+    let mut found: Vec<(usize, &str)> = ["zebra", "z-0", "z-1", "z-2", "a-0"]
+        .into_iter()
+        .filter_map(|name| Some((text.find(name)?, name)))
+        .collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, name)| name).collect()
+}
+
+#[test]
+fn every_command_has_devices_in_the_order_of_their_gpus_and_places() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(NAMED, &[]).ended(0);
+    let devices = ["z-0", "z-1", "z-2", "zebra", "a-0"];
+    for words in [
+        "list",
+        "list --json",
+        "status",
+        "status --json",
+        "status --map",
+        "metrics",
+        "cdi",
+        "export",
+        "restart --dry-run *",
+        "verify",
+        "verify --json",
+        "verify *",
+        "verify --gpu 0 --gpu 1",
+        "logs *",
+    ] {
+        let args: Vec<&str> = words.split(' ').collect();
+        let shown = sim.run(&args).ended(0).stdout;
+        let shown = order(&shown);
+        // A plan has one line for one reason, with GPU after GPU.
+        assert_eq!(shown, devices, "{words}");
+    }
+    let unknown = sim.run(&["status", "nothing"]).ended(2).stderr;
+    assert_eq!(order(&unknown), devices, "{unknown}");
+}
+
+#[test]
+fn identical_gpus_stay_together_whatever_their_devices_are_called() {
+    let sim = Sim::with("a100-80gb", 2);
+    let named = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", name = \"trainer-{gpu}\" } ]\n";
+    sim.up(named, &[]).ended(0);
+    let listed = sim.run(&["list"]).ended(0).stdout;
+    assert!(listed.starts_with("GPU 0-1  NVIDIA A100"), "{listed}");
+    assert!(listed.contains("trainer-0") && listed.contains("trainer-1"));
+    // What a GPU offers stands under its map.
+    let offers = sim.run(&["list", "--profiles"]).ended(0).stdout;
+    let at = |what: &str| offers.find(what).unwrap();
+    assert!(
+        at("|3g.40gb") < at("OFFERS") && at("OFFERS") < at("NAME "),
+        "{offers}"
+    );
+}
+
+#[test]
+fn a_plan_tells_a_gpu_without_mig_from_an_empty_one() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile =
+        sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\" } ]\n");
+    let profile = profile.to_str().unwrap().to_owned();
+    let now = |sim: &Sim| {
+        let plan = sim.run(&["plan", &profile]).ended(0).stdout;
+        let now = plan.lines().find(|line| line.contains("|  now"));
+        now.unwrap().rsplit('|').next().unwrap().trim().to_owned()
+    };
+    assert_eq!(now(&sim), "now: MIG off");
+    sim.run(&["up", &profile, "--yes"]).ended(0);
+    assert_eq!(
+        sim.run(&["down", "--destroy-mig", "--yes"]).ended(0).status,
+        0
+    );
+    assert_eq!(now(&sim), "now: MIG on, no instances");
+    sim.run(&["up", &profile, "--yes"]).ended(0);
+    let down = sim
+        .run(&["down", "--destroy-mig", "--dry-run"])
+        .ended(0)
+        .stdout;
+    assert!(down.contains("|  then: MIG on, no instances\n"), "{down}");
+}
+
+#[test]
+fn a_narrow_status_keeps_the_command_of_a_program_outside_mps() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\" } ]\n",
+        &[],
+    )
+    .ended(0);
+    let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
+    let mut command = sim.node.program("cuda-app");
+    command.arg("hold");
+    command.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    command.env("CUDA_VISIBLE_DEVICES", &uuid);
+    let app = App::start(command);
+    let shown = assert_fits(&sim.in_80_columns("status"));
+    let (_, outside) = shown.split_once("OUTSIDE MPS").unwrap();
+    let heading = outside.lines().next().unwrap();
+    assert!(
+        heading.contains("COMMAND") && heading.contains("LIKELY CAUSE"),
+        "{shown}"
+    );
+    assert!(outside.contains("/node/"), "{shown}");
+    app.finish();
+}
