@@ -82,7 +82,7 @@ fn a_chapter_is_text_and_not_markdown() {
         3g.40gb  4-7  one-at-a-time  eager      100%  0.4, 1.4, 2.4, 3.4 … 6.4
       GPU 7  h200-141gb-sxm  NVIDIA H200
         |1g   |1g   |2g.35gb    |3g.71gb                |
-      [5 more lines]
+      [6 more lines]
 
     Without --gpu, each block is judged on every model that its selector can match,
     or on those that the profile names with models. check --models lists the models,
