@@ -78,8 +78,8 @@ fn step(
     if let (Some(limit), Some(memory)) = (limit, memory)
         && limit.bytes() > memory.total
     {
-        let mib = memory.total >> 20;
-        step.because += &format!("; the device has {mib} MiB, so this limits nothing");
+        let (because, mib) = (&step.because, memory.total >> 20);
+        step.because = format!("{because}; the device has {mib} MiB, so this limits nothing");
     }
     Ok(Some(step))
 }
