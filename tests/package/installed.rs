@@ -123,6 +123,7 @@ fn the_units_of_the_package_are_used() {
     /usr/lib/systemd/system/mig-mps.service stays: a package has it
     /usr/lib/systemd/system/mig-mps-heal.service stays: a package has it
     /usr/lib/systemd/system/mig-mps-heal.timer stays: a package has it
+    removed /etc/mig-mps/profile.toml
     disabled
     no profile
     ");
