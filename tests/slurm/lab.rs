@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -311,14 +312,13 @@ fn field(text: &str, key: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// Ports of this machine that nobody uses now.
+/// Ports of this machine that nobody uses now, each given once. They are below those that the kernel gives to connections,
+/// which would take one before its daemon does.
 fn free_ports(count: usize) -> Vec<u16> {
-    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let listeners: Vec<TcpListener> = listeners.collect();
-    let ports = listeners
-        .iter()
-        .map(|listener| listener.local_addr().unwrap().port());
-    ports.collect()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let ports = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
+    let free = ports.filter(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok());
+    free.take(count).collect()
 }
 
 fn up(setup: &Setup) {
