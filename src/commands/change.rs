@@ -76,7 +76,7 @@ impl<'a> Change<'a> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
         let environment = self.context.environment;
-        environment.interrupt.plan();
+        let _planning = environment.interrupt.plan();
         let observer = Observer::new(environment);
         let run = Run {
             change: self,

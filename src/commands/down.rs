@@ -12,10 +12,11 @@ use super::outcome::Outcome;
 use super::{Context, cdi, own_directories};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
+use crate::host::ranges;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Down, Plan, Refusal};
-use crate::render::{note, ranges, time_taken};
+use crate::render::{note, time_taken};
 use crate::state::{NodeFile, RunDir};
 
 /// Stop the daemons that `up` started

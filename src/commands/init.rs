@@ -71,7 +71,7 @@ impl std::str::FromStr for LayoutNumber {
 
 /// Writes a first profile.
 pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    context.environment.interrupt.plan();
+    let planning = context.environment.interrupt.plan();
     let mut interview = Interview::new(args.yes);
     let file = NewProfile::at(&args.file, args.force, &interview)?;
     let node = node(args, context)?;
@@ -93,6 +93,7 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let text = first_profile(&node, &answers, &choices).to_string();
     // The planner of `up` has the last word, before anything is written.
     node.accepts(&Profile::parse(Path::new("the new profile"), text.clone())?)?;
+    drop(planning);
     file.write(&text)?;
     let parts: u32 = choices.iter().map(Choice::devices).sum();
     let gpus = choices.iter().map(|choice| choice.supply.indices.len());

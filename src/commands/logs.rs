@@ -82,7 +82,7 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
     let title = device.title();
     let Some(path) = &device.path else {
         return Err(CommandError::failed(format_args!(
-            "where the logs of {title} ({}) are is not known: its daemon is dead, and was another user's",
+            "the log directory of {title} ({}) is not known: its daemon is dead, and was another user's",
             device.uuid
         ))
         .with_hint("mig-mps logs of that user finds them"));

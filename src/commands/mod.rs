@@ -64,7 +64,7 @@ use consent::ConsentArgs;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directories, Environment};
-use crate::host::{Directory, Lock, user_name};
+use crate::host::{Directory, Lock, Uid, user_name};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
@@ -93,18 +93,21 @@ fn detail_for(profile: &Profile) -> Detail {
     }
 }
 
-/// Returns the directories of a change. Refuses those of another user, before a plan of it is shown.
+/// Returns the directories of a change. Refuses a plain user those of another, before a plan of it is shown.
 fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<Directories> {
     let directories = environment.directories()?;
     let owner = RunDir::at(&directories.run).owner();
-    let Some(owner) = owner.filter(|owner| *owner != environment.caller && !consent.dry_run) else {
+    let is_anothers = |owner: &Uid| *owner != environment.caller && !environment.is_root();
+    let Some(owner) = owner.filter(|owner| is_anothers(owner) && !consent.dry_run) else {
         return Ok(directories);
     };
     let (owner, path) = (user_name(owner), directories.run.display());
     Err(CommandError::failed(format_args!(
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))
-    .with_hint("run it with sudo, or unset MIG_MPS_RUN_DIR for daemons of your own"))
+    .with_hint(format!(
+        "run it as {owner}, or unset MIG_MPS_RUN_DIR for daemons of your own"
+    )))
 }
 
 /// Makes the run directory and takes the node's change lock, for which it waits up to `limit`.

@@ -48,6 +48,21 @@ pub struct Change<'a> {
     interrupt: &'a Interrupt,
 }
 
+/// A change that is being planned.
+#[derive(Debug)]
+pub struct Planning<'a> {
+    interrupt: &'a Interrupt,
+}
+
+impl Drop for Planning<'_> {
+    fn drop(&mut self) {
+        let mut phase = self.interrupt.state.lock();
+        if *phase == Phase::Planning {
+            *phase = Phase::Free;
+        }
+    }
+}
+
 impl Interrupt {
     /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] and
     /// [`Phase::Planning`] it should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
@@ -80,9 +95,10 @@ impl Interrupt {
         self.state.asked.load(Ordering::Relaxed)
     }
 
-    /// Notes that a change is being planned.
-    pub fn plan(&self) {
+    /// Notes that a change is being planned, until the value is dropped.
+    pub fn plan(&self) -> Planning<'_> {
         *self.state.lock() = Phase::Planning;
+        Planning { interrupt: self }
     }
 
     /// Starts a change.

@@ -69,6 +69,16 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
+/// Formats numbers as ranges: `0-3,6`.
+pub fn ranges(indices: &[u32]) -> String {
+    let run = |run: &[u32]| match run {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    };
+    let runs: Vec<String> = indices.chunk_by(|a, b| a + 1 == *b).map(run).collect();
+    runs.join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -170,7 +170,7 @@ fn describe_stray(stray: &Stray, name: &str) -> Problem {
     Problem::new(ProblemId::StrayServer, seen).with_remedy(remedy)
 }
 
-/// `pid 4712 (bob) waits until alice's programs have exited: pid 4711`
+/// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`
 fn waits(client: &Client, served: &Served) -> Problem {
     let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
     let what = format!(
@@ -182,7 +182,7 @@ fn waits(client: &Client, served: &Served) -> Problem {
     Problem::new(ProblemId::UserWaiting, what).with_remedy(sharing)
 }
 
-/// `alice's programs have exited: pid 4711, 4713`
+/// `the programs of alice have exited: pid 4711, 4713`
 fn others_leave(served: &Served) -> String {
     let users = served.servers.iter().filter_map(|server| server.user);
     let mut names: Vec<String> = users.map(user_name).collect();

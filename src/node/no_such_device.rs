@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-use crate::host::nearest;
+use crate::host::{nearest, ranges};
 
 /// The name matches no device, or several.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -84,16 +84,6 @@ fn no_device_on(index: u32, gpus: &[u32]) -> String {
     format!("there is no GPU {index}")
 }
 
-/// `0-3,6`
-fn ranges(indices: &[u32]) -> String {
-    let run = |run: &[u32]| match run {
-        [one] => one.to_string(),
-        _ => format!("{}-{}", run[0], run[run.len() - 1]),
-    };
-    let runs = indices.chunk_by(|a, b| a + 1 == *b).map(run);
-    runs.collect::<Vec<_>>().join(", ")
-}
-
 /// `0.0, 0.2 or 0.4`, and not more than a line of names.
 fn list(names: &[String]) -> String {
     match names {
@@ -140,7 +130,7 @@ mod tests {
             let gpus = gpus.to_vec();
             NoSuchDevice::OfGpu { index: 9, gpus }.hint()
         };
-        assert_eq!(of(&[0, 1, 2, 3, 6]), "the GPUs are 0-3, 6");
+        assert_eq!(of(&[0, 1, 2, 3, 6]), "the GPUs are 0-3,6");
         assert_eq!(of(&[0]), "the only GPU is 0");
         assert_eq!(of(&[9]), "mig-mps status shows the devices");
     }

@@ -3,11 +3,12 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{behind, count, fitted, grouped, indented, or, ranges, shortened};
+use super::format::{behind, count, fitted, grouped, indented, or, shortened};
 use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::catalog::{self, Incomplete, Model};
 use crate::geometry::Placement;
+use crate::host::ranges;
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, OnNode, Shape};
 use crate::profile::Profile;

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::format::{count, fitted, grouped, ranges};
+use super::format::{count, fitted, grouped};
 use super::kill;
 use super::output::width;
 use crate::apply::Allowed;
+use crate::host::ranges;
 use crate::plan::Plan;
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.

@@ -140,16 +140,6 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
     text.chars().map(escaped).collect()
 }
 
-/// Formats numbers as ranges: `0-3,6`.
-pub fn ranges(indices: &[u32]) -> String {
-    let run = |run: &[u32]| match run {
-        [one] => one.to_string(),
-        _ => format!("{}-{}", run[0], run[run.len() - 1]),
-    };
-    let runs: Vec<String> = indices.chunk_by(|a, b| a + 1 == *b).map(run).collect();
-    runs.join(",")
-}
-
 /// Puts items that are alike into one group, in the order of each group's first item.
 pub(super) fn grouped<T>(
     items: impl IntoIterator<Item = T>,

@@ -2,9 +2,10 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{gib, grouped, indented, or, ranges, wrapped};
+use super::format::{gib, grouped, indented, or, wrapped};
 use super::slice_map::map;
 use super::table::{Column, Table};
+use crate::host::ranges;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 

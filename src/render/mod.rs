@@ -30,7 +30,7 @@ mod usage;
 pub mod verified;
 
 pub use consent::{Consent, NoConsent, confirm};
-pub use format::{behind, ranges, time_taken};
+pub use format::{behind, time_taken};
 pub use json::print_json;
 pub use logs::LogView;
 pub use markdown::markdown;

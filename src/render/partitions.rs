@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use console::style;
 
-use super::format::{count, kept_together, ranges, wrapped};
+use super::format::{count, kept_together, wrapped};
 use super::slice_map::map_for_stderr;
 use crate::convert::{EmptyNode, GpuGroup, GroupSupply, Supply, gib_at_most};
 use crate::geometry::{Aim, Partition, partitions};
+use crate::host::ranges;
 
 /// Formats the GPUs that a profile is made for.
 pub fn gpus(node: &EmptyNode) -> String {

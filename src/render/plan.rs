@@ -2,11 +2,12 @@ use std::fmt::Write as _;
 
 use console::{Style, style};
 
-use super::format::{count, fitted, grouped, kept_together, ranges, shortened, wrapped};
+use super::format::{count, fitted, grouped, kept_together, shortened, wrapped};
 use super::output::width;
 use super::slice_map::map;
 use super::{kill, unmanaged};
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
+use crate::host::ranges;
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{ASKED_FOR, Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};

@@ -1,4 +1,6 @@
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Stdio};
 
 use insta::assert_snapshot;
 
@@ -72,22 +74,25 @@ fn clients_are_never_ended_unasked() {
     assert!(finished.status.success(), "{}", finished.output);
 }
 
+/// `down --drain` that waits for a client, and the rest of what it says.
+fn waiting_down(sim: &Sim) -> (Child, BufReader<ChildStderr>) {
+    let mut down = sim.command(&["down", "--drain", "60"]);
+    let mut down = down.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(down.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0);
+    }
+    (down, stderr)
+}
+
 #[test]
 fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let first = sim.client("0.2");
-    let mut down = sim
-        .command(&["down", "--drain", "60"])
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stderr = std::io::BufReader::new(down.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("waiting for") {
-        line.clear();
-        assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
-    }
+    let (mut down, _stderr) = waiting_down(&sim);
     let second = sim.client("0.2");
     assert!(first.finish().status.success());
     assert!(second.finish().status.success());
@@ -100,20 +105,10 @@ fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
-    let mut down = sim
-        .command(&["down", "--drain", "60"])
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stderr = std::io::BufReader::new(down.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("waiting for") {
-        line.clear();
-        assert!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap() > 0);
-    }
+    let (mut down, mut stderr) = waiting_down(&sim);
     shell(format!("kill -INT {}", down.id())).ended(0);
     let mut rest = String::new();
-    std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
+    stderr.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "Interrupted: nothing was changed.\n");
     assert_eq!(down.wait().unwrap().code(), Some(130));
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);

@@ -50,7 +50,7 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
     );
     assert_snapshot!(plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN"), @"
     error: only root can change this node: the run directory RUN belongs to root
-    hint: run it with sudo, or unset MIG_MPS_RUN_DIR for daemons of your own
+    hint: run it as root, or unset MIG_MPS_RUN_DIR for daemons of your own
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }

@@ -90,6 +90,8 @@ fn tidy(text: &str) -> String {
         [
             (r"/(?:tmp|dev/shm)/[a-z2-9]{6}/", "/…/"),
             (r"/(?:tmp|dev/shm)/[a-z2-9]{6}\b", "/…"),
+            // The root of a simulated node is that of a machine.
+            (r"/…/node/root\b", ""),
             (r"\bpid \d+", "pid N"),
             (r"\bkill (\S+) \d{2,}", "kill $1 N"),
             (r"\bprocess \d+", "process N"),

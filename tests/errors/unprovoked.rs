@@ -145,7 +145,7 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "a terminal would have to end while its question stands",
     ),
     (
-        ") are is not known: its daemon is dead, and was another user's",
+        ") is not known: its daemon is dead, and was another user's",
         "a user's daemon that mig-mps has not started would have to die and leave its record",
     ),
     (
