@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::host::{Account, Host, Reader, Uid, caller, user_name};
+use crate::host::{Host, Reader, Uid, user_name};
 use crate::node::{Client, DaemonState, Served};
 use crate::settings::Serve;
 
@@ -185,16 +185,6 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
     }
 }
 
-/// Returns the user with the groups of the user's processes.
-fn reader(user: Uid) -> Reader {
-    if user == caller() {
-        return Reader::caller();
-    }
-    let account = Account::of(user).ok().flatten();
-    let groups = account.and_then(|account| account.groups().ok());
-    Reader::User(user, groups.unwrap_or_default())
-}
-
 /// Checks that the daemon is for the user. Root is a client of no user's daemon: that daemon would end its server.
 pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let record = &served.record;
@@ -210,7 +200,7 @@ pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
         return Err(reserved(user_name(owner)));
     }
     let control = served.run_dir.pipe_dir(&record.uuid).join("control");
-    let Some(closed) = reader(user).is_kept_out_of(&control) else {
+    let Some(closed) = Reader::of(user).is_kept_out_of(&control) else {
         return Ok(());
     };
     Err(match &record.settings.serve {

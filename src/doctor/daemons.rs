@@ -52,7 +52,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "zombies",
         subject: Subject::Daemons,
-        fault: "MPS programs have ended and nobody has reaped them",
+        fault: "MPS programs have ended, and neither their daemon nor the init process reaps them",
         why: "naive scripts take them for running; each takes a process id",
         remedy: "run an init process in the container (`docker run --init`)",
         judge: Judge::Own(zombies),
@@ -95,15 +95,20 @@ fn files(examined: &Examined<'_>) -> Vec<Finding> {
         let name = &served.record.name;
         let finding = match process.open_files() {
             None => Finding::unknown("its limit of open files is hidden"),
-            Some(few) if few < FEWEST_FILES => {
-                Finding::fail(format!("its daemon may open {few} files"))
-                    .run(format!("mig-mps set {name} nofile=16384"))
+            Some(many) if many >= FEW_FILES => Finding::ok(format!("{many} files")),
+            // A restart would not change it.
+            Some(few) if served.record.settings.nofile == Some(few) => Finding::warn(format!(
+                "its daemon may open {few} files, as its profile says (nofile)"
+            )),
+            Some(few) => {
+                let seen = format!("its daemon may open {few} files");
+                let finding = if few < FEWEST_FILES {
+                    Finding::fail(seen)
+                } else {
+                    Finding::warn(seen)
+                };
+                finding.run(format!("mig-mps restart {name} --drain 5m"))
             }
-            Some(few) if few < FEW_FILES => {
-                Finding::warn(format!("its daemon may open {few} files"))
-                    .run(format!("mig-mps set {name} nofile=16384"))
-            }
-            Some(many) => Finding::ok(format!("{many} files")),
         };
         finding.on(name)
     });
@@ -145,25 +150,33 @@ fn cgroup(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn zombies(examined: &Examined<'_>) -> Vec<Finding> {
-    let mut by_parent: BTreeMap<Pid, Vec<String>> = BTreeMap::new();
+    let mut by_parent: BTreeMap<(Pid, bool), Vec<String>> = BTreeMap::new();
     for zombie in &examined.surroundings.zombies {
-        let children = by_parent.entry(zombie.parent).or_default();
+        let children = by_parent
+            .entry((zombie.parent, zombie.is_neglected))
+            .or_default();
         children.push(zombie.pid.to_string());
     }
-    let found = by_parent.into_iter().map(|(parent, children)| {
-        let (have, them) = match children.as_slice() {
-            [_] => ("an MPS program has", "it"),
-            _ => ("MPS programs have", "them"),
-        };
-        let seen = format!(
-            "{have} ended, and pid {parent} does not reap {them}: pid {}",
-            children.join(", ")
-        );
-        let ps = format!(
-            "ps -o pid,ppid,stat,args -p {parent},{}",
-            children.join(",")
-        );
-        Finding::warn(seen).run(ps)
-    });
+    let found = by_parent
+        .into_iter()
+        .map(|((parent, is_neglected), children)| {
+            let (have, them) = match children.as_slice() {
+                [_] => ("an MPS program has", "it"),
+                _ => ("MPS programs have", "them"),
+            };
+            let seen = format!(
+                "{have} ended, and pid {parent} does not reap {them}: pid {}",
+                children.join(", ")
+            );
+            if !is_neglected {
+                // The program that started them reaps them when it pleases.
+                return Finding::ok(seen);
+            }
+            let ps = format!(
+                "ps -o pid,ppid,stat,args -p {parent},{}",
+                children.join(",")
+            );
+            Finding::warn(seen).run(ps)
+        });
     found.collect()
 }

@@ -167,7 +167,7 @@ fn users_of(served: &Served) -> Option<Reader> {
     match &served.record.settings.serve {
         Some(Serve::User(_) | Serve::Own) => {
             let owner = served.record.daemon?.user?;
-            Some(Reader::User(owner, Vec::new()))
+            Some(Reader::of(owner))
         }
         Some(Serve::Group(group)) => Some(Reader::Group(group_named(group).ok()??)),
         Some(Serve::All | Serve::OneAtATime) | None => Some(anybody),

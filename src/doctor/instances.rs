@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::check::Judge;
 use super::{Check, Examined, Finding, Subject};
-use crate::host::{Uid, caller, user_name};
+use crate::host::{caller, may_open, user_name};
 use crate::node::{Device, Gpu};
 use crate::nvml::GpuInstanceReading;
 use crate::state::Created;
@@ -78,34 +78,36 @@ fn without_device(examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn is_of_mig_mps(created: &[Created], gpu: &Gpu, one: &GpuInstanceReading) -> bool {
-    created.iter().any(|created| {
-        created.gpu == gpu.uuid
-            && created.profile == one.profile
-            && created.placement == one.placement
-    })
+/// True if mig-mps made this in the GPU instance: the instance itself, or a compute instance in it.
+fn is_in(created: &Created, gpu: &Gpu, one: &GpuInstanceReading) -> bool {
+    created.gpu == gpu.uuid && created.profile == one.profile && created.placement == one.placement
 }
 
 fn foreign(examined: &Examined<'_>) -> Vec<Finding> {
-    let created = &examined.node.created;
     let mut findings = Vec::new();
     for gpu in examined.gpus() {
-        let instances = gpu.all_instances.iter().flatten();
-        let (ours, theirs): (Vec<_>, Vec<_>) =
-            instances.partition(|one| is_of_mig_mps(created, gpu, one));
+        let created = &examined.node.created;
+        let instances = || gpu.all_instances.iter().flatten();
+        let theirs: Vec<_> = instances()
+            .filter(|one| {
+                let mut made = created.iter().filter(|made| made.compute.is_none());
+                !made.any(|made| is_in(made, gpu, one))
+            })
+            .collect();
         if theirs.is_empty() {
             continue;
         }
+        let is_mixed = instances().any(|one| created.iter().any(|made| is_in(made, gpu, one)));
         let places: Vec<String> = theirs.iter().map(|one| one.placement.to_string()).collect();
         let seen = format!(
             "GPU {}: another tool made the instances at {}",
             gpu.index,
             places.join(", ")
         );
-        findings.push(if ours.is_empty() {
-            Finding::ok(seen)
-        } else {
+        findings.push(if is_mixed {
             Finding::warn(seen).run("mig-mps list")
+        } else {
+            Finding::ok(seen)
         });
     }
     findings
@@ -122,32 +124,29 @@ fn missing(examined: &Examined<'_>) -> Vec<Finding> {
         };
         let created = examined.node.created.iter();
         let gone = created.filter(|created| {
-            let mut existing = instances.iter();
-            created.gpu == gpu.uuid
-                && !existing
-                    .any(|one| one.profile == created.profile && one.placement == created.placement)
+            let mut holding = instances.iter().filter(|one| is_in(created, gpu, one));
+            let exists = match created.compute {
+                None => holding.next().is_some(),
+                Some(place) => holding.any(|one| {
+                    let mut compute = one.compute.iter();
+                    compute.any(|compute| compute.placement == place)
+                }),
+            };
+            created.gpu == gpu.uuid && !exists
         });
         findings.extend(gone.map(|created| {
-            let placement = created.placement;
-            let index = gpu.index;
+            let (index, placement) = (gpu.index, created.placement);
+            let what = match created.compute {
+                None => "an instance",
+                Some(_) => "a compute instance",
+            };
             Finding::warn(format!(
-                "GPU {index}: mig-mps made an instance at {placement}, which is gone"
+                "GPU {index}: mig-mps made {what} at {placement}, which is gone"
             ))
             .run("mig-mps list")
         }));
     }
     findings
-}
-
-/// The permission bits of a file for a user without its group.
-fn bits(path: &Path, user: Uid) -> std::io::Result<u32> {
-    let meta = fs::metadata(path)?;
-    let mode = meta.mode();
-    Ok(match user {
-        Uid::ROOT => 0o6,
-        user if user.0 == meta.uid() => mode >> 6 & 0o7,
-        _ => mode & 0o7,
-    })
 }
 
 fn device_nodes(examined: &Examined<'_>) -> Vec<Finding> {
@@ -158,9 +157,9 @@ fn device_nodes(examined: &Examined<'_>) -> Vec<Finding> {
     let common = ["ctl", "-uvm"].map(|name| (format!("/dev/nvidia{name}"), 0));
     for (name, minor) in names.chain(common) {
         let make = format!("sudo nvidia-modprobe -c={minor} -u");
-        match bits(&host.below(Path::new(&name)), caller()) {
-            Ok(bits) if bits & 0o6 == 0o6 => {}
-            Ok(_) => findings.push(
+        match may_open(&host.below(Path::new(&name))) {
+            Ok(true) => {}
+            Ok(false) => findings.push(
                 Finding::fail(format!("{} may not open {name}", user_name(caller())))
                     .run(format!("ls -l {name}")),
             ),

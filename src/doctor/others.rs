@@ -1,8 +1,8 @@
 //! Daemons of others, and tools that manage the same GPUs.
 
 use super::check::Judge;
-use super::{Check, Examined, Finding, Severity, Subject, reported};
-use crate::node::{ProblemId, Unmanaged};
+use super::{Check, Examined, Finding, Subject};
+use crate::node::Unmanaged;
 
 /// Tools that change MIG or start MPS by themselves: name of the program, name of the unit, description.
 const MANAGERS: [(&str, &str, &str); 4] = [
@@ -33,22 +33,6 @@ const SCHEDULERS: [&str; 2] = ["slurmd", "kubelet"];
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
-        id: "sees-all-gpus",
-        subject: Subject::Daemons,
-        fault: ProblemId::SeesAllGpus.meaning(),
-        why: ProblemId::SeesAllGpus.why(),
-        remedy: ProblemId::SeesAllGpus.remedy(),
-        judge: Judge::Own(sees_all_gpus),
-    },
-    Check {
-        id: "default-pipe-directory",
-        subject: Subject::Daemons,
-        fault: ProblemId::DefaultPipeDirectory.meaning(),
-        why: ProblemId::DefaultPipeDirectory.why(),
-        remedy: ProblemId::DefaultPipeDirectory.remedy(),
-        judge: Judge::Own(default_pipe_directory),
-    },
-    Check {
         id: "unmanaged-daemons",
         subject: Subject::Daemons,
         fault: "an unmanaged daemon has lost its pipe directory, or an unmanaged server its daemon",
@@ -73,35 +57,6 @@ pub(super) const CHECKS: &[Check] = &[
         judge: Judge::Own(managers),
     },
 ];
-
-/// Adds the command that ends the daemon to each problem of `status` with this id.
-fn of_daemons(
-    examined: &Examined<'_>,
-    id: ProblemId,
-    is_it: impl Fn(&Unmanaged) -> bool,
-) -> Vec<Finding> {
-    let daemons = examined.node.unmanaged.iter().filter(|one| is_it(one));
-    let mut commands = daemons.map(Unmanaged::quit_command);
-    let found = reported::findings(examined, id).into_iter();
-    let found = found.map(|finding| match finding.severity {
-        // In the order of the daemons.
-        Severity::Fail => Finding {
-            command: commands.next().flatten(),
-            ..finding
-        },
-        _ => finding,
-    });
-    found.collect()
-}
-
-fn sees_all_gpus(examined: &Examined<'_>) -> Vec<Finding> {
-    of_daemons(examined, ProblemId::SeesAllGpus, Unmanaged::sees_everything)
-}
-
-fn default_pipe_directory(examined: &Examined<'_>) -> Vec<Finding> {
-    let id = ProblemId::DefaultPipeDirectory;
-    of_daemons(examined, id, Unmanaged::captures_others)
-}
 
 fn unmanaged(examined: &Examined<'_>) -> Vec<Finding> {
     let found = examined.node.unmanaged.iter().map(|daemon| {

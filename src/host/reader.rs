@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Uid, caller};
+use super::{Account, Uid, caller};
 
 /// A user or group that must be able to enter a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,16 @@ pub enum Reader {
 }
 
 impl Reader {
+    /// Returns the user with the groups of the user's processes.
+    pub fn of(user: Uid) -> Self {
+        if user == caller() {
+            return Self::caller();
+        }
+        let account = Account::of(user).ok().flatten();
+        let groups = account.and_then(|account| account.groups().ok());
+        Self::User(user, groups.unwrap_or_default())
+    }
+
     /// Returns the user who runs this program.
     pub fn caller() -> Self {
         let groups = rustix::process::getgroups().unwrap_or_default();

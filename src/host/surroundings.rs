@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+use rustix::io::Errno;
 
 use super::cgroup::CgroupRoom;
 use super::files::field;
@@ -65,6 +66,8 @@ pub struct Surroundings {
 pub struct Zombie {
     pub pid: Pid,
     pub parent: Pid,
+    /// True if its parent is a daemon or an init process, which would have reaped it if it reaped at all.
+    pub is_neglected: bool,
 }
 
 /// A mounted file system.
@@ -73,6 +76,14 @@ pub struct FileSystem {
     /// The bytes that this user may still write.
     pub free: u64,
     pub is_read_only: bool,
+}
+
+/// True if this process may read and write a file, as far as its owner, groups and mode tell.
+pub fn may_open(file: &Path) -> io::Result<bool> {
+    match access(file, Access::READ_OK | Access::WRITE_OK) {
+        Err(Errno::ACCESS) => Ok(false),
+        tried => Ok(tried.map(|()| true)?),
+    }
 }
 
 /// True if this process may make entries in a directory.
@@ -138,10 +149,20 @@ fn zombies(proc: &Path) -> Vec<Zombie> {
             zombies.push(Zombie {
                 pid: Pid(pid),
                 parent: Pid(parent),
+                is_neglected: reaps(&proc.join(format!("{parent}"))),
             });
         }
     }
     zombies
+}
+
+/// True for an MPS program, which reaps its children, and for the init process of a machine or a container, which reaps
+/// those of others.
+fn reaps(process: &Path) -> bool {
+    let is_init = |pids: String| pids.split_whitespace().last() == Some("1");
+    process.ends_with("1")
+        || field(process.join("status"), "NSpid:").is_some_and(is_init)
+        || fs::read_to_string(process.join("comm")).is_ok_and(|name| name.starts_with(MPS_PROGRAMS))
 }
 
 fn default_directories(root: &Path) -> Vec<PathBuf> {

@@ -73,13 +73,19 @@ impl Node {
                     && !daemon.sees_everything()
                     && daemon.devices.contains(&device.uuid)
             });
+            let other = unmanaged.clone().next();
             let unmanaged =
                 unmanaged.map(|daemon| format!("pid {}{}", daemon.pid, of_user(daemon.user)));
             let daemons: Vec<String> = ours.chain(unmanaged).collect();
             if daemons.len() > 1 {
+                let name = self.name_of(&device);
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
-                let problem = Problem::new(ProblemId::SeveralDaemons, what);
-                shared.push(problem.of(&self.name_of(&device)));
+                let remedy = match other {
+                    Some(other) => end_of(other, "the unmanaged one"),
+                    None => format!("`mig-mps down {name}` ends one"),
+                };
+                let problem = Problem::new(ProblemId::SeveralDaemons, what).with_remedy(remedy);
+                shared.push(problem.of(&name));
             }
         }
         shared
@@ -96,13 +102,13 @@ impl Node {
             };
             let what =
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
-            Problem::new(ProblemId::SeesAllGpus, what)
+            Problem::new(ProblemId::SeesAllGpus, what).with_remedy(end_of(daemon, "it"))
         });
         let is_at_default = daemon.captures_others().then(|| {
             let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             );
-            Problem::new(ProblemId::DefaultPipeDirectory, what)
+            Problem::new(ProblemId::DefaultPipeDirectory, what).with_remedy(end_of(daemon, "it"))
         });
         sees_everything.into_iter().chain(is_at_default)
     }
@@ -124,8 +130,9 @@ impl Node {
             let ended = "its server has ended; the next client starts another";
             let ended = Problem::new(ProblemId::ServerEnded, ended);
             let ended = served.has_lost_its_server().then_some(ended);
+            let most = served.most_clients(self.control_program());
             let waiting = served.waiting.iter().map(|client| waits(client, served));
-            let found = ended.into_iter().chain(crowd(served)).chain(waiting);
+            let found = ended.into_iter().chain(crowd(served, most)).chain(waiting);
             remarks.extend(found.map(|remark| remark.of(&served.record.name)));
         }
         remarks
@@ -140,9 +147,19 @@ impl Node {
             [one] => format!("GPU {one}"),
             several => format!("GPUs {}", several.join(", ")),
         };
-        let what =
-            format!("{gpus}: MIG is on and there is no MIG device: mig-mps up PROFILE makes them");
-        Some(Problem::new(ProblemId::NoMigDevices, what))
+        let what = format!("{gpus}: MIG is on and there is no MIG device");
+        let problem = Problem::new(ProblemId::NoMigDevices, what);
+        Some(problem.with_remedy("`mig-mps up PROFILE` makes them"))
+    }
+}
+
+/// `` `echo quit | …` ends it``
+fn end_of(daemon: &Unmanaged, it: &str) -> String {
+    match daemon.quit_command() {
+        // No session reaches it.
+        _ if daemon.is_orphan => format!("`kill {}` ends {it}", daemon.pid),
+        Some(quit) => format!("`{quit}` ends {it}"),
+        None => format!("let its owner end {it}"),
     }
 }
 
@@ -202,15 +219,20 @@ fn others_leave(served: &Served) -> String {
     format!("the programs of {} have exited{which}", names.join(" and "))
 }
 
-/// Describes a daemon that has all the clients that it can have, or more than `max-clients`.
-fn crowd(served: &Served) -> Option<Problem> {
-    let most = served.client_limit.filter(|_| served.clients.are_known())?;
+/// Describes a daemon that has all the clients that it can have (`most`), or more than `max-clients`.
+fn crowd(served: &Served, most: Option<u32>) -> Option<Problem> {
+    if !served.clients.are_known() {
+        return None;
+    }
     let clients = u32::try_from(served.clients.listed().len()).ok()?;
-    if let Some(meant) = served.record.settings.max_clients {
+    if let Some(meant) = served.record.settings.max_clients
+        && clients > meant
+    {
         let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
-        return (clients > meant).then(|| Problem::new(ProblemId::TooManyClients, more));
+        return Some(Problem::new(ProblemId::TooManyClients, more));
     }
     let full =
         "it has reached its limit of clients: another program's context fails with CUDA error 46";
-    (clients >= most).then(|| Problem::new(ProblemId::ClientsFull, full))
+    let is_full = most.is_some_and(|most| clients >= most);
+    is_full.then(|| Problem::new(ProblemId::ClientsFull, full))
 }

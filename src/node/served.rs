@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use super::program::{Client, Clients, ServerProcess};
+use crate::mps::ControlProgram;
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{Reported, Serve, Server};
 use crate::state::{DeviceRecord, RunDir};
@@ -87,6 +88,12 @@ impl Served {
     /// True if it is down, and `heal` has given it up.
     pub fn is_failing(&self) -> bool {
         self.is_given_up && matches!(self.state, DaemonState::Dead | DaemonState::Hung)
+    }
+
+    /// Returns the most clients that the hardware admits, where that is known.
+    pub(super) fn most_clients(&self, program: ControlProgram) -> Option<u32> {
+        let is_whole = self.record.key.instance.is_none();
+        program.client_limit.filter(|_| is_whole)
     }
 
     /// True if its daemon runs, or may run.

@@ -49,6 +49,7 @@ pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         let is_meant = names.is_empty() || names.contains(&node.name_of_uuid(&stray.uuid));
         is_meant && !node.is_changing() && !is_planned(&known, stray)
     });
+    plan.sort();
     Ok(plan)
 }
 

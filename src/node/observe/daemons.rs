@@ -96,9 +96,7 @@ fn fill_in_devices(node: &mut Node, program: ControlProgram) {
         served.device_is_there = node.has_no_driver || devices.iter().any(is_its);
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == record.uuid);
         served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
-        let of_gpu = program
-            .client_limit
-            .filter(|_| record.key.instance.is_none());
+        let of_gpu = served.most_clients(program);
         let max_clients = record.settings.max_clients;
         served.client_limit = of_gpu.into_iter().chain(max_clients).min();
     }

@@ -291,6 +291,11 @@ fn daemons_that_see_all_gpus_or_take_the_default_directory() {
     );
     assert_eq!(command, wanted);
     is_in_status(&sim, "problems", "sees-all-gpus", None);
+    let status = sim.status();
+    let mut problems = status["problems"].as_array().unwrap().iter();
+    let shown = problems.find(|one| one["id"] == "sees-all-gpus").unwrap();
+    let what = shown["what"].as_str().unwrap();
+    assert!(what.ends_with(&format!("; `{wanted}` ends it")), "{what}");
     report
         .check("unmanaged-daemons")
         .is("ok", None, "nvidia-cuda-mps-control");
@@ -319,6 +324,14 @@ fn clients_up_to_the_limit_and_beyond() {
     report
         .check("clients-full")
         .is("warn", Some("0"), "its limit of clients");
+    drop(clients);
+    // The hardware takes no more, whatever max-clients is.
+    let sim = served("max-clients = 100");
+    let clients: Vec<App> = (0..48).map(|_| sim.client("0")).collect();
+    sim.doctor(&[])
+        .check("clients-full")
+        .is("warn", Some("0"), "its limit of clients");
+    is_in_status(&sim, "remarks", "clients-full", Some("0"));
     drop(clients);
 }
 
@@ -418,11 +431,29 @@ fn a_daemon_that_may_open_few_files() {
         .doctor(&[])
         .check("daemon-files")
         .is("warn", Some("0"), "600 files");
-    assert_eq!(command, "mig-mps set 0 nofile=16384");
+    assert_eq!(command, "mig-mps restart 0 --drain 5m");
     shell(format!("prlimit --pid {daemon} --nofile=20:20")).ended(0);
-    sim.doctor(&[])
+    let report = sim.doctor(&[]);
+    let command = report
         .check("daemon-files")
         .is("fail", Some("0"), "20 files");
+    run_as_shown(&sim, &command);
+    assert!(!sim.doctor(&[]).ills().contains("daemon-files"));
+    // A restart would give it the same number again.
+    let sim = served("nofile = 512");
+    let command = sim.doctor(&[]).check("daemon-files").is(
+        "warn",
+        Some("0"),
+        "512 files, as its profile says (nofile)",
+    );
+    assert_eq!(command, "");
+}
+
+/// Runs a command that the program has shown, and adds `--yes`.
+fn run_as_shown(sim: &Sim, command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    assert_eq!(words[0], "mig-mps", "{command}");
+    sim.run(&[&words[1..], &["--yes"]].concat()).ended(0);
 }
 
 #[test]
@@ -492,17 +523,28 @@ fn zombies_are_counted() {
     // The simulated /proc enters live processes alone.
     let entry = sim.machine(&format!("proc/{}", child.id()));
     if !entry.is_symlink() {
-        std::os::unix::fs::symlink(format!("/proc/{}", child.id()), entry).unwrap();
+        std::os::unix::fs::symlink(format!("/proc/{}", child.id()), &entry).unwrap();
     }
-    let report = sim.doctor(&[]);
+    // It is a matter of the program that started it, which is no daemon and no init process.
     let (parent, child_id) = (std::process::id(), child.id());
     let seen =
         format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
-    let command = report.check("zombies").is("warn", None, &seen);
-    assert_eq!(
-        command,
-        format!("ps -o pid,ppid,stat,args -p {parent},{child_id}")
-    );
+    sim.doctor(&[]).check("zombies").is("ok", None, &seen);
+    // An init process that does not reap, and a daemon that does not.
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    fs::remove_file(&entry).unwrap();
+    for parent in [serde_json::json!(1), daemon] {
+        let stat = format!("{child_id} (nvidia-cuda-mps) Z {parent} 0 0 0");
+        sim.prepare(&format!("proc/{child_id}/stat"), &stat);
+        let seen =
+            format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
+        let command = sim.doctor(&[]).check("zombies").is("warn", None, &seen);
+        assert_eq!(
+            command,
+            format!("ps -o pid,ppid,stat,args -p {parent},{child_id}")
+        );
+    }
+    fs::remove_dir_all(&entry).unwrap();
     child.wait().unwrap();
     assert!(!sim.doctor(&[]).ills().contains("zombies"));
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use super::{Report, healthy};
-use crate::common::{Sim, is_root};
+use crate::common::{NOBODY, Sim, is_root};
 use crate::settings::whole;
 
 #[test]
@@ -86,6 +86,13 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
         .ended(0);
+    assert!(!sim.doctor(&[]).ills().contains("pipe-access"));
+    // The user comes in as a member of a group, too.
+    fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o750)).unwrap();
+    let report = sim.doctor(&[]);
+    let seen = format!("enter {}", sim.node.run_dir().display());
+    report.check("pipe-access").is("fail", Some("0"), &seen);
+    std::os::unix::fs::chown(sim.node.run_dir(), None, Some(NOBODY)).unwrap();
     assert!(!sim.doctor(&[]).ills().contains("pipe-access"));
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"group:nogroup\""), &["--yes"])

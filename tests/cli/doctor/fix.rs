@@ -73,3 +73,38 @@ fn an_idle_server_that_outlived_its_daemon_is_ended() {
     assert!(!is_alive(&device["servers"][0]["pid"]));
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }
+
+#[test]
+fn gpus_are_shown_in_order() {
+    let sim = Sim::with("h200", 2);
+    sim.up(&whole(""), &[]).ended(0);
+    starve(&sim);
+    let waits = sim.app("0", &["hold"]);
+    while in_state(&sim.status(), "hung").is_empty() {
+        std::thread::yield_now();
+    }
+    shell(format!("kill -TERM {}", sim.device("0")["daemon_pid"])).ended(0);
+    while in_state(&sim.status(), "dead").is_empty() {
+        std::thread::yield_now();
+    }
+    drop(waits);
+    // `heal` does not start a device that `down` was ending; its server is still to be ended.
+    let record = sim.node.run_dir().join("by-name/0/device.json");
+    let text = std::fs::read_to_string(&record).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["leaving"] = true.into();
+    std::fs::write(&record, json.to_string()).unwrap();
+    let daemon = sim.device("1")["daemon_pid"].clone();
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while in_state(&sim.status(), "dead").len() < 2 {
+        std::thread::yield_now();
+    }
+    let shown = sim.run(&["doctor", "--fix", "--dry-run"]).ended(0);
+    let at = |gpu: &str| {
+        shown
+            .stdout
+            .find(gpu)
+            .unwrap_or_else(|| panic!("{shown:?}"))
+    };
+    assert!(at("GPU 0") < at("GPU 1"), "{shown:?}");
+}

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use simnode::node::ComputeMode;
 
 use super::healthy;
-use crate::common::{Ran, Sim, is_root};
+use crate::common::{NOBODY, Ran, Sim, is_root};
 use crate::settings::whole;
 
 fn whole_gpus() -> Sim {
@@ -166,12 +166,18 @@ fn a_gpu_in_mig_mode_without_a_device() {
         state.gpus[0].mig.current = true;
         state.gpus[0].mig.pending = true;
     });
-    sim.doctor(&[]).check("no-mig-devices").is(
+    let command = sim.doctor(&[]).check("no-mig-devices").is(
         "warn",
         None,
         "GPU 0: MIG is on and there is no MIG device",
     );
-    assert_eq!(sim.status()["remarks"][0]["id"], "no-mig-devices");
+    assert_eq!(command, "mig-mps up PROFILE");
+    let remark = &sim.status()["remarks"][0];
+    assert_eq!(remark["id"], "no-mig-devices");
+    assert_eq!(
+        remark["what"],
+        "GPU 0: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes them"
+    );
 }
 
 #[test]
@@ -202,6 +208,33 @@ fn a_gpu_of_another_tool_alone_is_in_order() {
     sim.doctor(&[])
         .check("foreign-instances")
         .is("ok", None, "another tool");
+}
+
+/// Where `up` has added a compute instance, the GPU instance is still the other tool's.
+#[test]
+fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
+    let sim = Sim::with("a100-80gb", 1);
+    set(&sim, |state| {
+        state.gpus[0].mig.current = true;
+        state.gpus[0].mig.pending = true;
+    });
+    sim.foreign_instance(0, 5);
+    let profile = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", at = 5 } ]\n";
+    sim.up(profile, &["--yes"]).ended(0);
+    sim.doctor(&[]).check("foreign-instances").is(
+        "warn",
+        None,
+        "GPU 0: another tool made the instances at slice 5",
+    );
+    set(&sim, |state| {
+        state.gpus[0].instances[0].compute.clear();
+        state.contexts.clear();
+    });
+    sim.doctor(&[]).check("instances-missing").is(
+        "warn",
+        None,
+        "GPU 0: mig-mps made a compute instance at slice 5, which is gone",
+    );
 }
 
 #[test]
@@ -248,6 +281,15 @@ fn device_nodes_that_the_caller_may_not_open() {
     report
         .check("device-nodes")
         .is("fail", None, "nobody may not open /dev/nvidia-uvm");
+    // The members of its group may.
+    let node = sim.machine("dev/nvidia-uvm");
+    std::os::unix::fs::chown(node, None, Some(NOBODY)).unwrap();
+    let report = super::Report::after_any(
+        sim.by_nobody(&["doctor", "--json"])
+            .env("MIG_MPS_RUN_DIR", sim.node.run_dir()),
+    );
+    report.check("device-nodes");
+    assert!(!report.ills().contains("device-nodes"), "{report:#?}");
 }
 
 #[test]

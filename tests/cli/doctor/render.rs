@@ -27,7 +27,7 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
       fail    0.0: its daemon (pid PID) is stopped (SIGSTOP) [daemon-stopped]
               $ kill -CONT PID
               why: its programs wait for it
-      ok      memory-limit, daemon-files, daemon-outdated, daemon-cgroup, zombies, sees-all-gpus, default-pipe-directory, unmanaged-daemons, default-leftovers, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, settings-changed, log-growth, stray-server, outside-mps, several-daemons, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
+      ok      memory-limit, daemon-files, daemon-outdated, daemon-cgroup, zombies, unmanaged-daemons, default-leftovers, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, settings-changed, log-growth, stray-server, outside-mps, several-daemons, sees-all-gpus, default-pipe-directory, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
 
     directories
       ok      run-directory, pipe-too-long, pipe-access, pipe-writable, by-name, leftover-directories, log-directory, disk-space, log-size, record-unreadable
