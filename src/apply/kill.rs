@@ -61,20 +61,23 @@ pub(super) fn kill(
     let environment = context.environment;
     let interrupt = &environment.interrupt;
     let _change = interrupt.begin();
-    let logs = environment.logs_of(kill.run_dir.path()).unwrap_or_default();
-    let daemon = Daemon::new(
-        context.programs.clone(),
-        context.node.control_program(),
-        kill.run_dir.pipe_dir(&kill.uuid),
-        logs.join(&kill.uuid),
-    );
+    let daemon = daemon_of(kill, context);
     let begun = Instant::now();
     let mut error = ApplyError::default();
     for victim in &kill.victims {
         // Opened now: after its exit another process may get its pid.
-        let held = victim
-            .started
-            .and_then(|started| environment.host.open_process(victim.pid, started));
+        let opened = match victim.started {
+            Some(started) => environment.host.open_process(victim.pid, started),
+            None => Ok(None),
+        };
+        let held = match opened {
+            Ok(held) => held,
+            Err(cause) => {
+                let failure = Failure::new(victim.client.to_string(), cause.into());
+                error.failures.push(failure);
+                continue;
+            }
+        };
         let client = Ending {
             kill,
             victim,
@@ -110,6 +113,21 @@ pub(super) fn kill(
         return Err(error);
     }
     Ok(())
+}
+
+/// The daemon whose clients are terminated.
+fn daemon_of(kill: &Kill, context: &ApplyContext<'_>) -> Daemon {
+    let mut served = context.node.served.iter();
+    let served =
+        served.find(|served| served.record.uuid == kill.uuid && served.run_dir == kill.run_dir);
+    let logs = context.environment.logs_of(kill.run_dir.path());
+    let daemon = Daemon::new(
+        context.programs.clone(),
+        context.node.control_program(),
+        kill.run_dir.pipe_dir(&kill.uuid),
+        logs.unwrap_or_default().join(&kill.uuid),
+    );
+    daemon.serving(served.and_then(|served| served.record.settings.serve.as_ref()))
 }
 
 /// A client that is being terminated.

@@ -64,6 +64,7 @@ impl<'a> Shared<'a> {
 
     pub(super) fn daemon(&self, record: &DeviceRecord) -> Daemon {
         self.daemon_of(&record.uuid)
+            .serving(record.settings.serve.as_ref())
     }
 
     pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {

@@ -72,11 +72,12 @@ impl Shared<'_> {
         self.bring_up(&mut record).map(drop)
     }
 
-    /// True if a recorded daemon or one of its servers runs.
+    /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
     pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
         let host = &self.context.environment.host;
-        let owner = owner(record);
-        owner.is_ok_and(|owner| self.daemon(record).count_processes(host, owner) > 0)
+        let count =
+            owner(record).and_then(|owner| Ok(self.daemon(record).count_processes(host, owner)?));
+        count.map_or(true, |count| count > 0)
     }
 
     /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.

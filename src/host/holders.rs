@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
-use rustix::io::Errno;
 
+use super::process::has_ended;
 use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
 
 /// A process that has a GPU open, with a CUDA context or for monitoring.
@@ -100,14 +100,6 @@ impl Holder {
             unit: cgroup.ok().and_then(|cgroup| unit_of(&cgroup)),
         }
     }
-}
-
-/// True for `ENOENT`, and for `ESRCH` from a file that was opened before.
-fn has_ended(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::NOENT | Errno::SRCH)
-    )
 }
 
 /// Tells of each node whether the process with this directory has it open.

@@ -40,7 +40,7 @@ impl Host {
 
     /// Returns a process if it is visible.
     pub fn process(&self, pid: Pid) -> Option<Process> {
-        Process::read(&self.root.join("proc"), pid)
+        Process::read(&self.root.join("proc"), pid).ok().flatten()
     }
 
     /// Returns a process and its children, if it is visible. Cheaper than [`processes`](Self::processes) where the kernel
@@ -55,7 +55,7 @@ impl Host {
             };
             family.extend(children.split_whitespace().flat_map(str::parse).map(Pid));
         }
-        Ok(ProcessTable::of(&proc, family.into_iter()))
+        ProcessTable::of(&proc, family.into_iter())
     }
 
     /// Returns the version of the kernel's part of the driver, such as `580.159.04`; `None` if it is hidden.

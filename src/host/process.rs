@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::files::field;
@@ -48,12 +49,15 @@ const EXITING: u64 = 0x4;
 
 /// A live process in `/proc`, not a zombie: without a parent that reaps it, a dead daemon stays a zombie for ever.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the facts are independent")]
 pub struct Process {
     pub pid: Pid,
     pub parent: Pid,
     pub started: StartTime,
     /// A signal or a debugger has stopped it: it does not answer.
     pub is_stopped: bool,
+    /// Its main thread computes, or would if it got a CPU.
+    pub is_running: bool,
     /// The kernel is ending it, which takes a while if it had a GPU open.
     pub is_ending: bool,
     /// The name of its program, cut to 15 bytes by the kernel.
@@ -64,10 +68,11 @@ pub struct Process {
 }
 
 impl Process {
-    pub(super) fn read(proc: &Path, pid: Pid) -> Option<Self> {
+    /// Returns `None` for a zombie. An error does not mean that there is no such process.
+    pub(super) fn read(proc: &Path, pid: Pid) -> io::Result<Option<Self>> {
         let directory = proc.join(pid.to_string());
-        let stat = fs::read(directory.join("stat")).ok()?;
-        Self::parse(&String::from_utf8_lossy(&stat), directory)
+        let stat = fs::read(directory.join("stat"))?;
+        Ok(Self::parse(&String::from_utf8_lossy(&stat), directory))
     }
 
     /// Parses a line of `/proc/PID/stat`. The name may contain any character, so fields are counted from the last
@@ -86,6 +91,7 @@ impl Process {
             parent: Pid(fields.get(1)?.parse().ok()?),
             started: StartTime(fields.get(19)?.parse().ok()?),
             is_stopped: matches!(state, "T" | "t"),
+            is_running: state == "R",
             is_ending: flags & EXITING != 0,
             name: name.to_owned(),
             is_kernel: flags & KERNEL_THREAD != 0,
@@ -260,18 +266,21 @@ impl ProcessTable {
             let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).map(Pid) else {
                 continue;
             };
-            if let Some(process) = Process::read(proc, pid) {
+            if let Some(process) = Process::read(proc, pid).or_else(unless_unread)? {
                 processes.insert(pid, process);
             }
         }
         Ok(Self { processes })
     }
 
-    pub(super) fn of(proc: &Path, pids: impl Iterator<Item = Pid>) -> Self {
-        let read = pids.filter_map(|pid| Some((pid, Process::read(proc, pid)?)));
-        Self {
-            processes: read.collect(),
+    pub(super) fn of(proc: &Path, pids: impl Iterator<Item = Pid>) -> io::Result<Self> {
+        let mut processes = BTreeMap::new();
+        for pid in pids {
+            if let Some(process) = Process::read(proc, pid).or_else(unless_unread)? {
+                processes.insert(pid, process);
+            }
         }
+        Ok(Self { processes })
     }
 
     pub fn get(&self, pid: Pid) -> Option<&Process> {
@@ -302,6 +311,25 @@ impl ProcessTable {
             .values()
             .filter(move |process| process.parent == parent)
     }
+}
+
+/// Leaves out a process that has exited or that `/proc` hides. Any other error, such as too many open files, must not
+/// make processes disappear.
+fn unless_unread(error: io::Error) -> io::Result<Option<Process>> {
+    let is_hidden = error.kind() == io::ErrorKind::PermissionDenied;
+    if is_hidden || has_ended(&error) {
+        Ok(None)
+    } else {
+        Err(error)
+    }
+}
+
+/// True for `ENOENT`, and for `ESRCH` from a file in `/proc` that was opened before: the process has exited.
+pub(super) fn has_ended(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::SRCH)
+    )
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{Host, Pid, StartTime};
+use super::{Host, Pid, Process, StartTime};
 
 /// A process by its pidfd, which never refers to a later process with the same pid.
 #[derive(Debug)]
@@ -19,12 +19,26 @@ pub struct ProcessHandle {
 }
 
 impl Host {
-    /// Opens the process with this pid and start time. Returns `None` if it is gone.
-    pub fn open_process(&self, pid: Pid, started: StartTime) -> Option<ProcessHandle> {
+    /// Opens the process with this pid and start time. Returns `None` if it is gone, and an error if that cannot be
+    /// determined.
+    pub fn open_process(&self, pid: Pid, started: StartTime) -> io::Result<Option<ProcessHandle>> {
+        let unknown = |error: io::Error| {
+            let what = format!("cannot tell if process {pid} still runs: {error}");
+            io::Error::new(error.kind(), what)
+        };
         // Opened before the check: it cannot refer to another process afterwards.
-        let held = ProcessHandle::open(pid).ok()?;
-        let process = self.process(pid)?;
-        (process.started == started).then_some(held)
+        let held = match ProcessHandle::open(pid) {
+            Ok(held) => held,
+            Err(Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(unknown(error.into())),
+        };
+        match Process::read(&self.root.join("proc"), pid) {
+            Ok(process) => Ok(process
+                .filter(|process| process.started == started)
+                .map(|_| held)),
+            Err(_) if held.has_ended() => Ok(None),
+            Err(error) => Err(unknown(error)),
+        }
     }
 
     /// Returns the inode of this process's pid namespace, or `None` if it is hidden. Pids of another namespace mean
@@ -110,10 +124,12 @@ mod tests {
         let pid = Pid(child.id());
         let started = host.process(pid).unwrap().started;
         assert!(
-            host.open_process(pid, StartTime(started.0 + 1)).is_none(),
+            host.open_process(pid, StartTime(started.0 + 1))
+                .unwrap()
+                .is_none(),
             "another process"
         );
-        let held = host.open_process(pid, started).unwrap();
+        let held = host.open_process(pid, started).unwrap().unwrap();
         assert!(!held.has_ended());
         held.signal(Signal::TERM).unwrap();
         assert!(held.ends_within(Duration::from_secs(20)));
@@ -122,6 +138,7 @@ mod tests {
         assert!(!host.has_ended(Pid(std::process::id())));
         child.wait().unwrap();
         assert!(host.has_ended(pid));
-        assert!(host.open_process(pid, started).is_none(), "it is gone");
+        let gone = host.open_process(pid, started).unwrap();
+        assert!(gone.is_none(), "it is gone");
     }
 }

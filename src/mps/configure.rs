@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::log::{LOG_END, logged_limit};
+use super::log::{LOG_END, logged_limit, logged_ready};
 use super::session::{ANSWER_LIMIT, PATIENCE, parse_pid};
 use super::setting_command::{Mismatch, SettingCommand, compare};
 use super::{Daemon, LogFile, MpsError, ServerState};
@@ -64,9 +64,14 @@ impl Daemon {
             let Some(pid) = server else {
                 return Err(self.failure("the MPS server did not start"));
             };
-            let status = self.query(&[pid], false, PATIENCE, limit)?;
+            let left = limit.saturating_sub(start.elapsed());
+            let status = self.query_within(&[pid], false, (PATIENCE, limit), left)?;
             match status.servers.iter().find(|server| server.pid == pid) {
-                Some(server) if server.state == Some(ServerState::Active) => return Ok(pid),
+                Some(server)
+                    if server.state == Some(ServerState::Active) && self.has_logged_ready(pid) =>
+                {
+                    return Ok(pid);
+                }
                 Some(_) if start.elapsed() < limit => std::thread::sleep(READY_PAUSE),
                 Some(server) => {
                     return Err(self.failure(format!(
@@ -78,6 +83,16 @@ impl Daemon {
                 None => server = status.servers.first().map(|server| server.pid),
             }
         }
+    }
+
+    /// True if the daemon has logged that the server is ready. Without `get_server_status` only the log tells that: the
+    /// daemon lists a server as soon as its process exists. A daemon without a log is believed.
+    fn has_logged_ready(&self, server: Pid) -> bool {
+        if self.program.has_server_status {
+            return true;
+        }
+        let log = self.log_end(LogFile::Control, LOG_END);
+        log.is_empty() || logged_ready(&log, server)
     }
 
     /// Sets running servers. A server that starts afterwards has the daemon's defaults.

@@ -11,7 +11,8 @@ use super::invocation::{Invocation, Task};
 use super::log::diagnose;
 use super::pipe_files::SOCKET;
 use super::{ControlProgram, Kind, LogDir, LogFile, LogLine, MpsError};
-use crate::host::{self, Directory, Limits, MpsPrograms, Output, RunError, Uid};
+use crate::host::{self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid};
+use crate::settings::Serve;
 
 /// The control daemon of one device, running or not, by its directories.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Daemon {
     pub(super) programs: MpsPrograms,
     /// The features of the driver's control program.
     pub(super) program: ControlProgram,
+    /// The user that the daemon runs as; `None` if that is the caller.
+    user: Option<String>,
     pub(super) pipe: PathBuf,
     pub(super) log: PathBuf,
     /// The lengths of its logs when this value was made. Earlier lines are about something else.
@@ -37,10 +40,20 @@ impl Daemon {
         Self {
             programs,
             program,
+            user: None,
             pipe,
             log,
             marks,
         }
+    }
+
+    /// The same for a daemon that serves these users.
+    pub fn serving(self, serve: Option<&Serve>) -> Self {
+        let user = match serve {
+            Some(Serve::User(name)) => Some(name.clone()),
+            _ => None,
+        };
+        Self { user, ..self }
     }
 
     /// Opens the parent of the pipe directory, which only we can change.
@@ -82,10 +95,10 @@ impl Daemon {
         pipe.is_err_and(|error| error.kind() == io::ErrorKind::CrossesDevices)
     }
 
-    /// Returns the command for a session, run as the owner of the pipe directory: root does not connect to sockets in a
-    /// user's directory.
-    pub(super) fn session_command(&self) -> Command {
-        self.command(Task::Session, &self.limits_of_owner())
+    /// Returns the command for a session, run as the daemon's user: root does not connect to sockets in a user's
+    /// directory.
+    pub(super) fn session_command(&self) -> Result<Command, MpsError> {
+        Ok(self.command(Task::Session, &self.limits_of_user()?))
     }
 
     /// Runs the control program to its end. Errors name it even if it is started through the helper.
@@ -127,8 +140,12 @@ impl Daemon {
     }
 
     /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.
-    pub(super) fn wait_for_user<T>(&self, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
-        match self.limits_of_owner().user() {
+    pub(super) fn wait_for_user<T>(
+        &self,
+        limit: Duration,
+        wait: impl FnOnce(Duration) -> Result<T, MpsError>,
+    ) -> Result<T, MpsError> {
+        match self.limits_of_user()?.user() {
             Some((user, _)) => self.programs.time_for_users.wait(Uid(user), limit, wait),
             None => wait(limit),
         }
@@ -143,16 +160,22 @@ impl Daemon {
         invocation.command_within(limits, &self.programs)
     }
 
-    /// Returns the limits with the owner of the pipe directory as user. Only we can have made the directory.
-    pub(super) fn limits_of_owner(&self) -> Limits {
-        let meta = self.pipe_directory().ok().flatten();
-        let meta = meta.and_then(|pipe| pipe.stat_self().ok());
-        let other = meta.filter(|meta| host::caller() == Uid::ROOT && meta.st_uid != Uid::ROOT.0);
-        Limits {
-            uid: other.as_ref().map(|meta| meta.st_uid),
-            gid: other.as_ref().map(|meta| meta.st_gid),
+    /// Returns the limits with the daemon's user, if that is not the caller. The record alone says who that is: what is
+    /// in the place of the pipe directory may be the user's doing.
+    pub(super) fn limits_of_user(&self) -> Result<Limits, MpsError> {
+        let Some(name) = self.user.as_ref().filter(|_| host::caller() == Uid::ROOT) else {
+            return Ok(Limits::default());
+        };
+        let account = Account::named(name)?.ok_or_else(|| {
+            let what = format!("the daemon runs as {name}, and there is no such user");
+            io::Error::new(io::ErrorKind::NotFound, what)
+        })?;
+        let other = Some(account).filter(|account| account.uid != Uid::ROOT);
+        Ok(Limits {
+            uid: other.as_ref().map(|account| account.uid.0),
+            gid: other.as_ref().map(|account| account.gid),
             ..Limits::default()
-        }
+        })
     }
 
     /// Returns the last `most` bytes of a log, or nothing if it cannot be read.

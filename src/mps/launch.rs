@@ -76,12 +76,16 @@ impl Daemon {
         in_the_way: Option<String>,
     ) -> MpsError {
         let found = self.count_processes(host, owner);
-        let left = self.end_mps_processes(host, owner);
+        let (found, left, unknown) = match (found, self.end_mps_processes(host, owner)) {
+            (Ok(found), Ok(left)) => (found, left, None),
+            (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
+        };
         let ended = format!("what it had started ({found} processes) was ended");
         let notes = [
             in_the_way,
             (found > 0).then_some(ended),
             (!left.is_empty()).then(|| format!("the kernel does not end {}", list_pids(&left))),
+            unknown.map(|error| format!("what it has started may still run: {error}")),
         ];
         let notes = notes.into_iter().flatten();
         let notes = notes.fold(String::new(), |notes, note| notes + "; " + &note);
@@ -126,12 +130,13 @@ impl Daemon {
         });
         let owner = wanted.access.owner();
         let is_foreign = owner != caller();
-        let launcher = self.command(task, &self.limits(wanted));
+        let launcher = self.command(task, &self.limits(wanted)?);
         // The user of the daemon owns the log directory and can make the start hang.
-        let output = self.wait_for_user(LAUNCH_LIMIT, |limit| self.run(&launcher, "", limit));
-        let output = output.map_err(|error| match error {
-            RunError::Late { .. } if is_foreign => self.blocked_start(&error, owner),
-            error => error.into(),
+        let output = self.wait_for_user(LAUNCH_LIMIT, |limit| {
+            self.run(&launcher, "", limit).map_err(|error| match error {
+                RunError::Late { .. } if is_foreign => self.blocked_start(&error, owner),
+                error => error.into(),
+            })
         })?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();

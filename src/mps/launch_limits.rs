@@ -22,17 +22,17 @@ impl Daemon {
     }
 
     /// Returns the user and the limits of the daemon, without those that the caller already has.
-    pub(super) fn limits(&self, wanted: &LaunchOptions) -> Limits {
+    pub(super) fn limits(&self, wanted: &LaunchOptions) -> Result<Limits, MpsError> {
         let files = wanted.nofile.unwrap_or(NOFILE);
         let (current, _) = open_files();
         let differs = current != Some(files);
-        Limits {
+        Ok(Limits {
             groups_of: wanted.access.user().map(|account| account.name.clone()),
             cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
             files: differs.then_some(files),
             or_fewer: differs && wanted.nofile.is_none(),
-            ..self.limits_of_owner()
-        }
+            ..self.limits_of_user()?
+        })
     }
 
     /// Checks the user and the limits of the running daemon.

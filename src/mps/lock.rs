@@ -20,7 +20,7 @@ pub enum LockHolder {
     Process(Pid),
     /// A process in another pid namespace.
     Unseen,
-    /// The caller has no permission to read it.
+    /// It cannot be read.
     Hidden,
 }
 
@@ -33,10 +33,16 @@ impl Daemon {
         });
         match holder {
             Ok(holder) => holder,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => LockHolder::Hidden,
-            Err(_) => LockHolder::Nobody,
+            Err(error) if is_replaced(&error) => LockHolder::Nobody,
+            Err(_) => LockHolder::Hidden,
         }
     }
+}
+
+/// True if something else is in the place of the directory: a file, or a file system that is mounted there.
+fn is_replaced(error: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, NotADirectory, NotFound};
+    matches!(error.kind(), CrossesDevices | NotADirectory | NotFound)
 }
 
 fn holder(pipe: &Directory) -> io::Result<LockHolder> {

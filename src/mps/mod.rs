@@ -36,7 +36,7 @@ pub use launch::Launched;
 pub use launch_options::{Access, LaunchOptions};
 pub use lock::LockHolder;
 pub(crate) use log::{KEPT, split};
-pub use log::{Kind, LogDir, LogFile, LogLine, LogTail};
+pub use log::{Kind, LogDir, LogFile, LogLine, LogTail, logged_ready};
 pub use mps_program::{MpsProgram, is_daemon, servers_of};
 pub use pending::pending;
 pub use pipe_files::{LEFT, MAX_PIPE_DIR};

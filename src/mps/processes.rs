@@ -1,5 +1,6 @@
 //! The MPS processes of a pipe directory, found through /proc.
 
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,34 +29,37 @@ impl Daemon {
         host: &Host,
         owner: Uid,
         program: MpsProgram,
-    ) -> Vec<Process> {
-        let table = host.processes().unwrap_or_default();
+    ) -> io::Result<Vec<Process>> {
+        let table = host.processes()?;
         let is_here = |process: &&Process| match program {
             MpsProgram::Control => self.is_daemon_here(process, owner),
             MpsProgram::Server => is_server(process) && serves_in(process, &self.pipe),
         };
-        table.iter().filter(is_here).cloned().collect()
+        Ok(table.iter().filter(is_here).cloned().collect())
     }
 
     /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it.
-    pub fn count_processes(&self, host: &Host, owner: Uid) -> usize {
-        let count = |program| self.mps_processes(host, owner, program).len();
-        count(MpsProgram::Control) + count(MpsProgram::Server)
+    pub fn count_processes(&self, host: &Host, owner: Uid) -> io::Result<usize> {
+        let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
+        let servers = self.mps_processes(host, owner, MpsProgram::Server)?;
+        Ok(daemons.len() + servers.len())
     }
 
     /// Ends the unrecorded processes of this pipe directory.
     pub fn end_unrecorded(&self, host: &Host, owner: Uid) -> Result<(), MpsError> {
-        self.ended(&self.end_mps_processes(host, owner))
+        self.ended(&self.end_mps_processes(host, owner)?)
     }
 
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
-    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> Vec<Pid> {
+    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> io::Result<Vec<Pid>> {
+        let mut left = Vec::new();
         // Found one after the other: the daemon may have started a server meanwhile.
-        let end = |program| end_all(&open_all(host, &self.mps_processes(host, owner, program)));
-        let mut left = end(MpsProgram::Control);
-        left.extend(end(MpsProgram::Server));
-        left
+        for program in [MpsProgram::Control, MpsProgram::Server] {
+            let found = self.mps_processes(host, owner, program)?;
+            left.extend(end_all(&open_all(host, &found)?));
+        }
+        Ok(left)
     }
 }
 
@@ -63,9 +67,12 @@ impl Daemon {
 pub(super) fn open_all<'p>(
     host: &Host,
     processes: impl IntoIterator<Item = &'p Process>,
-) -> Vec<ProcessHandle> {
+) -> io::Result<Vec<ProcessHandle>> {
     let open = |process: &Process| host.open_process(process.pid, process.started);
-    processes.into_iter().filter_map(open).collect()
+    processes
+        .into_iter()
+        .filter_map(|process| open(process).transpose())
+        .collect()
 }
 
 /// True if a process was started with this pipe directory.

@@ -51,16 +51,24 @@ impl Daemon {
         limit: Duration,
     ) -> Result<Answer, MpsError> {
         self.wait_for_user(patience + limit, |allowed| {
-            self.retried_session(commands, patience.min(allowed), limit.min(allowed))
+            self.session_within(commands, patience, limit, allowed)
         })
     }
 
-    fn retried_session(
+    /// The same in at most `allowed` altogether, which the caller takes from the user's time.
+    pub(super) fn session_within(
         &self,
         commands: &[String],
         patience: Duration,
         limit: Duration,
+        allowed: Duration,
     ) -> Result<Answer, MpsError> {
+        // Some of the time is left for the answer.
+        let patience = if allowed < patience + limit {
+            patience.min(allowed / 2)
+        } else {
+            patience
+        };
         let asked = commands.join("\n");
         let script = script(&asked) + "\n";
         let start = Instant::now();
@@ -82,8 +90,10 @@ impl Daemon {
             waited: start.elapsed(),
             later,
         };
+        let command = self.session_command()?;
         loop {
-            let output = match self.run(&self.session_command(), &script, limit) {
+            let left = tenths(limit.min(allowed.saturating_sub(start.elapsed())));
+            let output = match self.run(&command, &script, left) {
                 Err(RunError::Late { .. }) if queues => return Err(busy(Some(changes.join("; ")))),
                 other => other?,
             };
@@ -98,6 +108,11 @@ impl Daemon {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
+}
+
+/// Rounds a time to tenths of a second, for messages.
+fn tenths(time: Duration) -> Duration {
+    Duration::from_secs_f64((time.as_secs_f64() * 10.0).round() / 10.0)
 }
 
 /// True if a line is the answer to [`LAST_COMMAND`].

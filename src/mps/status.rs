@@ -50,6 +50,19 @@ impl Daemon {
         patience: Duration,
         limit: Duration,
     ) -> Result<DaemonStatus, MpsError> {
+        self.wait_for_user(patience + limit, |allowed| {
+            self.query_within(children, with_defaults, (patience, limit), allowed)
+        })
+    }
+
+    /// The same in at most `allowed` altogether, which the caller takes from the user's time.
+    pub(super) fn query_within(
+        &self,
+        children: &[Pid],
+        with_defaults: bool,
+        (patience, limit): (Duration, Duration),
+        allowed: Duration,
+    ) -> Result<DaemonStatus, MpsError> {
         let mut commands = if with_defaults { queries() } else { Vec::new() };
         commands.push("get_server_list".to_owned());
         for child in children {
@@ -61,7 +74,7 @@ impl Daemon {
             });
             commands.push(format!("get_client_list {child}"));
         }
-        let answer = self.session(&commands, patience, limit)?;
+        let answer = self.session_within(&commands, patience, limit, allowed)?;
         let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
         let mut defaults = None;
         if with_defaults {

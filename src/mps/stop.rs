@@ -1,5 +1,6 @@
 //! Stops a daemon and its servers, by a session or by signals.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use super::mps_program::is_server;
@@ -74,35 +75,34 @@ impl Daemon {
         means: Means,
     ) -> Result<(), MpsError> {
         // Includes servers that outlived an earlier daemon.
-        let servers = self.servers(host, daemon.0);
-        let Some(held) = host.open_process(daemon.0, daemon.1) else {
+        let servers = self.servers(host, daemon.0)?;
+        let Some(held) = host.open_process(daemon.0, daemon.1)? else {
             return self.ended(&kill_all_after(&servers, Duration::ZERO));
         };
         match means {
             Means::Session => {}
-            Means::Signals => return self.end_by_signals(held, &servers),
+            Means::Signals => return self.end_by_signals(host, held, servers),
             Means::Heal => {
                 let left = kill_all_after(&servers, Duration::ZERO);
                 if left.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
                     return Ok(());
                 }
-                return self.end_by_signals(held, &servers);
+                return self.end_by_signals(host, held, servers);
             }
         }
         if patience == Patience::AT_ONCE {
             self.terminate_clients(&servers);
         }
         let (command, limit) = patience.quit();
-        let (asked, limit) =
-            self.wait_for_user(limit, |limit| (self.quit(&held, &command, limit), limit));
-        let said = match asked {
-            Ok(None) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
-            Ok(Some(said)) => said,
+        let asked = self.wait_for_user(limit, |limit| self.quit(&held, &command, limit));
+        let (said, limit) = match asked {
+            Ok((None, _)) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
+            Ok((Some(said), limit)) => (said, limit),
             Err(error) if patience == Patience::Idle => return Err(error),
             // No client has to be spared.
-            Err(_) => String::new(),
+            Err(_) => (String::new(), limit),
         };
-        let servers = self.servers(host, daemon.0);
+        let servers = self.servers(host, daemon.0)?;
         if patience == Patience::Idle && !servers.is_empty() {
             let why = match (said.as_str(), self.program.queues_sessions) {
                 // Measured: the daemon carries out a quit even after its caller has exited.
@@ -122,18 +122,18 @@ impl Daemon {
                 limit.as_secs()
             )));
         }
-        self.end_by_signals(held, &servers)
+        self.end_by_signals(host, held, servers)
     }
 
     /// Kills a server without a daemon, or whose daemon waits for it in vain.
     pub fn kill_server(&self, host: &Host, server: (Pid, StartTime)) -> Result<(), MpsError> {
-        let held = host.open_process(server.0, server.1);
+        let held = host.open_process(server.0, server.1)?;
         self.ended(&kill_all_after(held.as_slice(), Duration::ZERO))
     }
 
     /// Returns the servers of a daemon, and those in its directory without a daemon.
-    fn servers(&self, host: &Host, daemon: Pid) -> Vec<ProcessHandle> {
-        let table = host.processes().unwrap_or_default();
+    fn servers(&self, host: &Host, daemon: Pid) -> io::Result<Vec<ProcessHandle>> {
+        let table = host.processes()?;
         let is_of_daemon = |server: &&Process| {
             is_server(server) && (server.parent == daemon || serves_in(server, &self.pipe))
         };
@@ -144,12 +144,20 @@ impl Daemon {
     /// daemon.
     fn end_by_signals(
         &self,
+        host: &Host,
         daemon: ProcessHandle,
-        servers: &[ProcessHandle],
+        mut servers: Vec<ProcessHandle>,
     ) -> Result<(), MpsError> {
+        let pid = daemon.pid;
         let mut left = end_all(&[daemon]);
-        left.extend(kill_all_after(servers, EXIT_LIMIT));
-        self.ended(&left)
+        // The daemon may have started another one until it ended.
+        let now = self.servers(host, pid);
+        let unread = now.map(|now| servers.extend(now)).err();
+        left.extend(kill_all_after(&servers, EXIT_LIMIT));
+        left.sort_unstable();
+        left.dedup();
+        self.ended(&left)?;
+        unread.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Returns an error if the kernel has not ended some processes.
@@ -164,18 +172,18 @@ impl Daemon {
     }
 
     /// Asks the daemon to quit, and retries while that is refused. Returns what the control program said last if the daemon
-    /// still runs after the limit.
+    /// still runs after the limit, and that limit.
     fn quit(
         &self,
         held: &ProcessHandle,
         command: &str,
         limit: Duration,
-    ) -> Result<Option<String>, MpsError> {
+    ) -> Result<(Option<String>, Duration), MpsError> {
         let start = Instant::now();
         let mut said = String::new();
         while start.elapsed() < limit {
             let left = limit.saturating_sub(start.elapsed());
-            match self.run(&self.session_command(), command, left) {
+            match self.run(&self.session_command()?, command, left) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}
@@ -183,17 +191,18 @@ impl Daemon {
             }
             // A refused session exits with status 0 and no output: only the process shows the result.
             if held.ends_within(EXIT_LIMIT) {
-                return Ok(None);
+                return Ok((None, limit));
             }
             // The socket has gone: a retry cannot find it.
             if said.contains(NO_DAEMON) {
                 break;
             }
         }
-        Ok(Some(match said.trim() {
+        let said = match said.trim() {
             "" => String::new(),
             said => format!(": {said}"),
-        }))
+        };
+        Ok((Some(said), limit))
     }
 
     /// Terminates the clients that answer in time. The following quit ends the others.

@@ -19,7 +19,7 @@ impl Daemon {
         wanted: &LaunchOptions,
     ) -> Result<Option<Process>, MpsError> {
         let owner = wanted.access.owner();
-        let daemons = self.mps_processes(host, owner, MpsProgram::Control);
+        let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
         let fits = |process: &Process| {
             let device = process.environment("CUDA_VISIBLE_DEVICES");
             let is_multiuser = process.command().contains(MULTIUSER);
@@ -32,7 +32,7 @@ impl Daemon {
             }
             self.refuse_clients(host, one)?;
         }
-        let left = end_all(&open_all(host, &daemons));
+        let left = end_all(&open_all(host, &daemons)?);
         if left.is_empty() {
             return Ok(None);
         }
@@ -43,14 +43,23 @@ impl Daemon {
         )))
     }
 
-    /// Returns an error if a daemon has clients.
+    /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
     fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
-        let table = host.processes().unwrap_or_default();
+        let table = host.processes()?;
         let servers: Vec<Pid> = servers_of(&table, daemon)
             .map(|server| server.pid)
             .collect();
-        let Ok(status) = self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) else {
-            return Ok(());
+        let status = match self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) {
+            Ok(status) => status,
+            Err(_) if servers.is_empty() => return Ok(()),
+            Err(error) => {
+                return Err(self.failure(format!(
+                    "a daemon that nobody recorded, pid {}, serves otherwise in {} and may have clients, for which it \
+                     cannot be asked: {error}",
+                    daemon.pid,
+                    self.pipe.display(),
+                )));
+            }
         };
         let clients: Vec<Option<Pid>> = status
             .servers

@@ -171,6 +171,22 @@ fn logging_without_pause() {
     goes(&sim);
 }
 
+/// A daemon that is ended by signals may start a server until it has ended.
+#[test]
+fn a_server_that_starts_meanwhile() {
+    let sim = Sim::with("h200", 1);
+    let control = sim.control_script("trap '' TERM\nexec $real \"$@\"");
+    let profile = sim.profile(&whole("server = \"lazy\""));
+    let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+    Ran::of(up.env("MIG_MPS_CONTROL", &control)).ended(0);
+    stop(&sim.device("0")["daemon_pid"]);
+    // The server starts once `down` has the daemon go on, and gets no further.
+    sim.node.fault("server start").hangs().unwrap();
+    let _waits = sim.app("0", &["hold"]);
+    goes(&sim);
+    assert_eq!(sim.happened("server start"), 1);
+}
+
 /// `up` was killed when its daemon had started and was not yet recorded.
 #[test]
 fn started_half_way() {

@@ -150,6 +150,47 @@ fn a_driver_to_come_is_treated_like_the_newest() {
     walk_as(ControlVersion::R615, Some("700.01"));
 }
 
+/// 535 lists a server before it is ready, and one that fails then must be undone.
+#[test]
+fn driver_535_is_believed_only_once_the_log_says_ready() {
+    let sim = Sim::with("h200", 1);
+    let node = sim.node.node();
+    node.update(|state| state.install(ControlVersion::R535))
+        .unwrap();
+    let profile = sim.profile(&whole(""));
+    let up = ["up", profile.to_str().unwrap(), "--yes"];
+    sim.node.fault("server start").hangs().unwrap();
+    let mut change = sim.command(&up);
+    let change = std::thread::spawn(move || crate::common::Ran::of(&mut change));
+    let server = loop {
+        let events = sim.node.events();
+        let started = events.iter().find(|event| event.what == "server start");
+        if let Some(event) = started {
+            break event.detail["server"].clone();
+        }
+        assert!(!change.is_finished());
+        std::thread::yield_now();
+    };
+    // The server is listed meanwhile.
+    while ask(&sim, "0", "get_server_list\n") != format!("{server}\n") {
+        std::thread::yield_now();
+    }
+    let status = sim.status();
+    assert_eq!(in_state(&status, "starting"), ["0"], "{status:#}");
+    let pid = i32::try_from(server.as_i64().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let ran = change.join().unwrap().ended(1);
+    assert!(ran.stderr.contains("MPS server"), "{}", ran.stderr);
+    assert_eq!(sim.run_dir(), ["lock"]);
+
+    let slow = std::time::Duration::from_millis(300);
+    sim.node.fault("server start").slow(slow).unwrap();
+    sim.run(&up).ended(0);
+    assert_eq!(sim.happened("server ready"), 1);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
 /// 535 has no `get_server_status`: the log tells of a fault.
 #[test]
 fn a_fault_is_seen_also_where_the_daemon_has_no_word_for_it() {

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_root};
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root};
 
 /// The same command as another user, with so many processes and threads for that user.
 fn with_processes(command: &Command, user: u32, processes: usize) -> Command {
@@ -254,6 +254,45 @@ fn few_open_files_make_no_daemon_dead() {
         ran.stderr,
         "error: this process may have 16 files open, and needs 64\nhint: ulimit -n 64 allows as many\n"
     );
+}
+
+/// Runs a program for which `pidfd_open` (434 on every architecture) fails with ENFILE (23).
+const WITHOUT_PIDFD: &str = r"
+import ctypes, os, struct, sys
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 434), (0x06, 0, 0, 0x50000 | 23), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *rule) for rule in rules))
+class Program(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_ushort), ('code', ctypes.c_void_p)]
+program = Program(len(rules), ctypes.addressof(code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(program)) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+/// A full table of files must not make a daemon, its directory and its record disappear from each other.
+#[test]
+fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
+    if !is_root("a_process_that_cannot_be_opened_is_not_taken_for_gone") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    // This daemon is ended by signals, without a session.
+    let hers = crate::settings::whole("serve = \"user:nobody\"");
+    sim.up(&hers, &["--yes"]).ended(0);
+    let device = sim.device("0");
+    let command = sim.command(&["down", "--force", "--yes"]);
+    let mut down = Command::new("python3");
+    down.args(["-c", WITHOUT_PIDFD]).arg(command.get_program());
+    down.args(command.get_args())
+        .env_clear()
+        .envs(sim.node.env());
+    let ran = Ran::of(&mut down).ended(1);
+    let said = "cannot tell if process ";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert!(is_alive(&device["daemon_pid"]), "{ran:?}");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    sim.run(&["down"]).ended(0);
+    assert!(!is_alive(&device["daemon_pid"]));
 }
 
 /// The directories of devices in the one would be taken for those in the other.

@@ -9,7 +9,7 @@ use super::super::Context;
 use super::super::change::Change;
 use super::cure::CONSENT;
 use crate::error::Result;
-use crate::host::{Pid, ProcessHandle, StartTime, bounded};
+use crate::host::{Pid, StartTime, bounded};
 use crate::integrate::SlurmJob;
 use crate::mps::Patience;
 use crate::node::Node;
@@ -83,18 +83,23 @@ pub(super) fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftov
     }
     let until = Instant::now() + LIMIT;
     let host = &context.environment.host;
-    let open = |one: &Leftover| host.open_process(one.pid, one.started);
-    let left: Vec<(Leftover, ProcessHandle)> = leftovers
-        .into_iter()
-        .filter_map(|one| open(&one).map(|process| (one, process)))
-        .collect();
-    for (_, process) in &left {
-        let _ = process.signal(RawSignal::KILL);
+    let mut signalled = Vec::new();
+    let mut stay = Vec::new();
+    for one in leftovers {
+        match host.open_process(one.pid, one.started) {
+            Ok(Some(process)) => {
+                let _ = process.signal(RawSignal::KILL);
+                signalled.push((one, process));
+            }
+            Ok(None) => {}
+            Err(_) => stay.push(one),
+        }
     }
-    let stay = left
+    let left = signalled
         .into_iter()
         .filter(|(_, process)| !process.ends_by(until));
-    stay.map(|(one, _)| one).collect()
+    stay.extend(left.map(|(one, _)| one));
+    stay
 }
 
 /// Ends the work of clients, and the processes.

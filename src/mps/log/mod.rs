@@ -20,4 +20,5 @@ pub(crate) use file::KEPT;
 pub use file::LogFile;
 pub use line::LogLine;
 pub use rule::{Kind, Meaning};
+pub use server_state::logged_ready;
 pub(super) use server_state::{LOG_END, logged_fault, logged_limit};

@@ -1,4 +1,4 @@
-//! The state of one server that only server.log has.
+//! The state of one server that only the logs have.
 
 use super::{LogFile, LogLine};
 use crate::host::Pid;
@@ -28,6 +28,17 @@ pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
     lines_backwards(log, server)
         .find_map(is_fault)
         .unwrap_or(false)
+}
+
+/// True if control.log says that a server is ready, and not of an earlier process with the same pid.
+///
+/// ```text
+/// [2026-11-20 17:34:05.142 Control   447] Starting new server 466 for user 0
+/// [2026-11-20 17:34:05.306 Control   447] NEW SERVER 466: Ready
+/// ```
+pub fn logged_ready(log: &str, server: Pid) -> bool {
+    let ready = log.rfind(&format!("] NEW SERVER {server}: Ready"));
+    ready.is_some() && ready > log.rfind(&format!("] Starting new server {server} for "))
 }
 
 /// Returns the lines of a server, the last first, without those of an earlier process with the same pid.
@@ -70,6 +81,19 @@ mod tests {
         assert_eq!(logged_limit(&format!("{LOG}{SET}"), Pid(638)), None);
         let newer = SET.replace("Server   637", "Server INFO   637");
         assert_eq!(limit(&newer), Some(0x6000_0000));
+    }
+
+    #[test]
+    fn a_server_is_ready_once_the_log_says_so_after_its_start() {
+        let starting = "[x Control 1] Starting new server 637 for user 0\n";
+        let ready = "[x Control 1] NEW SERVER 637: Ready\n";
+        let is_ready = |log: &str| logged_ready(log, Pid(637));
+        assert!(!is_ready(starting));
+        assert!(is_ready(&format!("{starting}{ready}")));
+        assert!(is_ready(ready), "its start is further above");
+        let again = format!("{starting}{ready}{starting}");
+        assert!(!is_ready(&again), "that was an earlier process");
+        assert!(!logged_ready(&again, Pid(63)));
     }
 
     #[test]

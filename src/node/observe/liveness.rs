@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::probe::{Context, Probe};
 use crate::host::{Pid, Process, StartTime, Uid, caller};
-use crate::mps::{LockHolder, LogFile, is_daemon};
+use crate::mps::{LockHolder, LogFile, is_daemon, logged_ready};
 use crate::node::{DaemonState, Served};
 
 /// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
@@ -58,8 +58,10 @@ impl Context<'_> {
 
     /// True if the process has exited or does within this time, or a while later if the kernel is ending it already.
     fn ends_within(self, pid: Pid, started: StartTime, limit: Duration) -> bool {
-        let Some(held) = self.host.open_process(pid, started) else {
-            return true;
+        let held = match self.host.open_process(pid, started) {
+            Ok(Some(held)) => held,
+            Ok(None) => return true,
+            Err(_) => return false,
         };
         let is_ending = || self.host.process(pid).is_none_or(|now| now.is_ending);
         held.ends_within(limit) || is_ending() && held.ends_within(END_LIMIT)
@@ -156,6 +158,11 @@ impl Probe<'_> {
         })
     }
 
+    /// True if a server is young and has not been ready yet.
+    pub(super) fn is_starting(&self, server: &Process) -> bool {
+        server.age().is_none_or(|age| age < START_LIMIT) && !self.was_ready(server)
+    }
+
     /// True if the server was ready once: it is older than the finished record, or the daemon logged it.
     fn was_ready(&self, server: &Process) -> bool {
         let record = &self.served.record;
@@ -167,7 +174,6 @@ impl Probe<'_> {
             .is_some_and(|(age, recorded)| record.finished && age > recorded);
         let logs = self.logs.as_ref().filter(|_| !is_older);
         let log = logs.map(|logs| logs.end_of(LogFile::Control, LOG_END));
-        is_older
-            || log.is_some_and(|log| log.contains(&format!("NEW SERVER {}: Ready", server.pid)))
+        is_older || log.is_some_and(|log| logged_ready(&log, server.pid))
     }
 }

@@ -35,10 +35,12 @@ pub(super) fn find(host: &Host, table: &ProcessTable, run_dir: &RunDir, node: &m
             continue;
         }
         // It may have exited since the table was read, or be about to.
-        let held = host.open_process(server.pid, server.started);
-        if held
-            .is_some_and(|held| !held.ends_within(until.saturating_duration_since(Instant::now())))
-        {
+        let has_ended = match host.open_process(server.pid, server.started) {
+            Ok(Some(held)) => held.ends_by(until),
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        if !has_ended {
             strays.push(Stray {
                 clients: clients(node, &uuid),
                 uuid,

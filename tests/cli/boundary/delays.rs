@@ -81,6 +81,68 @@ fn a_user_who_traces_her_session_holds_nobody_up() {
     sim.run(&["down"]).ended(0);
 }
 
+/// Refusals and the wait for an answer come out of the same ten seconds.
+#[test]
+fn a_users_ten_seconds_are_ten_together() {
+    if !is_root("a_users_ten_seconds_are_ten_together") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let since = sim.node.dir().join("since");
+    File::create(&since).unwrap();
+    fs::set_permissions(&since, fs::Permissions::from_mode(0o666)).unwrap();
+    // Whoever changes a setting is refused for four seconds, and then not answered.
+    let control = sim.control_script(&format!(
+        "input=$(cat)\ncase $input in *set_default*)\n\
+         [ -s {since} ] || date +%s >{since}\n\
+         [ $(($(date +%s) - $(cat {since}))) -lt 4 ] && exit 0\n\
+         exec sleep 600\nesac\nprintf '%s\\n' \"$input\" | $real",
+        since = since.display(),
+    ));
+    let mut set = sim.command(&["set", "0", "active-thread-percentage=50"]);
+    let ran = Ran::of(set.env("MIG_MPS_CONTROL", &control)).ended(1);
+    let (_, said) = ran.stderr.split_once("did not answer within ").unwrap();
+    let seconds: f64 = said.split_once("s ").unwrap().0.parse().unwrap();
+    assert!(seconds <= 7.0, "{}", ran.stderr);
+}
+
+/// What is in the place of her directory does not decide who runs a session.
+#[test]
+fn a_session_with_a_users_daemon_never_runs_as_root() {
+    if !is_root("a_session_with_a_users_daemon_never_runs_as_root") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let shared = sim.node.dir().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let control = sim.control_script(&format!(
+        "cd {}\nid -u >>users-$(id -u)\ninput=$(cat)\nprintf '%s\\n' \"$input\" | $real\n\
+         case $input in *set_default*) touch asked; while [ ! -e moved ]; do sleep 0.01; done; esac",
+        shared.display(),
+    ));
+    let mut set = sim.command(&["set", "0", "active-thread-percentage=50"]);
+    set.env("MIG_MPS_CONTROL", &control);
+    let set = std::thread::spawn(move || Ran::of(&mut set));
+    while !shared.join("asked").exists() && !set.is_finished() {
+        std::thread::yield_now();
+    }
+    let device = sim
+        .node
+        .run_dir()
+        .join(sim.device("0")["uuid"].as_str().unwrap());
+    fs::rename(device.join("pipe"), device.join("away")).unwrap();
+    let sessions = || fs::read_to_string(shared.join(format!("users-{NOBODY}"))).unwrap();
+    let before = sessions().len();
+    File::create(shared.join("moved")).unwrap();
+    let ran = set.join().unwrap();
+    assert_eq!(ran.status, 1, "{ran:?}");
+    assert!(sessions().len() > before, "more sessions followed");
+    assert!(!shared.join("users-0").exists(), "{ran:?}");
+}
+
 /// A user may stop every process that runs as her: together they delay a change, and its lock, for some seconds.
 #[test]
 fn a_user_who_stops_her_sessions_delays_a_change_by_seconds() {
