@@ -32,6 +32,7 @@ mod import;
 mod init;
 mod json;
 mod kill;
+mod late;
 mod launch;
 mod limits;
 mod lines;

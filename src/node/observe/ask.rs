@@ -13,11 +13,17 @@ use crate::nvml::Usage;
 /// Time to wait for another control session, before the daemon is called busy.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Time that a daemon may take to answer.
+/// Time that a daemon may take to answer, and what each daemon that is asked adds to it: they share the CPUs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const LONGER_FOR_EACH: Duration = Duration::from_millis(25);
 
 /// Time that a daemon's process may outlive its socket when it exits.
 const END_LIMIT: Duration = Duration::from_millis(500);
+
+/// Returns the time that a daemon may take to answer if so many are asked.
+pub(super) fn answer_limit(daemons: u32) -> Duration {
+    ANSWER_LIMIT + LONGER_FOR_EACH * daemons
+}
 
 impl Probe<'_> {
     /// Asks the daemon, unless nothing has changed since its last answer; returns the answer if it may be used again.
@@ -48,9 +54,16 @@ impl Probe<'_> {
         }
         let servers = self.servers();
         let mut servers: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
-        match self.query(&mut servers) {
+        let answer = match self.query(&mut servers) {
+            Err(MpsError::Program(RunError::Late { .. })) if self.may_be_slow() => {
+                self.query(&mut servers)
+            }
+            answer => answer,
+        };
+        match answer {
             Ok(mut glance) => {
                 self.drop_ended(&mut glance);
+                self.mark_starting(&mut glance);
                 self.fill_in(&glance);
                 let seen = seen.filter(|_| lasts(&glance))?;
                 let glance = Some(glance);
@@ -104,7 +117,7 @@ impl Probe<'_> {
             return Err(MpsError::NoDaemon(pipe_dir));
         }
         let with_defaults = self.context.detail != Detail::Clients;
-        let query = |servers: &[Pid]| daemon.query(servers, with_defaults, PATIENCE, ANSWER_LIMIT);
+        let query = |servers: &[Pid]| daemon.query(servers, with_defaults, PATIENCE, self.limit);
         let glance = query(servers)?;
         let is_odd = |server: &ServerStatus| match server.state {
             None => true,
@@ -120,6 +133,20 @@ impl Probe<'_> {
         query(servers)
     }
 
+    /// True if a daemon that did not answer in time has no sign of a hang: on a machine under load it may only have been
+    /// slow.
+    fn may_be_slow(&self) -> bool {
+        let is_running = |pid| {
+            let process = self.context.host.process(pid);
+            process.is_some_and(|process| process.is_running)
+        };
+        !self.is_gone(Duration::ZERO)
+            && !self.starts_a_server()
+            && (self.is_busy() == Some(false)
+                || is_running(self.daemon)
+                || self.servers().iter().any(|server| is_running(server.pid)))
+    }
+
     /// Removes servers that have ended. Measured: a killed server is listed for a moment, with a fault.
     fn drop_ended(&self, glance: &mut DaemonStatus) {
         let host = self.context.host;
@@ -127,6 +154,21 @@ impl Probe<'_> {
             let process = host.process(server.pid);
             !host.has_ended(server.pid) && !process.is_some_and(|process| process.is_ending)
         });
+    }
+
+    /// Marks servers that are not ready yet. A control program without `get_server_status` lists a server as soon as its
+    /// process exists.
+    fn mark_starting(&self, glance: &mut DaemonStatus) {
+        if self.context.program.has_server_status {
+            return;
+        }
+        for server in &mut glance.servers {
+            let process = self.context.host.process(server.pid);
+            let starts = process.is_some_and(|process| self.is_starting(&process));
+            if server.state == Some(ServerState::Active) && starts {
+                server.state = Some(ServerState::Initializing);
+            }
+        }
     }
 
     fn fill_in_no_answer(&mut self, problem: impl Into<String>) {
@@ -156,7 +198,7 @@ impl Probe<'_> {
                 } else if self.starts_a_server() {
                     self.served.state = DaemonState::Starting;
                 } else if self.is_busy() == Some(false) {
-                    let limit = ANSWER_LIMIT.as_secs();
+                    let limit = self.limit.as_secs();
                     self.fill_in_no_answer(format!("it did not answer within {limit} s"));
                 } else {
                     self.fill_in_hung();

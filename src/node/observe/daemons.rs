@@ -1,5 +1,9 @@
 //! Finds out the state of every recorded daemon: without asking it if possible.
 
+use std::num::NonZero;
+use std::thread::available_parallelism;
+
+use super::ask::answer_limit;
 use super::detail::Detail;
 use super::liveness::configured_logs;
 use super::log_growth;
@@ -36,6 +40,7 @@ pub(super) fn observe(
     let (mut probes, mut fresh) = (Vec::new(), Vec::new());
     for served in &mut node.served {
         let daemon = context.check_process(served);
+        context.fill_in_servers(served, daemon);
         let Some(daemon) = daemon.filter(|_| detail.reads_processes()) else {
             continue;
         };
@@ -48,6 +53,7 @@ pub(super) fn observe(
             served,
             daemon,
             may_ask: !is_a_users || matches!(detail, Detail::Settings | Detail::Plan),
+            limit: answer_limit(1),
             processes: node.processes.get(&uuid),
             logs,
             answer: None,
@@ -102,9 +108,17 @@ fn fill_in_devices(node: &mut Node, program: ControlProgram) {
     }
 }
 
+/// Sessions that are open at once for each CPU. On a busy machine, more would make each other late.
+const AT_ONCE: usize = 4;
+
 /// Asks daemons in parallel; each session is a child process with a time limit of its own.
-fn ask_all(probes: Vec<Probe<'_>>) -> Answers {
-    let threads = probes.len().saturating_sub(1);
+fn ask_all(mut probes: Vec<Probe<'_>>) -> Answers {
+    let limit = answer_limit(u32::try_from(probes.len()).unwrap_or(u32::MAX));
+    for probe in &mut probes {
+        probe.limit = limit;
+    }
+    let at_once = AT_ONCE * available_parallelism().map_or(1, NonZero::get);
+    let threads = probes.len().min(at_once).saturating_sub(1);
     let answered = Pool::with(threads, threads + 1, |pool| {
         pool.side_by_side(probes, |mut probe, _| {
             let answer = probe.ask();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::detail::Detail;
 use crate::host::{Host, MpsPrograms, Pid, Process, ProcessTable, StartTime};
@@ -30,6 +30,8 @@ pub(super) struct Probe<'a> {
     pub(super) daemon: Pid,
     /// True if the caller may open a control session with the daemon.
     pub(super) may_ask: bool,
+    /// The time that it may take to answer.
+    pub(super) limit: Duration,
     /// The processes on the device; `None` if hidden.
     pub(super) processes: Option<&'a Processes>,
     pub(super) logs: Option<LogDir>,
@@ -70,6 +72,22 @@ impl Context<'_> {
             served.run_dir.pipe_dir(&served.record.uuid),
             logs.map_or(PathBuf::new(), |logs| logs.path().to_owned()),
         )
+        .serving(served.record.settings.serve.as_ref())
+    }
+}
+
+impl Context<'_> {
+    /// Fills in the servers from the process table, which has them whatever the daemon's state. A control session may
+    /// tell more.
+    pub(super) fn fill_in_servers(self, served: &mut Served, daemon: Option<Pid>) {
+        let recorded = served.record.daemon.map(|daemon| daemon.pid);
+        let orphan = recorded.filter(|_| served.state == DaemonState::Orphan);
+        let process = daemon.or(orphan).and_then(|pid| self.table.get(pid));
+        served.servers = process
+            .into_iter()
+            .flat_map(|daemon| servers_of(self.table, daemon))
+            .map(ServerProcess::of)
+            .collect();
     }
 }
 
