@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use simnode::harness::terminal;
 
 use crate::child;
 use crate::common::{Ran, SMALL, Sim, hearing, in_state};
@@ -210,16 +211,8 @@ fn a_question_can_be_answered_with_ctrl_c() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    // By its path: the search path is the node's.
-    let mut script = Command::new("/usr/bin/script");
-    script
-        .args([
-            "-qec",
-            &format!("{program} down --destroy-mig"),
-            "/dev/null",
-        ])
-        .env_clear()
-        .envs(sim.node.env());
+    let mut script = terminal(format!("{program} down --destroy-mig"));
+    script.env_clear().envs(sim.node.env());
     let mut child = hearing(&script)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

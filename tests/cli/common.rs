@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::Value;
-use simnode::harness::{App, TestNode};
+use simnode::harness::{App, TestNode, terminal};
 
 use dialogue::Dialogue;
 
@@ -121,9 +121,7 @@ impl Sim {
         let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
         let in_terminal =
             format!("stty rows 24 cols {columns}; exec env {variables} {program} {subcommand}");
-        let mut script = Command::new("script");
-        script.args(["-qec", &in_terminal, "/dev/null"]);
-        Ran::of(script.env_clear().envs(self.node.env()))
+        Ran::of(terminal(&in_terminal).env_clear().envs(self.node.env()))
     }
 
     /// Runs a subcommand of `mig-mps` in a terminal, where its question is answered with these keys.
@@ -138,14 +136,13 @@ impl Sim {
     /// Starts a subcommand of `mig-mps` in a terminal, to talk with it.
     pub(crate) fn dialogue(&self, subcommand: &str) -> Dialogue {
         let program = self.command(&[]).get_program().to_str().unwrap().to_owned();
-        let mut script = Command::new("script");
         // Whoever runs the tests may ignore Ctrl-C.
         let hearing =
             format!("exec /usr/bin/env --default-signal=INT,TERM,HUP {program} {subcommand}");
-        script.args(["-qec", &hearing, "/dev/null"]);
-        script.env_clear().envs(self.node.env());
-        script.stdin(Stdio::piped()).stdout(Stdio::piped());
-        Dialogue::with(script.spawn().unwrap())
+        let mut terminal = terminal(&hearing);
+        terminal.env_clear().envs(self.node.env());
+        terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Dialogue::with(terminal.spawn().unwrap())
     }
 
     /// `mig-mps` run by a plain user, with directories of that user's own.
@@ -323,11 +320,8 @@ pub(crate) fn user() -> String {
 /// Replaces UUIDs, process ids, ages and directories, and the widths that depend on them.
 pub(crate) fn tidy(text: &str) -> String {
     static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
-        let system = std::env::temp_dir();
-        let node = format!(
-            r"({}|/tmp)/[^/ \n]+",
-            regex::escape(&system.to_string_lossy())
-        );
+        let of_nodes = simnode::harness::parent_of_nodes().to_string_lossy();
+        let node = format!(r"({}|/tmp)/[^/ \n]+", regex::escape(&of_nodes));
         [
             (r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-…"),
             (r"[^ \n]*/profile\.toml", "profile.toml"),

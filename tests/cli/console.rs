@@ -345,7 +345,7 @@ fn run(sim: &Sim, file: &str, block: &[Shown]) {
 /// The command on a terminal of 80 columns, without colours and progress.
 fn on_a_terminal(command: &str) -> String {
     format!(
-        "script -qec 'stty rows 24 cols 80; NO_COLOR=1 {command} 2>said' /dev/null; \
+        "simnode terminal -- 'stty rows 24 cols 80; NO_COLOR=1 {command} 2>said'; \
          status=$?; cat said; exit $status"
     )
 }

@@ -4,7 +4,7 @@ use std::process::{Child, ChildStderr, Stdio};
 
 use insta::assert_snapshot;
 
-use crate::common::{ONE_EACH, SMALL, Sim, in_state, is_alive, shell};
+use crate::common::{ONE_EACH, SMALL, Sim, hearing, in_state, is_alive, shell};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -76,7 +76,7 @@ fn clients_are_never_ended_unasked() {
 
 /// `down --drain` that waits for a client, and the rest of what it says.
 fn waiting_down(sim: &Sim) -> (Child, BufReader<ChildStderr>) {
-    let mut down = sim.command(&["down", "--drain", "60"]);
+    let mut down = hearing(&sim.command(&["down", "--drain", "60"]));
     let mut down = down.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(down.stderr.take().unwrap());
     let mut line = String::new();

@@ -3,11 +3,11 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
-use simnode::harness::App;
+use simnode::harness::{App, terminal};
 
 use crate::common::{
     NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell, stop, tidy, user,
@@ -187,8 +187,7 @@ fn it_asks_first() {
     let client = sim.client("0.2");
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
     let kill = format!("{program} kill 0.2 {}", client.pid());
-    let mut script = Command::new("script");
-    script.args(["-qec", &kill, "/dev/null"]);
+    let mut script = terminal(&kill);
     script.env_clear().envs(sim.node.env());
     script.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut script = script.spawn().unwrap();

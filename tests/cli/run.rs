@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::{App, can_run};
+use simnode::harness::{App, can_run, has_python};
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_root};
+use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
 use crate::hung::starve;
 use crate::settings::whole;
 
@@ -146,7 +146,7 @@ fn the_program_has_the_callers_surroundings() {
     // SIGHUP is 1, the last bit, and SIGUSR1 the second of the next digit.
     let show = "0.2 -- sh -c 'umask; pwd; ulimit -n; grep SigIgn /proc/self/status'";
     let ran = |before: &str| {
-        let ran = Ran::of(&mut sim.after(before, show)).ended(0);
+        let ran = Ran::of(&mut hearing(&sim.after(before, show))).ended(0);
         let (lines, mask) = ran.stdout.split_once("SigIgn:\t").unwrap();
         let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
         (lines.to_owned(), mask & 1 == 1, mask >> 9 & 1 == 1)
@@ -155,8 +155,7 @@ fn the_program_has_the_callers_surroundings() {
     assert_eq!(plain, ("0027\n/usr\n100\n".to_owned(), false, true));
     let ignoring = ran("trap '' HUP; cd /; umask 022; ulimit -n 200");
     assert_eq!(ignoring, ("0022\n/\n200\n".to_owned(), true, false));
-    let python = Command::new("python3").arg("--version").output().is_ok();
-    if can_run("an ignored SIGCHLD", python, "install python3") {
+    if has_python("an ignored SIGCHLD") {
         let ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])";
         let mig_mps = sim.command(&[]).get_program().to_owned();
         let mut python = Command::new("python3");

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use simnode::harness::terminal;
 
 use crate::common::{SMALL, Sim, shell};
 
@@ -25,8 +27,7 @@ impl Watch {
             "stty {size}; stty -g; sh -c 'echo WATCHER $$; exec {program} status --watch=0.2'; \
              echo ENDED $?; stty -g"
         );
-        let mut command = Command::new("script");
-        command.args(["-qec", &script, "/dev/null"]);
+        let mut command = terminal(&script);
         command.env_clear().envs(sim.node.env());
         command.env("TERM", "xterm").env("NO_COLOR", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -220,8 +221,7 @@ fn without_a_terminal_it_says_so() {
 fn seconds_without_a_sign_are_explained() {
     let sim = Sim::with("h200", 1);
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let mut script = std::process::Command::new("script");
-    script.args(["-qec", &format!("{program} status --watch 5"), "/dev/null"]);
+    let mut script = terminal(format!("{program} status --watch 5"));
     let ran = crate::common::Ran::of(script.env_clear().envs(sim.node.env())).ended(2);
     assert!(ran.stdout.contains("--watch=5"), "{}", ran.stdout);
 }

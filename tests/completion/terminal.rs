@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use regex::Regex;
+use simnode::harness::terminal;
 
 /// The time that a shell gets to show something.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -27,9 +28,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// Starts a command in a wide and high terminal, in which no list is cut.
     pub(crate) fn start(command: &str, settings: impl FnOnce(&mut Command)) -> Self {
-        let mut script = Command::new("script");
-        let command = format!("stty rows 120 cols 200; exec {command}");
-        script.args(["-qec", &command, "/dev/null"]);
+        let mut script = terminal(format!("stty rows 120 cols 200; exec {command}"));
         settings(&mut script);
         script.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = script.spawn().unwrap();

@@ -57,8 +57,13 @@ fn all(session: &mut Session, cases: &[(&str, &str)]) {
 
 /// Subcommands, flags, their values, topics of the manual.
 fn completes_words(session: &mut Session) {
-    let commands = session.lists("mig-mps ", &["restart", "Apply a profile to this node"]);
-    assert!(commands.contains("Write manual pages"), "{commands}");
+    // All of them are awaited: a list comes in pieces.
+    let texts = [
+        "restart",
+        "Apply a profile to this node",
+        "Write manual pages",
+    ];
+    let commands = session.lists("mig-mps ", &texts);
     assert!(!commands.contains("--version"), "{commands}");
     session.lists(
         "mig-mps up --",

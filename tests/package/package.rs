@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use simnode::harness::{artifacts, can_run};
+use simnode::harness::{artifacts, can_run, judges};
 use tempfile::TempDir;
 
 use crate::common::{Ran, shell};
@@ -67,11 +67,28 @@ impl Package {
     }
 }
 
-/// True if a program is in `PATH`; in CI it must be.
-pub(crate) fn has(test: &str, program: &str) -> bool {
+/// The directories of programs: those in `PATH`, and those where `.ci/run` installs the tools that make a package.
+fn path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let is_here = env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    let own = [judges().join("cargo/bin"), judges().join("bin")];
+    env::split_paths(&path).chain(own).collect()
+}
+
+/// True if a program is installed; in CI it must be.
+pub(crate) fn has(test: &str, program: &str) -> bool {
+    let is_here = path().iter().any(|dir| dir.join(program).is_file());
     can_run(test, is_here, &format!("{program} is not installed"))
+}
+
+/// A tool that makes a package. It finds the others.
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    command.env("PATH", env::join_paths(path()).unwrap());
+    let zig = judges().join("bin/python-zig");
+    if zig.exists() {
+        command.env("CARGO_ZIGBUILD_ZIG_PATH", zig);
+    }
+    command
 }
 
 /// Builds the package below a directory, as CONTRIBUTING.md says, with a program that is not optimised.
@@ -96,7 +113,7 @@ fn build(at: &Path) -> PathBuf {
     ))
     .ended(0);
     let deb = at.join("mig-mps.deb");
-    let mut command = Command::new("cargo-deb");
+    let mut command = tool("cargo-deb");
     command
         .args(["deb", "--no-build", "--fast", "--locked", "--output"])
         .arg(&deb)
@@ -116,7 +133,7 @@ fn link(program: &Path) {
     fs::write(&linker, script).unwrap();
     fs::set_permissions(&linker, fs::Permissions::from_mode(0o755)).unwrap();
     let library = &artifacts().library;
-    let mut rustc = Command::new("rustc");
+    let mut rustc = tool("rustc");
     rustc
         .args(["--edition=2024", "--crate-type=bin", "--crate-name=main"])
         .arg(format!("-Clinker={}", linker.display()))

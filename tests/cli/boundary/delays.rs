@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::can_run;
+use simnode::harness::{can_run, has_python};
 
 use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
@@ -48,11 +48,11 @@ time.sleep(120)
 /// A user may trace what runs as her, and keep its exit status from whoever started it: root does not wait for that.
 #[test]
 fn a_user_who_traces_her_session_holds_nobody_up() {
-    if !is_root("a_user_who_traces_her_session_holds_nobody_up") {
+    let test = "a_user_who_traces_her_session_holds_nobody_up";
+    if !is_root(test) || !has_python(test) {
         return;
     }
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let test = "a_user_who_traces_her_session_holds_nobody_up";
     let is_free = matches!(scope.trim(), "" | "0");
     if !can_run(test, is_free, "this kernel does not let a user trace") {
         return;

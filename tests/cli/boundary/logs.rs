@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use simnode::harness::has_python;
+
 use super::{HERS, control_that};
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
 use crate::settings::whole;
@@ -128,7 +130,8 @@ fn logs_are_not_where_a_users_daemon_says() {
 /// Directories that a user nests deeply are removed with her logs, and save nobody else's.
 #[test]
 fn purge_removes_logs_however_deeply_directories_are_nested() {
-    if !is_root("purge_removes_logs_however_deeply_directories_are_nested") {
+    let test = "purge_removes_logs_however_deeply_directories_are_nested";
+    if !is_root(test) || !has_python(test) {
         return;
     }
     let sim = Sim::with("h200", 2);

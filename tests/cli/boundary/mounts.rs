@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use simnode::harness::can_run;
+use simnode::harness::{can_run, has_python};
 
 use super::HERS;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
@@ -27,7 +27,7 @@ time.sleep(120)
 /// True if the test can mount such a file system; it needs root.
 fn can_mount(test: &str) -> bool {
     let has_fuse = Path::new("/dev/fuse").exists();
-    is_root(test) && can_run(test, has_fuse, "it needs /dev/fuse")
+    is_root(test) && has_python(test) && can_run(test, has_fuse, "it needs /dev/fuse")
 }
 
 /// Runs a script on the node in a mount namespace of its own.

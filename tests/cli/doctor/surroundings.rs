@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use simnode::harness::artifacts;
+
 use super::{Report, healthy};
 use crate::common::{Sim, is_root};
 
@@ -267,12 +269,16 @@ fn a_daemon_in_the_default_pipe_directory() {
     }
     let sim = healthy();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
-    // A mount namespace has a /tmp of its own.
+    // A mount namespace has a /tmp of its own, in which the node and the programs are where they were.
     let mut shell = Command::new("unshare");
-    let script = "mount -t tmpfs tmpfs /tmp/; mkdir /tmp/nvidia-mps; nvidia-cuda-mps-control -d; \
-                  \"$0\" doctor --json || [ $? = 3 ]";
+    let script = "mount -t tmpfs tmpfs /mnt; mkdir /mnt/tmp; mount --rbind /tmp /mnt/tmp; mount -t tmpfs tmpfs /tmp
+                  for kept in \"$@\"; do case $kept in /tmp/*)
+                      mkdir -p \"$kept\"; mount --rbind \"/mnt$kept\" \"$kept\"
+                  esac; done
+                  mkdir /tmp/nvidia-mps; nvidia-cuda-mps-control -d; \"$0\" doctor --json || [ $? = 3 ]";
     shell.args(["-m", "/bin/sh", "-ec", script]);
     shell.arg(sim.command(&[]).get_program());
+    shell.args([sim.node.dir().parent().unwrap(), &artifacts().programs]);
     shell.env_clear().envs(sim.node.env());
     shell
         .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
