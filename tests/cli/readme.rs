@@ -147,3 +147,19 @@ fn help_shows_chapters_and_commands() {
     let unknown = without_gpu(&["help", "nothing"], "").ended(2).stderr;
     assert!(unknown.contains("no command or topic"), "{unknown}");
 }
+
+/// CI runs the tests as whoever reads the README does: with nothing that the suite could have found by itself.
+#[test]
+fn ci_runs_the_tests_as_the_readme_has_it() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let script = fs::read_to_string(root().join(".ci/run")).unwrap();
+    let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
+    let command = commands.filter(|line| line.starts_with("cargo test"));
+    let run = script.lines().filter(|line| line.contains("cargo test"));
+    assert!(command.eq(run), "{script}");
+    let exported: Vec<&str> = script
+        .lines()
+        .filter(|line| line.starts_with("export "))
+        .collect();
+    assert_eq!(exported, ["export CI=true"]);
+}
