@@ -70,30 +70,25 @@ pub(super) fn kill(
             Some(started) => environment.host.open_process(victim.pid, started),
             None => Ok(None),
         };
-        let held = match opened {
-            Ok(held) => held,
-            Err(cause) => {
-                let failure = Failure::new(victim.client.to_string(), cause.into());
-                error.failures.push(failure);
-                continue;
-            }
-        };
-        let client = Ending {
+        let client = opened.map(|held| Ending {
             kill,
             victim,
             held,
             daemon: &daemon,
             interrupt,
-        };
-        let ended = match client.exits_by_itself(begun) {
-            Ok(true) => Ok(Ended::before()),
+        });
+        let has_exited = client
+            .as_ref()
+            .is_ok_and(|client| matches!(client.exits_by_itself(begun), Ok(true)));
+        let ended = match client {
+            Err(cause) => Err(cause.into()),
+            Ok(_) if has_exited => Ok(Ended::before()),
             _ if interrupt.is_asked() => {
-                error
-                    .left
-                    .push(format!("end the work of {}", victim.client));
+                let left = format!("end the work of {}", victim.client);
+                error.left.push(left);
                 continue;
             }
-            _ => client.end(),
+            Ok(client) => client.end(),
         };
         match ended {
             Ok(ended) => {
