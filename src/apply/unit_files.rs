@@ -54,6 +54,19 @@ impl UnitFiles {
         self.settings.join(PROFILE)
     }
 
+    /// Fails if a file of an installation is not one of mig-mps, or is another profile. Changes nothing.
+    pub fn check(&self, units: &[&str], profile: &str) -> io::Result<()> {
+        if let Some(directory) = open(&self.settings)? {
+            self.has_profile(&directory, profile)?;
+        }
+        if let Some(directory) = open(&self.units)? {
+            for name in units {
+                self.read_ours(&directory, name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a unit; returns false if it was there already. Refuses to replace one that mig-mps did not write.
     pub fn write_unit(&self, name: &str, text: &str) -> io::Result<bool> {
         let directory = Directory::make(&self.units, 0o755)?;
@@ -79,13 +92,8 @@ impl UnitFiles {
     /// administrator's.
     pub fn write_profile(&self, text: &str) -> io::Result<bool> {
         let directory = Directory::make(&self.settings, 0o755)?;
-        match directory.read_file(PROFILE)? {
-            Some(before) if before == text.as_bytes() => return Ok(false),
-            Some(_) => {
-                let error = io::Error::new(io::ErrorKind::AlreadyExists, "it is another profile");
-                return Err(in_path(&self.profile(), &error));
-            }
-            None => {}
+        if self.has_profile(&directory, text)? {
+            return Ok(false);
         }
         directory.replace_file(PROFILE, &half_made(PROFILE), text.as_bytes(), PUBLIC)?;
         Ok(true)
@@ -108,6 +116,18 @@ impl UnitFiles {
             Directory::open(parent)?.remove_dir_if_empty(name)?;
         }
         Ok(Some(true))
+    }
+
+    /// True if this profile is there already. Fails if another one is.
+    fn has_profile(&self, directory: &Directory, text: &str) -> io::Result<bool> {
+        match directory.read_file(PROFILE)? {
+            Some(before) if before == text.as_bytes() => Ok(true),
+            Some(_) => {
+                let error = io::Error::new(io::ErrorKind::AlreadyExists, "it is another profile");
+                Err(in_path(&self.profile(), &error))
+            }
+            None => Ok(false),
+        }
     }
 
     /// Reads a unit; `None` if there is none.

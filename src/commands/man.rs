@@ -1,6 +1,5 @@
 //! `mig-mps man`
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,6 +7,7 @@ use clap_mangen::Man;
 
 use super::Context;
 use crate::error::{Context as _, ExitStatus, Result};
+use crate::host::write_files_into;
 use crate::render::note;
 
 /// Write manual pages, for packages
@@ -20,19 +20,19 @@ pub struct ManArgs {
 
 /// Writes a manual page for the program, and one for each subcommand.
 pub fn run(args: &ManArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let failed = || format!("cannot write manual pages to {}", args.dir.display());
-    fs::create_dir_all(&args.dir).context(failed())?;
     let mut program = (context.program)().disable_help_subcommand(true);
     // Gives the subcommands their full names.
     program.build();
-    let mut pages = 0;
+    let mut pages = Vec::new();
     for command in program.get_subcommands().chain([&program]) {
-        Man::new(command.clone())
-            .source(concat!("mig-mps ", env!("CARGO_PKG_VERSION")))
-            .generate_to(&args.dir)
-            .context(failed())?;
-        pages += 1;
+        let page = Man::new(command.clone()).source(concat!("mig-mps ", env!("CARGO_PKG_VERSION")));
+        let mut text = Vec::new();
+        page.render(&mut text)?;
+        pages.push((page.get_filename(), text));
     }
-    note(&format!("wrote {pages} pages to {}", args.dir.display()));
+    let shown = args.dir.display();
+    write_files_into(&args.dir, &pages)
+        .context(format_args!("cannot write manual pages to {shown}"))?;
+    note(&format!("wrote {} pages to {shown}", pages.len()));
     Ok(ExitStatus::Done)
 }

@@ -1,6 +1,5 @@
 //! `mig-mps systemd`
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use super::Context;
 use super::profile_source::ProfileSource;
 use crate::apply::UnitFiles;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Environment, UnitsError, only_root_can_change, write_text_to};
+use crate::host::{Environment, UnitsError, only_root_can_change, write_files_into};
 use crate::integrate::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
 use crate::profile::Profile;
 use crate::render::{note, print};
@@ -49,7 +48,12 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let files = UnitFiles::of(&environment.host, WRITTEN);
     if let Some(directory) = &args.package {
         let units = unit_files(Path::new(PACKAGED_PROGRAM), &files.profile());
-        write_packaged(&units, directory).context(format_args!(
+        let units: Vec<(String, Vec<u8>)> = units
+            .iter()
+            .map(UnitFile::packaged)
+            .map(|unit| (unit.name.to_owned(), unit.text.into_bytes()))
+            .collect();
+        write_files_into(directory, &units).context(format_args!(
             "cannot write units to {}",
             directory.display()
         ))?;
@@ -75,14 +79,6 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         install(&units, &files, profile, args.enable, environment)?;
     }
     Ok(ExitStatus::Done)
-}
-
-fn write_packaged(units: &[UnitFile], directory: &Path) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
-    for unit in units.iter().map(UnitFile::packaged) {
-        write_text_to(&directory.join(unit.name), &unit.text)?;
-    }
-    Ok(())
 }
 
 fn print_units(units: &[UnitFile], files: &UnitFiles) -> Result<()> {
@@ -111,16 +107,22 @@ fn install(
     enable: bool,
     environment: &Environment,
 ) -> Result<()> {
-    let path = files.profile();
-    match files.write_profile(profile.source.text()) {
-        Ok(is_new) => tell(is_new, "wrote", &path),
+    let text = profile.source.text();
+    let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
+    match files.check(&names, text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Err(CommandError::failed(format_args!("{error}, and is not replaced")).with_hint(
                 "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
             ));
         }
-        Err(error) => Err(error).context("cannot copy the profile")?,
+        checked => checked.context("cannot install the units")?,
     }
+    let is_new = files.write_profile(text);
+    tell(
+        is_new.context("cannot copy the profile")?,
+        "wrote",
+        &files.profile(),
+    );
     // All three or none: a part of a package would go with it.
     let same: Option<Vec<PathBuf>> = units
         .iter()

@@ -1,19 +1,13 @@
-//! Reads and writes the files that a user names.
+//! Reads the files that a user names.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
-use tempfile::{NamedTempFile, TempDir};
-
-use super::path_error::{Fault, with_fault};
+use tempfile::TempDir;
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
-
-/// The mode of a new file, which the umask may restrict.
-const PUBLIC: u32 = 0o644;
 
 /// Reads text from a file, or from standard input for `-`. Returns the name of the file in messages with it.
 pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
@@ -39,38 +33,6 @@ pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
     }
     Ok(bytes)
-}
-
-/// Writes text to the file at this path, which is replaced at once.
-pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
-    let is_special = fs::metadata(path).is_ok_and(|meta| !meta.is_file());
-    if is_special {
-        // A terminal or a FIFO cannot be replaced.
-        return fs::write(path, text);
-    }
-    temporary_file(path, text)?.persist(path)?;
-    Ok(())
-}
-
-/// Writes text to a new file at this path. Fails with `AlreadyExists` if there is anything.
-pub fn write_new_text_to(path: &Path, text: &str) -> io::Result<()> {
-    temporary_file(path, text)?.persist_noclobber(path)?;
-    Ok(())
-}
-
-/// Writes text to a file beside this path.
-fn temporary_file(path: &Path, text: &str) -> io::Result<NamedTempFile> {
-    let beside = directory_of(path);
-    // Else the error names a temporary file.
-    fs::metadata(beside).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => with_fault(beside, Fault::NoDirectory, &error),
-        _ => error,
-    })?;
-    let mut file = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(PUBLIC))
-        .tempfile_in(beside)?;
-    file.write_all(text.as_bytes())?;
-    Ok(file)
 }
 
 /// Returns the directory that a path is in.

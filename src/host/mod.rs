@@ -18,6 +18,7 @@ mod limits;
 mod locality;
 mod lock;
 mod machine;
+mod named_file;
 mod nvidia_smi;
 mod open_beneath;
 mod own_limits;
@@ -46,13 +47,14 @@ pub use child::{Output, RunError, run, run_as};
 pub use descendants::{adopt_descendants, reap};
 pub use directory::Directory;
 pub use environment::{Directories, Environment, EnvironmentError, MpsPrograms};
-pub use files::{directory_of, empty_directory, read_text_from, write_new_text_to, write_text_to};
+pub use files::{directory_of, empty_directory, read_text_from};
 pub use forwarding::Forwarding;
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Interrupt, Phase};
 pub use limits::{ATTACH, LAUNCH, Limits, LimitsError};
 pub use lock::{Lock, LockError};
 pub use machine::Host;
+pub use named_file::{write_files_into, write_new_text_to, write_text_to};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use own_limits::{
     TooFewFiles, TooLittleMemory, give_open_files, open_files, raise_memory, raise_open_files,

@@ -15,6 +15,8 @@ pub(super) enum Fault {
     Writable,
     /// It is no regular file, or not one of mig-mps.
     InTheWay,
+    /// It is no regular file, and not in the way: a link, a disk, somebody's FIFO.
+    Irregular,
     /// A part of the path is no directory.
     NotADirectory,
     /// The directory for a new file does not exist.
@@ -107,6 +109,7 @@ pub fn file_hint(error: &io::Error) -> Option<String> {
         }
         (Some(Fault::Writable), _) => format!("chmod go-w {shown}"),
         (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
+        (Some(Fault::Irregular), _) => "choose another path".to_owned(),
         (Some(Fault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
             format!("move {shown} away, or choose another path")
         }

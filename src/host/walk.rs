@@ -53,6 +53,27 @@ pub(super) enum Walk {
     Make(u32),
     /// Any user may control the path, and it may lead anywhere.
     Claimed,
+    /// The caller names the path. It may lead anywhere, but root follows no link of another user.
+    Named,
+    /// The same, and missing directories are created.
+    MakeNamed,
+}
+
+impl Walk {
+    /// Returns the mode of a directory that is created.
+    fn mode(self, is_last: bool) -> Option<u32> {
+        match self {
+            Self::Make(mode) if is_last => Some(mode),
+            Self::Make(_) | Self::MakeNamed => Some(0o755),
+            Self::Ours | Self::Claimed | Self::Named => None,
+        }
+    }
+
+    /// True if a link of this user is followed.
+    fn follows(self, owner: Uid) -> bool {
+        let is_named = matches!(self, Self::Named | Self::MakeNamed);
+        [Uid::ROOT, caller()].contains(&owner) || is_named && caller() != Uid::ROOT
+    }
 }
 
 /// Walks a path from the root, checking every directory on it.
@@ -73,8 +94,8 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
         let is_last = left.is_empty();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut next = openat(&at, &name, flags, Mode::empty());
-        if let (Walk::Make(mode), Err(Errno::NOENT)) = (walk, &next) {
-            make_in(&at, &name, if is_last { mode } else { 0o755 })?;
+        if let (Some(mode), Err(Errno::NOENT)) = (walk.mode(is_last), &next) {
+            make_in(&at, &name, mode)?;
             next = openat(&at, &name, flags, Mode::empty());
         }
         let next = next.map_err(|error| of_part(&walked.join(&name), &absolute, error.into()))?;
@@ -87,9 +108,13 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
             if links > MOST_LINKS {
                 return Err(Errno::LOOP.into());
             }
-            if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
+            if !walk.follows(Uid(meta.st_uid)) {
                 let why = format!("it is a link that {}", belongs_to(meta.st_uid));
-                let why = refused(Fault::Foreign(meta.st_uid), why);
+                let fault = match walk {
+                    Walk::Named | Walk::MakeNamed => Fault::Irregular,
+                    Walk::Ours | Walk::Make(_) | Walk::Claimed => Fault::Foreign(meta.st_uid),
+                };
+                let why = refused(fault, why);
                 return Err(of_part(&walked.join(&name), &absolute, why));
             }
             let to = readlinkat(&next, "", Vec::new())?;
@@ -104,7 +129,7 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
             continue;
         }
         walked.push(&name);
-        if walk != Walk::Claimed {
+        if matches!(walk, Walk::Ours | Walk::Make(_)) {
             check(&meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
         }
         at = next;

@@ -8,6 +8,7 @@ mod inherited;
 mod locks;
 mod logs;
 mod mounts;
+mod named_files;
 
 use std::path::PathBuf;
 
