@@ -3,11 +3,12 @@
 use super::recorded::Recorded;
 use crate::client::ClientLimits;
 use crate::error::{CommandError, Result};
-use crate::host::{Account, Environment};
+use crate::host::{Account, Environment, group_named};
 use crate::integrate::{ContainerDevice, SharedMemory};
 use crate::node::Served;
 use crate::render::note;
 use crate::settings::Serve;
+use crate::state::DeviceRecord;
 
 /// Returns a device as containers use it, with these limits for their programs.
 pub(super) fn container_device(
@@ -33,10 +34,12 @@ pub(super) fn container_device(
         }
         set.push((name, value));
     }
-    let user = match &record.settings.serve {
-        Some(Serve::User(name)) => Account::named(name)?.map(|account| account.uid.0),
-        _ => None,
-    };
+    let (mut user, mut group) = (None, None);
+    match &record.settings.serve {
+        Some(Serve::User(name)) => user = Account::named(name)?.map(|account| account.uid.0),
+        Some(Serve::Group(name)) => group = Some(group_of(record, name)?),
+        _ => {}
+    }
     let driver = environment.host.driver_version();
     Ok(ContainerDevice {
         name: record.name.clone(),
@@ -44,8 +47,21 @@ pub(super) fn container_device(
         pipe: pipe.unwrap_or_default(),
         variables: set,
         user,
+        group,
         memory: SharedMemory::of_driver(driver.as_deref()),
     })
+}
+
+/// Returns the id of the group that a device serves. Without it a container's programs would run outside MPS.
+fn group_of(record: &DeviceRecord, name: &str) -> Result<u32> {
+    let missing = || {
+        CommandError::failed(format_args!(
+            "{} serves the group {name}, and this machine has no group of that name",
+            record.name
+        ))
+        .with_hint("make the group again, or name another one in the profile, and apply it")
+    };
+    group_named(name)?.ok_or_else(missing)
 }
 
 /// Says what the text for containers cannot know.

@@ -1,6 +1,7 @@
 //! The Container Device Interface: a file of devices that container engines take by name.
 //!
-//! Source: the specification of the Container Device Interface, version 0.5.0, with which podman 4.3 already works.
+//! Source: the specification of the Container Device Interface. Podman 4.3 already works with version 0.5.0. Groups came
+//! with 0.7.0, and an engine that does not know them refuses the whole file.
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,8 @@ use super::ContainerDevice;
 pub const CDI_KIND: &str = "mig-mps/device";
 
 const VERSION: &str = "0.5.0";
+/// The first version with `additionalGids`.
+const VERSION_WITH_GROUPS: &str = "0.7.0";
 
 /// Returns the specification of the devices, each by its name and by its UUID.
 pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
@@ -20,7 +23,13 @@ pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
             entries.push(json!({ "name": name, "containerEdits": edits }));
         }
     }
-    json!({ "cdiVersion": VERSION, "kind": CDI_KIND, "devices": entries })
+    let has_groups = devices.iter().any(|device| device.group.is_some());
+    let version = if has_groups {
+        VERSION_WITH_GROUPS
+    } else {
+        VERSION
+    };
+    json!({ "cdiVersion": version, "kind": CDI_KIND, "devices": entries })
 }
 
 /// Returns the changes of a container that gets the device.
@@ -37,5 +46,9 @@ fn edits(device: &ContainerDevice) -> Value {
     if device.shares_files() {
         mounts.push(mount("/dev/shm", "rw"));
     }
-    json!({ "env": variables, "mounts": mounts })
+    let mut edits = json!({ "env": variables, "mounts": mounts });
+    if let Some(group) = device.group {
+        edits["additionalGids"] = json!([group]);
+    }
+    edits
 }

@@ -50,6 +50,8 @@ pub struct ContainerDevice {
     pub variables: Vec<(&'static str, String)>,
     /// The only user whose programs the device takes.
     pub user: Option<u32>,
+    /// The group that a program must be in to reach the daemon.
+    pub group: Option<u32>,
     pub memory: SharedMemory,
 }
 
@@ -93,6 +95,9 @@ impl ContainerDevice {
         if let Some(user) = self.user {
             let _ = write!(text, " --user {user}");
         }
+        if let Some(group) = self.group {
+            let _ = write!(text, " --group-add {group}");
+        }
         if self.shares_files() {
             text.push_str(" --ipc host");
         }
@@ -107,6 +112,12 @@ impl ContainerDevice {
         );
         if self.shares_files() {
             text.push_str("  hostIPC: true\n");
+        }
+        if let Some(group) = self.group {
+            let _ = write!(
+                text,
+                "  securityContext:\n    supplementalGroups: [{group}]\n"
+            );
         }
         text.push_str("  containers:\n  - name: main\n");
         if let Some(user) = self.user {
