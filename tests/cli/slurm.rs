@@ -1,6 +1,8 @@
 //! `slurm gres`, and the parts of `slurm` that need no Slurm; `tests/slurm` has the rest.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use insta::assert_snapshot;
@@ -61,6 +63,82 @@ fn gres_prints_devices_by_type() {
     # slurm.conf: append to the line of this node
     # NodeName=n1 Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:16
     ");
+}
+
+/// Slurm gives it to any user's job, whose prolog then fails.
+#[test]
+fn gres_warns_of_a_device_that_is_not_for_everybody() {
+    if !is_root("gres_warns_of_a_device_that_is_not_for_everybody") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = r#"
+[[gpu]]
+select = { all = true }
+devices = [
+  { profile = "3g", name = "nobodys", mps = { serve = "user:nobody" } },
+  { profile = "2g", name = "team", mps = { serve = "group:users" } },
+  { profile = "1g" },
+]
+"#;
+    let _ = sim.up(profile, &[]).ended(0);
+    let printed = Ran::of(&mut slurm(&sim, &["gres", "--shard", "2"])).ended(0);
+    assert_snapshot!(printed.stdout, @r"
+    # gres.conf
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=gpu Type=2g.20gb File=/dev/nvidia-caps/nvidia-cap40 # team, group:users only
+    NodeName=n1 Name=gpu Type=3g.40gb File=/dev/nvidia-caps/nvidia-cap22 # nobodys, user:nobody only
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia-caps/nvidia-cap40 # team, group:users only
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia-caps/nvidia-cap22 # nobodys, user:nobody only
+
+    # slurm.conf: append to the line of this node
+    # NodeName=n1 Gres=gpu:1g.10gb:1,gpu:2g.20gb:1,gpu:3g.40gb:1,shard:6
+    ");
+    assert_snapshot!(printed.stderr, @r#"
+    team takes only programs of group:users: Slurm gives it to any user's job, and drains the node when that job cannot use it. Give the device serve = "one-at-a-time" or "all", or leave out its lines.
+    nobodys takes only programs of user:nobody: Slurm gives it to any user's job, and drains the node when that job cannot use it. Give the device serve = "one-at-a-time" or "all", or leave out its lines.
+    "#);
+    // The comments are no difference.
+    write_as_printed(&sim);
+    Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(0);
+}
+
+/// To a plain user other users' devices seem broken.
+#[test]
+fn a_plain_users_health_check_drains_nothing() {
+    if !is_root("a_plain_users_health_check_drains_nothing") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile =
+        "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:daemon\" }\n";
+    let _ = sim.up(profile, &[]).ended(0);
+    write_as_printed(&sim);
+    let asked = sim.node.dir().join("asked");
+    fs::write(&asked, "").unwrap();
+    fs::set_permissions(&asked, fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!(
+        "echo \"$@\" >>{}; echo 'NodeName=n1 State=IDLE Reason=none'",
+        asked.display()
+    );
+    let scontrol = sim.program_script("scontrol", &script);
+    let path = format!(
+        "{}:{}",
+        scontrol.parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let health = |command: &mut Command| Ran::of(command.env("PATH", &path));
+    let refused = health(slurm(&sim, &["health"]).uid(NOBODY).gid(NOBODY)).ended(1);
+    assert_eq!(fs::read_to_string(&asked).unwrap(), "");
+    assert_eq!(refused.stdout, "");
+    assert_snapshot!(refused.stderr, @"
+    error: only root can check this node's devices for Slurm
+    hint: run it with sudo; mig-mps doctor shows what you can see
+    ");
+    let by_root = health(&mut slurm(&sim, &["health"])).ended(0);
+    assert_eq!(by_root.stdout, "");
+    assert!(!fs::read_to_string(&asked).unwrap().contains("DRAIN"));
 }
 
 #[test]
@@ -208,4 +286,26 @@ fn another_users_program_is_never_of_the_job() {
     );
     assert!(!own.finish().status.success());
     assert!(other_job.finish().status.success() && forger.finish().status.success());
+}
+
+/// A device is checked, and counted, once.
+#[test]
+fn a_job_has_each_of_its_gpus_once() {
+    if !is_root("a_job_has_each_of_its_gpus_once") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    let second = task(
+        &sim,
+        &[("SLURM_JOB_GPUS", "0,0,0,1"), ("SLURM_LOCALID", "1")],
+    )
+    .ended(0);
+    let alone = task(&sim, &[("SLURM_JOB_GPUS", "1")]).ended(0);
+    assert_eq!(second.stdout, alone.stdout);
+    let mut prolog = slurm(&sim, &["prolog"]);
+    prolog.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "0");
+    let gpus = vec!["0"; 20_000].join(",");
+    Ran::of(prolog.env("SLURM_JOB_GPUS", gpus)).ended(0);
 }

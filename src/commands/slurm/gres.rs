@@ -46,7 +46,21 @@ pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> 
     print(&format!(
         "# gres.conf\n{lines}\n# slurm.conf: append to the line of this node\n# NodeName={name} Gres={gres}\n"
     ))?;
+    remark(&devices);
     Ok(ExitStatus::Done)
+}
+
+/// Warns of devices that do not take every job: the prolog of another user's job fails there.
+fn remark(devices: &[GresDevice]) {
+    for device in devices {
+        if let Some(users) = &device.only_for {
+            note(&format!(
+                "{} takes only programs of {users}: Slurm gives it to any user's job, and drains the node when that job \
+                 cannot use it. Give the device serve = \"one-at-a-time\" or \"all\", or leave out its lines.",
+                device.name
+            ));
+        }
+    }
 }
 
 /// Compares the files in use with the node.

@@ -7,7 +7,7 @@ use super::cure::heal;
 use super::files::{SlurmFiles, node_name};
 use super::numbering::{device_of, devices};
 use crate::client::verify;
-use crate::error::{ExitStatus, Result};
+use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{SlurmNode, bounded, printable};
 use crate::node::{Detail, Node, observe};
 use crate::render::{note, print};
@@ -31,6 +31,13 @@ const OURS: &str = "mig-mps: ";
 const SLURMS: [&str; 3] = ["Prolog error", "Epilog error", "batch job complete failure"];
 
 pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    // To anybody else, devices that are not theirs seem broken.
+    if !context.environment.is_root() {
+        return Err(
+            CommandError::failed("only root can check this node's devices for Slurm")
+                .with_hint("run it with sudo; mig-mps doctor shows what you can see"),
+        );
+    }
     let problems = problems(context)?;
     for problem in &problems {
         print(&format!("{}\n", printable(problem)))?;

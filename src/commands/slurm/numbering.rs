@@ -6,6 +6,7 @@ use crate::host::Environment;
 use crate::integrate::{Gres, GresDevice, SlurmJob, in_order, type_name};
 use crate::node::{Device, Gpu, Node};
 use crate::render::note;
+use crate::settings::Serve;
 
 /// Returns the devices that have a daemon, as Slurm counts them. The node is one with its geometry.
 pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<GresDevice>> {
@@ -20,11 +21,15 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
         }
         for device in gpu.devices() {
             let served = node.served_on(&device.key);
-            if served.is_some_and(|served| served.run_dir.path() == own) {
+            if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
                 devices.push(GresDevice {
                     name: node.name_of(&device),
                     kind: kind(gpu, &device),
                     files: device_files(environment, gpu, &device)?,
+                    only_for: match &served.record.settings.serve {
+                        Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
+                        _ => None,
+                    },
                 });
             }
         }

@@ -12,12 +12,22 @@ pub struct GresDevice {
     pub kind: String,
     /// The device files that its programs open: those of the GPU, of the GPU instance, and of the compute instance.
     pub files: Vec<String>,
+    /// The users whose programs the device takes, if it does not take everybody's: `user:alice`.
+    pub only_for: Option<String>,
 }
 
 impl GresDevice {
     /// Returns the file that no other device has.
     pub fn own_file(&self) -> &str {
         self.files.last().map_or("", String::as_str)
+    }
+
+    /// Returns the comment on a line of gres.conf.
+    fn comment(&self) -> String {
+        match &self.only_for {
+            Some(users) => format!("{}, {users} only", self.name),
+            None => self.name.clone(),
+        }
     }
 }
 
@@ -48,18 +58,18 @@ pub fn gres_conf(
         } else {
             format!("MultipleFiles={}", device.files.join(","))
         };
-        let (name, kind) = (&device.name, &device.kind);
+        let (comment, kind) = (device.comment(), &device.kind);
         let _ = writeln!(
             text,
-            "NodeName={node} Name=gpu Type={kind} {files} # {name}"
+            "NodeName={node} Name=gpu Type={kind} {files} # {comment}"
         );
     }
     for device in by_type(devices) {
         if let Some(shards) = shards {
-            let (name, file) = (&device.name, device.own_file());
+            let (comment, file) = (device.comment(), device.own_file());
             let _ = writeln!(
                 text,
-                "NodeName={node} Name=shard Count={shards} File={file} # {name}"
+                "NodeName={node} Name=shard Count={shards} File={file} # {comment}"
             );
         }
     }
@@ -97,6 +107,7 @@ mod tests {
             name: name.to_owned(),
             kind: kind.to_owned(),
             files: files.iter().map(|&file| file.to_owned()).collect(),
+            only_for: None,
         }
     }
 

@@ -1,8 +1,10 @@
 //! The job that a prolog, an epilog or a task belongs to.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
-use crate::host::Uid;
+use crate::host::{Uid, bounded};
 
 /// A variable that Slurm should have set.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -66,7 +68,8 @@ impl SlurmJob {
     pub fn of_task(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
         let mut job = Self::read(&variable)?;
         let step = gpus(&variable, "SLURM_STEP_GPUS")?;
-        let is_of_job = |gpu: &usize| job.gpus.is_empty() || job.gpus.contains(gpu);
+        let of_job: BTreeSet<usize> = job.gpus.iter().copied().collect();
+        let is_of_job = |gpu: &usize| of_job.is_empty() || of_job.contains(gpu);
         if !step.is_empty() && step.iter().all(is_of_job) {
             job.gpus = step;
         }
@@ -78,6 +81,7 @@ impl SlurmJob {
     }
 }
 
+/// Returns numbers, each once.
 fn gpus(
     variable: &impl Fn(&str) -> Option<String>,
     name: &'static str,
@@ -85,16 +89,23 @@ fn gpus(
     let value = variable(name).unwrap_or_default();
     let words = value.split(',').filter(|word| !word.is_empty());
     let numbers: Result<Vec<usize>, _> = words.map(str::parse).collect();
-    numbers.map_err(|_| JobError::Malformed {
+    let mut numbers = numbers.map_err(|_| JobError::Malformed {
         name,
-        value: value.clone(),
-    })
+        value: bounded(&value).into_owned(),
+    })?;
+    let mut seen = BTreeSet::new();
+    numbers.retain(|number| seen.insert(*number));
+    Ok(numbers)
 }
 
 fn words(variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
     let value = variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let mut seen = BTreeSet::new();
     let words = value.split(',').filter(|word| !word.is_empty());
-    words.map(str::to_owned).collect()
+    words
+        .filter(|word| seen.insert(*word))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -127,6 +138,11 @@ mod tests {
             ("SLURM_JOB_CONSTRAINTS", "balanced"),
         ];
         assert_eq!(read(&gpus), "[1, 3] [\"MIG-a\", \"MIG-b\"] balanced");
+        let again = [
+            ("SLURM_JOB_GPUS", "3,1,3"),
+            ("CUDA_VISIBLE_DEVICES", "b,a,b"),
+        ];
+        assert_eq!(read(&again), "[3, 1] [\"b\", \"a\"] ");
         assert!(read(&[("SLURM_JOB_GPUS", "all")]).contains("not a number"));
         assert!(read(&[("SLURM_JOB_UID", "alice")]).contains("SLURM_JOB_UID"));
         let nothing = SlurmJob::read(|_| None).unwrap_err();
