@@ -18,21 +18,38 @@ _mig_mps() {
         whole=${words[-1]}$rest
         unset 'words[-1]'
     fi
-    local before=${whole%"$2"}
-    before=${before//[\"\']/}
+    local before=${whole%"$2"} quote=
+    [[ $before == *[\"\'] ]] && quote=${before: -1}
+    before=${before//[\"\'\\]/}
 
-    local lines line value width=0 files=
+    local lines line value width=0 files= quoted=
     mapfile -t lines < <(mig-mps __complete "${words[@]}" "$before${2//\\/}" 2>/dev/null)
     COMPREPLY=()
     for line in "${lines[@]}"; do
         value=${line%%$'\t'*}
         [[ -e ${value/#\~/$HOME} ]] && files=1
-        COMPREPLY+=("${value#"$before"}")
-        ((${#COMPREPLY[-1]} > width)) && width=${#COMPREPLY[-1]}
+        value=${value#"$before"}
+        # What the shell would take for something else is quoted here: readline leaves some of it as it is.
+        if [[ $value == *[^[:alnum:]_./:=,+@%~-]* ]]; then
+            quoted=1
+            case $quote in
+                \') value=${value//\'/\'\\\'\'} ;;
+                \") value=${value//[\\]/\\\\} value=${value//\"/\\\"} value=${value//\$/\\\$} value=${value//\`/\\\`} ;;
+                *)
+                    printf -v line %q "${value#\~/}"
+                    [[ $value == \~/* ]] && line="~/$line"
+                    value=$line
+                    ;;
+            esac
+        fi
+        COMPREPLY+=("$value")
+        ((${#value} > width)) && width=${#value}
     done
-    if [[ $files ]]; then
+    if [[ $files && ! $quoted ]]; then
+        # Readline adds the slash of a directory itself.
+        COMPREPLY=("${COMPREPLY[@]%/}")
         compopt -o filenames
-    elif [[ ${#lines[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then
+    elif [[ ${#lines[@]} -eq 1 && ${COMPREPLY[0]} == *[=/] ]]; then
         compopt -o nospace
     elif [[ ${#lines[@]} -gt 1 && $COMP_TYPE != 37 && $COMP_TYPE != 42 ]]; then
         # A list shows what the candidates are. Readline inserts what they have in common, which ends before that.

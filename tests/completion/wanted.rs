@@ -176,3 +176,85 @@ fn zsh_completes() {
 fn fish_completes() {
     completes_everything(Shell::Fish, "fish_completes");
 }
+
+/// Whoever writes a file of configurations does not choose what a shell runs.
+fn completes_as_text(in_shell: Shell, test: &str) {
+    if !in_shell.is_here(test) {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    let files = sim.node.dir().join("files");
+    fs::create_dir_all(&files).unwrap();
+    let off = "- devices: all\n      mig-enabled: false\n";
+    let text = format!(
+        "version: v1\nmig-configs:\n  '$(touch x)':\n    {off}  '`touch y`;a':\n    {off}  \"q'u o\":\n    {off}"
+    );
+    fs::write(files.join("c.yaml"), text).unwrap();
+    let mut session = in_shell.start(&sim, &files);
+    all(
+        &mut session,
+        &[
+            (
+                "import c.yaml --config \\$",
+                "<import><c.yaml><--config><$(touch x)>",
+            ),
+            (
+                "import c.yaml --config \\`",
+                "<import><c.yaml><--config><`touch y`;a>",
+            ),
+            (
+                "import c.yaml --config q",
+                "<import><c.yaml><--config><q'u o>",
+            ),
+        ],
+    );
+    if in_shell == Shell::Bash {
+        let whole = "<import><c.yaml><--config><$(touch x)>";
+        all(
+            &mut session,
+            &[
+                ("import c.yaml --config '$", whole),
+                ("import c.yaml --config \"\\$", whole),
+            ],
+        );
+    }
+    drop(session);
+    let mut names: Vec<_> = fs::read_dir(&files)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["c.yaml"]);
+}
+
+#[test]
+fn bash_takes_a_candidate_as_text() {
+    completes_as_text(Shell::Bash, "bash_takes_a_candidate_as_text");
+}
+
+#[test]
+fn zsh_takes_a_candidate_as_text() {
+    completes_as_text(Shell::Zsh, "zsh_takes_a_candidate_as_text");
+}
+
+#[test]
+fn fish_takes_a_candidate_as_text() {
+    completes_as_text(Shell::Fish, "fish_takes_a_candidate_as_text");
+}
+
+#[test]
+fn a_directory_has_one_slash_in_bash() {
+    if !Shell::Bash.is_here("a_directory_has_one_slash_in_bash") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    let files = sim.node.dir().join("files");
+    for name in ["near", "next"] {
+        fs::create_dir_all(files.join(name)).unwrap();
+    }
+    let mut session = Shell::Bash.start(&sim, &files);
+    let shown = session.lists("mig-mps up ne", &["near/", "next/"]);
+    assert!(!shown.contains("//"), "{shown}");
+    all(&mut session, &[("up nea", "<up><near/>")]);
+}
