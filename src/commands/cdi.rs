@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::change::Ending;
 use super::containers::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked};
 use crate::apply::CdiFile;
@@ -13,7 +14,7 @@ use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment, write_text_to};
 use crate::integrate::{CDI_KIND, cdi_specification};
 use crate::node::observe_records;
-use crate::render::print;
+use crate::render::{note, print};
 
 /// Print a CDI specification of the devices, for container engines
 ///
@@ -42,18 +43,36 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Makes the node's CDI file say what the records say: if there is one, or there is to be one, unless there is to be none.
+/// Makes the node's CDI file say what the records say after a change: if there is one, or the profile asks for one, unless
+/// it asks for none. Fails only if the profile says anything: else nobody has asked for the file.
 pub(super) fn keep_current(
     environment: &Environment,
     directories: &Directories,
     wanted: Option<bool>,
-    has_lock: bool,
+    ending: Ending,
 ) -> Result<()> {
     if !environment.is_root() {
         return Ok(());
     }
+    match update(environment, directories, wanted, ending) {
+        Err(error) if wanted.is_none() => {
+            note(&error.to_string());
+            Ok(())
+        }
+        updated => updated,
+    }
+}
+
+fn update(
+    environment: &Environment,
+    directories: &Directories,
+    wanted: Option<bool>,
+    ending: Ending,
+) -> Result<()> {
     let file = CdiFile::of(&environment.host, CDI_KIND);
     let before = file.read().context("cannot read the CDI file")?;
+    // What a profile asks for that was not applied waits, but the file says what runs.
+    let wanted = wanted.filter(|_| ending != Ending::Failed);
     let is_wanted = wanted.unwrap_or(before.is_some());
     let text = || {
         if is_wanted {
@@ -65,10 +84,9 @@ pub(super) fn keep_current(
     if text()? == before {
         return Ok(());
     }
-    let _lock = if has_lock {
-        None
-    } else {
-        Some(locked(environment, directories, LOCK_LIMIT)?)
+    let _lock = match ending {
+        Ending::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
+        Ending::Done | Ending::Failed => None,
     };
     let written = file.write(text()?.as_deref());
     written.context("cannot keep the CDI file current")

@@ -44,6 +44,17 @@ pub(super) struct Change<'a> {
     pub(super) is_unattended: bool,
     /// The time to wait for another change.
     pub(super) lock_limit: Duration,
+    /// Follows the change, under its lock, however it ended.
+    pub(super) after: &'a dyn Fn(Ending) -> Result<()>,
+}
+
+/// The end of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// There was nothing to do, and no lock was taken.
+    Unchanged,
+    Done,
+    Failed,
 }
 
 impl<'a> Change<'a> {
@@ -68,6 +79,7 @@ impl<'a> Change<'a> {
             verify: false,
             is_unattended: false,
             lock_limit: LOCK_LIMIT,
+            after: &|_| Ok(()),
         }
     }
 
@@ -94,12 +106,18 @@ impl<'a> Change<'a> {
         }
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
+            let after = if self.consent.dry_run {
+                Ok(())
+            } else {
+                (self.after)(Ending::Unchanged)
+            };
             return Ok(Some(Outcome {
                 lock: None,
                 is_unchanged: true,
                 plan,
                 node,
                 failed: None,
+                after: after.err(),
                 took: Duration::ZERO,
             }));
         }
@@ -235,8 +253,25 @@ impl Run<'_> {
         Ok(plan)
     }
 
-    /// Applies the plan and reads the node back.
+    /// Applies the plan, reads the node back, and does what follows the change.
     fn carry_out(&self, lock: Option<Lock>, node: Node, plan: Plan) -> Result<Outcome> {
+        match self.make(node, plan) {
+            Ok(outcome) => Ok(Outcome {
+                lock,
+                after: (self.change.after)(Ending::Done).err(),
+                ..outcome
+            }),
+            Err(error) => {
+                if let Err(second) = (self.change.after)(Ending::Failed) {
+                    note(&format!("{second}"));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Applies the plan and reads the node back.
+    fn make(&self, node: Node, plan: Plan) -> Result<Outcome> {
         let begun = Instant::now();
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
@@ -254,11 +289,12 @@ impl Run<'_> {
             let goes_on = plan.gpus.iter().any(|gpu| gpu.to_be_continued);
             if rest.is_empty() || (failed.is_some() && !goes_on) {
                 return Ok(Outcome {
-                    lock,
+                    lock: None,
                     is_unchanged: false,
                     plan: carried_out,
                     node: after,
                     failed,
+                    after: None,
                     took: begun.elapsed(),
                 });
             }

@@ -91,6 +91,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         },
         // Stopping daemons, with --force also those with clients, is what was asked for.
         needs_consent: &|plan| !plan.destroys().is_empty() || args.disable_mig,
+        after: &|ending| cdi::keep_current(environment, &directories, None, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             let request = args.request(node)?;
             *asked.borrow_mut() = Asked::of(node, &request.devices);
@@ -99,7 +100,6 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     .run()?;
     if let Some(outcome) = outcome {
-        cdi::keep_current(environment, &directories, None, !outcome.is_unchanged)?;
         summarize(args, &run_dir, &outcome, &asked.borrow())?;
     }
     Ok(ExitStatus::Done)

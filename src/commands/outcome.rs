@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::consent::ConsentArgs;
 use crate::apply::ApplyError;
-use crate::error::Result;
+use crate::error::{CommandError, Result};
 use crate::host::Lock;
 use crate::node::Node;
 use crate::plan::Plan;
@@ -24,6 +24,8 @@ pub(super) struct Outcome {
     pub(super) node: Node,
     /// The failures, if everything else was done.
     pub(super) failed: Option<ApplyError>,
+    /// The failure of what follows the change.
+    pub(super) after: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
     pub(super) took: Duration,
 }
@@ -32,10 +34,11 @@ impl Outcome {
     /// Shows the devices with these names, or all, as they are after the change.
     pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs) -> Result<()> {
         if consent.json {
-            let error = self.failed.as_ref().map(|failed| Message {
+            let failed = self.failed.as_ref().map(|failed| Message {
                 what: failed.to_string(),
                 hints: failed.hints(),
             });
+            let error = failed.or_else(|| self.after.as_ref().map(CommandError::message));
             let document = if consent.dry_run {
                 ChangeDocument::planned(&self.plan)
             } else {

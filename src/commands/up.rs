@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::change::Change;
 use super::consent::ConsentArgs;
+use super::outcome::Outcome;
 use super::profile_source::ProfileSource;
 use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, verify, warn};
 use crate::apply::{self, Allowed};
@@ -52,6 +53,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     check_pipe_dirs(&directories)?;
     accounts::check_ways(&profile, &directories)?;
+    let cdi = profile.cdi.map(|(wanted, _)| wanted);
     let outcome = Change {
         allowed: Allowed {
             reset: args.reset,
@@ -60,6 +62,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         detail: detail_for(&profile),
         remark: &|node, plan| warn(Some(node), plan.memory_limits()),
         verify: true,
+        after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             plan::up(node, &profile, run_dir, environment.caller)
         })
@@ -69,26 +72,26 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     let (node, plan) = (&outcome.node, &outcome.plan);
-    let cdi = profile.cdi.map(|(wanted, _)| wanted);
     if outcome.is_unchanged {
         note("Nothing to do: the node is as the profile says.");
         if !args.consent.dry_run {
             large_logs::put_aside(node, &directories, environment);
-            cdi::keep_current(environment, &directories, cdi, false)?;
         }
         if !args.consent.dry_run || args.consent.json {
             outcome.report(&[], &args.consent)?;
         }
-        return verified(args, environment, node);
+        return ended(args, environment, outcome);
     }
     if outcome.failed.is_none() {
         record(&profile, &directories, node)
             .context("the node is as the profile says, but its name cannot be noted")?;
         large_logs::put_aside_under_lock(node, &directories, environment);
     }
-    cdi::keep_current(environment, &directories, cdi, true)?;
     outcome.report(&[], &args.consent)?;
     if let Some(error) = outcome.failed {
+        if let Some(second) = &outcome.after {
+            note(&second.to_string());
+        }
         return Err(CommandError::from(error).in_document());
     }
     let beside = unmanaged::text(plan);
@@ -97,7 +100,16 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     remark(node, plan);
     outcome.conclude(&[], &args.consent);
-    verified(args, environment, node)
+    ended(args, environment, outcome)
+}
+
+/// Checks the devices if asked, and ends with the failure of what followed the change.
+fn ended(args: &UpArgs, environment: &Environment, outcome: Outcome) -> Result<ExitStatus> {
+    let status = verified(args, environment, &outcome.node)?;
+    match outcome.after {
+        None => Ok(status),
+        Some(error) => Err(error.in_document()),
+    }
 }
 
 /// Checks the devices if asked.

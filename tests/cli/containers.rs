@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use simnode::harness::{App, can_run};
 
-use crate::common::{NOBODY, Ran, Sim, is_root};
+use crate::common::{NOBODY, Ran, Sim, is_root, shell};
 
 const PROFILE: &str = r#"
 cdi = true
@@ -106,6 +106,58 @@ fn engines_get_options() {
     "#);
 }
 
+const GROUPS: &str = r#"
+cdi = true
+
+[[gpu]]
+select = { all = true }
+devices = [
+  { name = "team", profile = "3g", mps = { serve = "group:users" } },
+  { name = "all", profile = "3g", mps = { serve = "all" } },
+]
+"#;
+
+/// The id of Debian's group `users`.
+fn users() -> u64 {
+    let ran = shell("getent group users | cut -d: -f3").ended(0);
+    ran.stdout.trim().parse().unwrap()
+}
+
+/// Without the group a container's program could not reach the daemon, and would run outside MPS.
+#[test]
+fn a_container_joins_the_group_of_its_device() {
+    if !is_root("a_container_joins_the_group_of_its_device") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(GROUPS, &[]).ended(0);
+    let text = |device: &str, format: &str| {
+        let ran = sim.run(&["env", device, "--format", format]);
+        ran.ended(0).stdout
+    };
+    let option = format!(" --group-add {}", users());
+    for format in ["docker", "podman"] {
+        assert!(text("team", format).contains(&option));
+        assert!(!text("all", format).contains("--group-add"));
+    }
+    let pod = text("team", "k8s");
+    let groups = format!(
+        "spec:\n  runtimeClassName: nvidia\n  securityContext:\n    supplementalGroups: [{}]\n  containers:\n",
+        users()
+    );
+    assert!(pod.contains(&groups), "{pod}");
+    assert!(!text("all", "k8s").contains("securityContext"));
+    // Groups came with version 0.7.0 of CDI. Files without them stay readable by older engines.
+    let cdi = sim.cdi();
+    assert_eq!(cdi["cdiVersion"], "0.7.0");
+    let edits = |at: usize| &cdi["devices"][at]["containerEdits"]["additionalGids"];
+    assert_eq!(names(&cdi)[0], "team");
+    assert_eq!((edits(0), edits(1)), (&json!([users()]), &json!([users()])));
+    assert!(edits(2).is_null());
+    sim.run(&["down", "team"]).ended(0);
+    assert_eq!(sim.cdi()["cdiVersion"], "0.5.0");
+}
+
 #[test]
 fn older_drivers_share_memory_files() {
     let sim = Sim::with("a100-80gb", 1);
@@ -175,20 +227,74 @@ fn the_cdi_file_follows_the_devices() {
     ");
 }
 
+/// What a command says of a file, without the node's directory.
+fn said(sim: &Sim, ran: &Ran) -> String {
+    let machine = sim.node.dir().join("root/var").display().to_string();
+    ran.stderr.replace(&machine, "/var")
+}
+
 #[test]
 fn a_cdi_file_of_others_stays() {
     let sim = node();
     let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
     fs::write(sim.cdi_file(), theirs).unwrap();
     let refused = sim.up(PROFILE, &[]).ended(1);
-    let machine = sim.node.dir().join("root/var").display().to_string();
-    assert_snapshot!(refused.stderr.replace(&machine, "/var"), @"
+    assert_snapshot!(said(&sim, &refused), @"
     Nothing to do: the node is as the profile says.
     error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
     hint: move /var/run/cdi/mig-mps.json away, and run this again
     ");
     sim.run(&["down"]).ended(0);
     assert_eq!(fs::read_to_string(sim.cdi_file()).unwrap(), theirs);
+}
+
+/// A directory in which others could replace the file.
+#[test]
+fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
+    let sim = Sim::with("a100-80gb", 1);
+    let directory = sim.cdi_file().parent().unwrap().to_owned();
+    fs::create_dir_all(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let unasked = PROFILE.replace("cdi = true", "");
+    let up = sim.up(&unasked, &["--json"]).ended(0);
+    let document: Value = serde_json::from_str(&up.stdout).unwrap();
+    assert_eq!(document["changed"], true);
+    assert_eq!(document["error"], Value::Null);
+    assert_snapshot!(said(&sim, &up), @r#"
+    cannot read the CDI file: /var/run/cdi: others can write to it
+    2 of these devices serve one user at a time: a second user's program waits in cuInit until the first user's programs have exited. serve = "all" lets users share.
+    "#);
+    sim.up(&unasked, &[]).ended(0);
+    // Whoever asks is told of the change first.
+    let text = sim.up(PROFILE, &[]).ended(1);
+    assert!(text.stdout.contains("trainer"), "{}", text.stdout);
+    assert_snapshot!(said(&sim, &text), @"
+    Nothing to do: the node is as the profile says.
+    error: cannot read the CDI file: /var/run/cdi: others can write to it
+    hint: chmod go-w /var/run/cdi
+    ");
+    let json = sim.up(PROFILE, &["--json"]).ended(1);
+    let document: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(document["status"]["devices"].as_array().unwrap().len(), 3);
+    let what = document["error"]["what"].as_str().unwrap();
+    assert!(what.starts_with("cannot read the CDI file: "), "{what}");
+    // The error of the change itself is the one that ends the command.
+    sim.node.fault("nvmlGpuInstanceDestroy").fails(999).unwrap();
+    let down = sim.run(&["down", "--destroy-mig", "--yes"]).ended(1);
+    let error = down.stderr.split("error: ").nth(1).unwrap();
+    assert!(error.contains("Unknown Error"), "{}", down.stderr);
+    assert!(!error.contains("CDI"), "{}", down.stderr);
+}
+
+#[test]
+fn after_a_change_that_fails_the_cdi_file_says_what_runs() {
+    let sim = node();
+    sim.node.fault("nvmlGpuInstanceDestroy").fails(999).unwrap();
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(1);
+    let devices = sim.status()["devices"].as_array().unwrap().clone();
+    assert!(!devices.is_empty());
+    assert!(devices.iter().all(|device| device["daemon_pid"].is_null()));
+    assert!(!sim.cdi_file().exists(), "{:#}", sim.cdi());
 }
 
 #[test]
@@ -391,6 +497,51 @@ fn the_options_of_env_do_the_same() {
         assert!(up.contains(&format!(" uid {user} ")), "{up}");
         assert_eq!(sim.status()["clients"][0]["device"], device);
         app.finish();
+    }
+}
+
+#[test]
+fn a_container_of_a_group_is_a_client_or_does_not_start() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(GROUPS, &[]).ended(0);
+    let test = "a_container_of_a_group_is_a_client_or_does_not_start";
+    let Some(engine) = Engine::of(sim, test) else {
+        return;
+    };
+    let sim = &engine.sim;
+    let text = sim.run(&["env", "team", "--format", "podman"]).ended(0);
+    let mut options: Vec<&str> = text.stdout.split_whitespace().collect();
+    options.extend(["--user", "65534:65534"]);
+    let mut app = App::start(engine.run(&options, &["cuda-app", "hold"]));
+    let up = app.wait_up();
+    assert!(up.ends_with("mps yes"), "{up}");
+    app.finish();
+    // Without its group the program does not find the daemon.
+    let at = options
+        .iter()
+        .position(|word| *word == "--group-add")
+        .unwrap();
+    options.drain(at..at + 2);
+    let mut app = App::start(engine.run(&options, &["cuda-app", "hold"]));
+    let up = app.wait_up();
+    assert!(up.ends_with("mps no"), "{up}");
+    app.finish();
+    // An engine that knows groups takes the CDI file, and an older one starts nothing.
+    let gpu = format!("nvidia.com/gpu={}", sim.uuid("team"));
+    let options = [
+        "--device",
+        &gpu,
+        "--device",
+        "mig-mps/device=team",
+        "--user",
+        "65534:65534",
+    ];
+    let ran = Ran::of(&mut engine.run(&options, &["cuda-app", "run", "0"]));
+    if ran.status == 0 {
+        assert!(ran.stdout.contains("mps yes"), "{ran:?}");
+    } else {
+        assert!(ran.stderr.contains("mig-mps/device=team"), "{ran:?}");
+        assert_eq!(ran.stdout, "");
     }
 }
 
