@@ -95,7 +95,11 @@ impl LocalRank {
         match (map, self.size) {
             _ if count == 0 => Err(NoRank::NoDevice { rank, all }),
             (Map::Cycle, _) => Ok(self.rank % count),
-            (Map::Block, Some(size)) => Ok(self.rank * count / size.max(count)),
+            (Map::Block, Some(size)) => {
+                // The product of two numbers may have twice their digits.
+                let [rank, count, size] = [rank, count, size.max(count)].map(|n| n as u128);
+                Ok(usize::try_from(rank * count / size).unwrap_or(0))
+            }
             (Map::Block, None) => Err(NoRank::NoSize),
         }
     }
@@ -150,6 +154,11 @@ mod tests {
         assert_eq!(spread(Map::Cycle, 5, 2), [0, 1, 0, 1, 0]);
         assert_eq!(spread(Map::Block, 6, 3), [0, 0, 1, 1, 2, 2]);
         assert_eq!(spread(Map::Block, 5, 2), [0, 0, 0, 1, 1]);
+        let last = LocalRank {
+            rank: usize::MAX - 1,
+            size: Some(usize::MAX),
+        };
+        assert_eq!(last.device(7, 7, Map::Block), Ok(6));
         // Fewer ranks than devices: one each.
         assert_eq!(spread(Map::Block, 2, 7), [0, 1]);
     }

@@ -9,7 +9,7 @@ use super::{Context, verify};
 use crate::client::Verified;
 use crate::doctor::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{Environment, user_name};
+use crate::host::{Environment, bounded, user_name};
 use crate::node::{Detail, observe, observe_records};
 use crate::plan;
 use crate::render::json::DoctorDocument;
@@ -89,7 +89,8 @@ fn explained(word: &str) -> Result<ExitStatus> {
         Err(near) => {
             let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
             let what = format!(
-                "no check or error is called \"{word}\"{}",
+                "no check or error is called \"{}\"{}",
+                bounded(word),
                 near.unwrap_or_default()
             );
             let error = CommandError::new(ExitStatus::Usage, what);

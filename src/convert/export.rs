@@ -16,7 +16,7 @@ use crate::state::RunDir;
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
 pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
-    let said = |gpu: &&Gpu| left_out(node, gpu).is_none();
+    let said = |gpu: &&Gpu| left_out(gpu).is_none();
     let gpus: Vec<&Gpu> = node.gpus.iter().filter(said).collect();
     let devices = gpus.iter().flat_map(|gpu| gpu.devices());
     let tables: Vec<Table> = devices
@@ -115,7 +115,7 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
     remarks.extend(unreadable.map(|(_, problem)| {
         format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
     }));
-    let left_out = |gpu: &Gpu| Some((left_out(node, gpu)?, gpu.index.to_string()));
+    let left_out = |gpu: &Gpu| Some((left_out(gpu)?, gpu.index.to_string()));
     let reasons = grouped(node.gpus.iter().filter_map(left_out));
     remarks.extend(reasons.iter().map(|(why, gpus)| match gpus.as_slice() {
         [one] => format!("GPU {one} is left out: {why}."),

@@ -10,14 +10,9 @@ use crate::nvml::GpuInstanceReading;
 use crate::settings::Settings;
 
 /// Returns the reason why a profile cannot express a GPU.
-pub(super) fn left_out(node: &Node, gpu: &Gpu) -> Option<String> {
+pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
     if let Some(why) = &gpu.hidden {
         return Some(format!("its instances cannot be seen: {why}"));
-    }
-    let is_served = |device: &Device| served(node, device).is_some();
-    if !gpu.in_mig_mode() {
-        let why = "it is whole and has no daemon";
-        return (!gpu.devices().iter().any(is_served)).then(|| why.to_owned());
     }
     let mut profiles = gpu.instances.iter().map(|instance| instance.profile);
     let unknown = profiles.find(|profile| gpu.profile(*profile).is_none())?;
@@ -53,7 +48,7 @@ pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
     let devices = match devices.as_slice() {
         [whole] if whole.part.is_none() => DraftDevices::Whole {
             name: builder.name(&[whole], 1).map(|(name, _)| name),
-            mps: Some(builder.settings(&[whole])),
+            mps: served(node, whole).map(|_| builder.settings(&[whole])),
         },
         devices => {
             let instances = gpu.instances.iter();

@@ -97,7 +97,8 @@ impl Environment {
     /// of any other user waits until that server is replaced.
     pub fn server_user(&self) -> Uid {
         let behind_sudo = env::var("SUDO_UID").ok().filter(|_| self.is_root());
-        let user = behind_sudo.and_then(|uid| uid.parse().ok());
+        // The highest number is no user: to the kernel it means "as before".
+        let user = behind_sudo.and_then(|uid| uid.parse().ok().filter(|uid| *uid != u32::MAX));
         user.map_or(self.caller, Uid)
     }
 

@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -24,10 +25,35 @@ impl fmt::Display for Pid {
     }
 }
 
-/// The start time of a process, in clock ticks since boot (field 22 of `/proc/PID/stat`, proc(5)).
+/// The start time of a process, in clock ticks since boot (field 22 of `/proc/PID/stat`, proc(5)), the same in every time
+/// namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StartTime(pub u64);
+
+/// The clock ticks that this process's time namespace adds to the time since boot, in `/proc` too (`time_namespaces(7)`).
+static BOOT_TIME_ADDED: LazyLock<i64> = LazyLock::new(|| {
+    let namespace = |name| fs::read_link(Path::new("/proc/self/ns").join(name)).ok();
+    // The offsets are those of its children.
+    if namespace("time") != namespace("time_for_children") {
+        return 0;
+    }
+    let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    added(&offsets, rustix::param::clock_ticks_per_second()).unwrap_or(0)
+});
+
+/// Returns the ticks of the line `boottime SECONDS NANOSECONDS`.
+fn added(offsets: &str, ticks_per_second: u64) -> Option<i64> {
+    let line = offsets
+        .lines()
+        .find_map(|line| line.strip_prefix("boottime"))?;
+    let mut numbers = line.split_whitespace().map(str::parse::<i64>);
+    let (seconds, nanoseconds) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    let per_second = i64::try_from(ticks_per_second).ok()?;
+    seconds
+        .checked_mul(per_second)?
+        .checked_add(nanoseconds / (1_000_000_000 / per_second))
+}
 
 /// `PF_KTHREAD` among the flags of field 9 of `/proc/PID/stat`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -86,10 +112,11 @@ impl Process {
             return None;
         }
         let flags: u64 = fields.get(6)?.parse().ok()?;
+        let started: u64 = fields.get(19)?.parse().ok()?;
         Some(Self {
             pid: Pid(pid.parse().ok()?),
             parent: Pid(fields.get(1)?.parse().ok()?),
-            started: StartTime(fields.get(19)?.parse().ok()?),
+            started: StartTime(started.saturating_add_signed(-*BOOT_TIME_ADDED)),
             is_stopped: matches!(state, "T" | "t"),
             is_running: state == "R",
             is_ending: flags & EXITING != 0,
@@ -232,7 +259,8 @@ impl Process {
             clippy::cast_precision_loss,
             reason = "ticks since boot stay far below 2^52"
         )]
-        let started = self.started.0 as f64 / rustix::param::clock_ticks_per_second() as f64;
+        let started = self.started.0.saturating_add_signed(*BOOT_TIME_ADDED) as f64
+            / rustix::param::clock_ticks_per_second() as f64;
         std::time::Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
     }
 }
@@ -343,6 +371,13 @@ mod tests {
         assert_eq!((process.pid, process.parent), (Pid(466), Pid(447)));
         assert_eq!(process.name, "a) b (c");
         assert_eq!(process.started, StartTime(123_456));
+    }
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_read() {
+        let offsets = "monotonic           5         0\nboottime       -86400 500000000\n";
+        assert_eq!(added(offsets, 100), Some(-8_639_950));
+        assert_eq!(added("", 100), None);
     }
 
     #[test]

@@ -61,10 +61,18 @@ pub fn without_error_numbers(text: &str) -> Cow<'_, str> {
 
 /// The word of `known` that `word` was probably meant to be.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let length = word.chars().count();
     known
         .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 2).max(1))
+        .filter_map(|candidate| {
+            let most = (candidate.len().max(word.len()) / 2).max(1);
+            // The distance is at least the difference in length: most of a long word is never looked at.
+            if candidate.chars().count().abs_diff(length) > most {
+                return None;
+            }
+            let distance = strsim::damerau_levenshtein(word, candidate);
+            (distance <= most).then_some((distance, candidate))
+        })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }

@@ -1,5 +1,6 @@
 //! The run directory and its files.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -259,6 +260,8 @@ impl RunDir {
         // A user may choose the command line and names in it: they must not control a terminal.
         if let Some(journal) = &mut journal {
             journal.command = printable(&journal.command);
+            let mut seen = BTreeSet::new();
+            journal.units.retain(|unit| seen.insert(*unit));
             for taken in &mut journal.taken {
                 taken.name = printable(&taken.name);
             }

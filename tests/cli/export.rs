@@ -48,7 +48,6 @@ fn a_node_comes_out_as_the_profile_that_made_it() {
         .replace("\"self\"", "\"SERVE\"");
     insta::assert_snapshot!(shown, @r#"
     # What this node had when mig-mps exported it.
-    # GPU 4 is left out: it is whole and has no daemon.
 
     [mps]
     active-thread-percentage = 80
@@ -73,6 +72,11 @@ fn a_node_comes_out_as_the_profile_that_made_it() {
     select = { index = [3] }
     mig = false
     name = "big"
+
+    [[gpu]]
+    select = { index = [4] }
+    mig = false
+    mps = false
     "#);
     assert!(is_as_there(&sim, &ran.stdout));
 
@@ -103,7 +107,6 @@ fn instances_of_other_tools_come_out_too() {
     let ran = sim.run(&["export"]).ended(0);
     insta::assert_snapshot!(said(&ran), @r#"
     # What this node had when mig-mps exported it.
-    # GPU 1 is left out: it is whole and has no daemon.
 
     mps = false
 
@@ -114,6 +117,10 @@ fn instances_of_other_tools_come_out_too() {
       { profile = "2g.20gb", at = 0 },
       { profile = "1g.10gb", at = 6 },
     ]
+
+    [[gpu]]
+    select = { index = [1] }
+    mig = false
     up with this profile would still:
       create the full compute instance in slice 6: its GPU instance is there without it
     "#);
@@ -156,7 +163,6 @@ devices = []
     let ran = sim.run(&["export"]).ended(0);
     insta::assert_snapshot!(said(&ran), @r#"
     # What this node had when mig-mps exported it.
-    # GPU 3 is left out: it is whole and has no daemon.
 
     mps = false
 
@@ -170,6 +176,10 @@ devices = []
     [[gpu]]
     select = { index = [2] }
     devices = []
+
+    [[gpu]]
+    select = { index = [3] }
+    mig = false
     "#);
     assert!(is_as_there(&sim, &ran.stdout));
 
@@ -328,14 +338,18 @@ fn a_dead_daemon_is_mentioned() {
 }
 
 #[test]
-fn a_node_with_nothing_to_say_is_no_profile() {
+fn a_node_without_mig_and_daemons_comes_out_too() {
     let sim = Sim::with("a30", 2);
-    insta::assert_snapshot!(sim.run(&["export"]).ended(1).stderr, @"
-    error: there is nothing that a profile could say of this node
-    What this node had when mig-mps exported it.
-    GPUs 0, 1 are left out, each for this: it is whole and has no daemon.
-    hint: mig-mps init writes a first profile
+    let ran = sim.run(&["export"]).ended(0);
+    insta::assert_snapshot!(said(&ran), @"
+    # What this node had when mig-mps exported it.
+
+    [[gpu]]
+    select = { index = [0, 1] }
+    mig = false
+    mps = false
     ");
+    assert!(is_as_there(&sim, &ran.stdout));
     let _ = sim.run(&["export", "--format", "mig-parted"]).ended(0);
 }
 
@@ -499,7 +513,6 @@ fn a_plain_user_sees_what_there_is_and_is_told_whose_it_is() {
     let ran = Ran::of(&mut sim.by_nobody(&["export"])).ended(0);
     insta::assert_snapshot!(said(&ran), @r#"
     # What this node had when mig-mps exported it.
-    # GPU 1 is left out: it is whole and has no daemon.
 
     mps = false
 
@@ -508,6 +521,10 @@ fn a_plain_user_sees_what_there_is_and_is_told_whose_it_is() {
     devices = [
       { profile = "2g.12gb", count = 2 },
     ]
+
+    [[gpu]]
+    select = { index = [1] }
+    mig = false
     "#);
     // Where the system's run directory is the one everybody looks into.
     let mut shared = sim.by_nobody(&["export"]);

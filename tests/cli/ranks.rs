@@ -86,6 +86,10 @@ fn ranks_have_devices_by_their_launcher() {
     assert_eq!(name(&of_four, &["--map", "block", "0.[0-1]"]), "0.1");
     assert_eq!(name(&of_four, &["0.[0-1]"]), "0.0");
     assert_eq!(name(&of_four, &["--profile", "1g"]), "0.2");
+    let last = u64::MAX.to_string();
+    let one_before = (u64::MAX - 1).to_string();
+    let huge = [("PMI_LOCAL_RANK", &*one_before), ("PMI_LOCAL_SIZE", &last)];
+    assert_eq!(name(&huge, &["--map", "block"]), "0.6");
 }
 
 #[test]

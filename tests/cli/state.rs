@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::common::{Sim, in_state, is_alive};
+use crate::common::{Ran, Sim, in_state, is_alive, is_root};
+use crate::settings::whole;
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 
@@ -160,4 +161,41 @@ fn the_state_of_a_newer_program_is_left_alone() {
         fs::write(&file, &written).unwrap();
     }
     sim.run(&["down"]).ended(0);
+}
+
+/// Each unit that a killed change had stopped is started once, however often its journal names it.
+#[test]
+fn a_journal_names_each_unit_once() {
+    if !is_root("a_journal_names_each_unit_once") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    sim.node.service("nvidia-dcgm.service");
+    let boot = fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap();
+    let boot: Value = serde_json::from_str(&boot).unwrap();
+    let journal = json!({
+        "command": "mig-mps up",
+        "since": "2026-11-24T20:00:00Z",
+        "pid": 1,
+        "start-time": 1,
+        "boot-id": boot["boot-id"],
+        "units": vec!["nvidia-dcgm.service"; 10_000],
+        "taken": [],
+    });
+    fs::write(sim.node.run_dir().join("journal.json"), journal.to_string()).unwrap();
+    let asked = sim.node.dir().join("asked");
+    let script = format!("echo \"$@\" >>{}\nexec $real \"$@\"", asked.display());
+    let systemctl = sim.program_script("systemctl", &script);
+    let mut down = sim.command(&["down"]);
+    let ran = Ran::of(down.env("MIG_MPS_SYSTEMCTL", systemctl));
+    let said = "It had stopped nvidia-dcgm.service.";
+    assert!(
+        ran.stderr.contains(said),
+        "{}",
+        &ran.stderr[..ran.stderr.len().min(1000)]
+    );
+    let asked = fs::read_to_string(asked).unwrap();
+    let starts = asked.lines().filter(|line| line.contains(" start "));
+    assert_eq!(starts.count(), 1, "{asked}");
 }

@@ -203,6 +203,31 @@ fn what_the_administrator_wrote_stays() {
         fs::read_to_string(unit(&sim, NAMES[0])).unwrap(),
         "[Service]\n"
     );
+    // Nothing is written if one of the files cannot be.
+    assert!(!profile(&sim).exists());
+    fs::remove_file(unit(&sim, NAMES[0])).unwrap();
+    fs::write(unit(&sim, NAMES[2]), "[Timer]\n").unwrap();
+    systemd(&sim, &whole(""), &["--install"]).ended(1);
+    assert!(!profile(&sim).exists());
+    assert!(!unit(&sim, NAMES[0]).exists() && !unit(&sim, NAMES[1]).exists());
+}
+
+/// As after an installation that systemd has not seen, or one that was removed in part.
+#[test]
+fn units_that_systemd_does_not_know_are_removed() {
+    if !is_root("units_that_systemd_does_not_know_are_removed") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    systemd(&sim, &whole(""), &["--install", "--enable"]).ended(0);
+    fs::remove_file(unit(&sim, NAMES[0])).unwrap();
+    let script = "case \"$*\" in *stop*) echo 'Failed to stop mig-mps-heal.timer: Unit mig-mps-heal.timer not loaded.' >&2; exit 5;; esac\n\
+                  exec $real \"$@\"";
+    let systemctl = sim.program_script("systemctl", script);
+    let mut uninstall = sim.command(&["systemd", "--uninstall"]);
+    Ran::of(uninstall.env("MIG_MPS_SYSTEMCTL", systemctl)).ended(0);
+    assert!(NAMES.iter().all(|name| !unit(&sim, name).exists()));
+    assert!(!unit(&sim, "timers.target.wants/mig-mps-heal.timer").is_symlink());
 }
 
 #[test]

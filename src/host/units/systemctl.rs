@@ -93,14 +93,18 @@ impl Units {
     /// Undoes [`enable`](Self::enable). What the other units have started goes on.
     pub fn disable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
         self.at_once("stop", now)?;
-        self.systemctl(&[&["disable"], names].concat(), CHANGE_LIMIT)
-            .map(drop)
+        for name in names {
+            let done = self.systemctl(&["disable", name], CHANGE_LIMIT);
+            done.map(drop).or_else(unless_gone)?;
+        }
+        Ok(())
     }
 
     /// Starts or stops a unit, if systemd runs. While the image of a machine is made, it does not, but links can be made.
     fn at_once(&self, verb: &str, name: &str) -> Result<(), UnitsError> {
         match self.systemctl(&[verb, name], CHANGE_LIMIT) {
             Err(UnitsError::NoSystemd(_)) => Ok(()),
+            Err(error) if verb == "stop" => unless_gone(error),
             done => done.map(drop),
         }
     }
@@ -171,6 +175,18 @@ impl Units {
             status: output.status,
             said,
         })
+    }
+}
+
+/// Takes a unit that systemd does not know for one that is stopped and disabled.
+fn unless_gone(error: UnitsError) -> Result<(), UnitsError> {
+    match error {
+        UnitsError::Refused { said, .. }
+            if said.contains("not loaded") || said.contains("does not exist") =>
+        {
+            Ok(())
+        }
+        error => Err(error),
     }
 }
 

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
-use simnode::harness::{has_python, terminal};
+use simnode::harness::{can_run, has_python, terminal};
 
 use super::HERS;
-use crate::common::{NOBODY, Ran, Sim, is_root};
+use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
 use crate::settings::whole;
 
 /// A field of `/proc/PID/stat` after the name.
@@ -98,4 +99,54 @@ fn children_hold_nothing_of_roots() {
             assert_eq!(stat(pid, 4), "0", "a terminal");
         }
     }
+}
+
+/// The kernel takes the highest number for "no change", and no user has it.
+#[test]
+fn a_sudo_user_who_is_none_is_not_served() {
+    if !is_root("a_sudo_user_who_is_none_is_not_served") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile(&whole(""));
+    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+    Ran::of(up.env("SUDO_UID", u32::MAX.to_string())).ended(0);
+    assert_eq!(sim.device("0")["servers"][0]["uid"], 0);
+}
+
+/// A time namespace changes the start times in `/proc`, by which processes are known.
+#[test]
+fn a_time_namespace_hides_no_daemon() {
+    let test = "a_time_namespace_hides_no_daemon";
+    if !is_root(test) {
+        return;
+    }
+    const NAMESPACE: [&str; 3] = ["--time", "--boottime", "100000000"];
+    let works = Command::new("unshare").args(NAMESPACE).arg("true").status();
+    if !can_run(
+        test,
+        works.is_ok_and(|status| status.success()),
+        "no time namespaces",
+    ) {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let within = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(NAMESPACE).arg(sim.command(&[]).get_program());
+        Ran::of(command.args(words).env_clear().envs(sim.node.env()))
+    };
+    let path = sim.profile(&whole(""));
+    let path = path.to_str().unwrap();
+    sim.run(&["up", path]).ended(0);
+    let inside = within(&["status", "--json"]).json();
+    assert_eq!(in_state(&inside, "ready"), ["0"], "{inside:#}");
+    let again = within(&["up", path]).ended(0);
+    assert!(again.stderr.contains("Nothing to do"), "{again:?}");
+    // The other way round.
+    sim.run(&["down"]).ended(0);
+    within(&["up", path]).ended(0);
+    let outside = sim.status();
+    assert_eq!(in_state(&outside, "ready"), ["0"], "{outside:#}");
+    sim.run(&["down"]).ended(0);
 }

@@ -62,3 +62,14 @@ fn the_manual_lists_every_id() {
     assert_eq!(listed, wanted, "the rows should be\n{}", wanted.join("\n"));
     assert!(manual.contains("device-hung"));
 }
+
+/// The nearest id of a long word is not looked for letter by letter, and the word does not fill the screen.
+#[test]
+fn a_word_of_any_length_is_answered() {
+    let ran = without_gpu(&["doctor", "--explain", &"x".repeat(100_000)], "").ended(2);
+    assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
+    assert!(
+        ran.stderr
+            .starts_with("error: no check or error is called \"xxx")
+    );
+}

@@ -26,7 +26,10 @@ pub(crate) fn play(topic: &mut Topic) {
         "init: a file that cannot be written",
         "mig-mps init --jobs 2 --yes /no/layout.toml",
     );
-    stage.show(topic, "export: nothing to say", "mig-mps export");
+    let hidden = Stage::with_profile("a30", 1, "[[gpu]]\nselect = { all = true }\ndevices = []\n");
+    let node = &hidden.sim.node;
+    node.fault("nvmlDeviceGetGpuInstances").fails(4).unwrap();
+    hidden.show(topic, "export: nothing to say", "mig-mps export");
     stage.show(
         topic,
         "import: a file that is not there",
