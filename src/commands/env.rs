@@ -73,9 +73,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     variables.unset.extend(left.collect::<Vec<_>>());
     match args.format {
         Some(Format::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
-        Some(Format::Dotenv) => print(&lines(&variables, |name, value| {
-            value.map(|value| format!("{name}={}", quoted(value)))
-        }))?,
+        Some(Format::Dotenv) => print(&dotenv(&variables)?)?,
         Some(_) => print(&slurm_lines(&variables))?,
         None => {
             let shell = args.shell.unwrap_or_else(Shell::of_caller);
@@ -85,6 +83,18 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Returns lines of `NAME=value`. Nothing is quoted: `docker run --env-file` takes quotes as a part of the value.
+fn dotenv(variables: &Variables) -> Result<String> {
+    let text = lines(variables, |name, value| Some(format!("{name}={}", value?)));
+    if text.lines().count() == variables.set.len() {
+        return Ok(text);
+    }
+    Err(
+        CommandError::failed("a line of NAME=value cannot have a value with a line break")
+            .with_hint("set MIG_MPS_RUN_DIR to a directory whose name has none, and apply the profile again"),
+    )
 }
 
 /// Returns the lines by which a task prolog sets the variables.

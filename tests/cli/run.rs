@@ -422,6 +422,34 @@ fn env_has_formats_for_other_programs() {
     "#);
 }
 
+/// `docker run --env-file` takes quotes as a part of the value.
+#[test]
+fn dotenv_quotes_nothing() {
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let dotenv = |run_dir: &str| {
+        let run_dir = sim.node.dir().join(run_dir);
+        let mut up = sim.command(&["up", profile.to_str().unwrap()]);
+        Ran::of(up.env("MIG_MPS_RUN_DIR", &run_dir)).ended(0);
+        let mut env = sim.command(&["env", "0", "--format", "dotenv"]);
+        let ran = Ran::of(env.env("MIG_MPS_RUN_DIR", &run_dir));
+        let mut down = sim.command(&["down"]);
+        Ran::of(down.env("MIG_MPS_RUN_DIR", &run_dir)).ended(0);
+        (ran, run_dir)
+    };
+    let (blank, run_dir) = dotenv("a b's");
+    let line = format!(
+        "CUDA_MPS_PIPE_DIRECTORY={}/by-name/0/pipe\n",
+        run_dir.display()
+    );
+    assert!(blank.stdout.starts_with(&line), "{blank:?}");
+    let (broken, _) = dotenv("a\nb");
+    assert_snapshot!(broken.ended(1).stderr, @"
+    error: a line of NAME=value cannot have a value with a line break
+    hint: set MIG_MPS_RUN_DIR to a directory whose name has none, and apply the profile again
+    ");
+}
+
 /// Neither the driver nor a daemon is asked.
 #[test]
 fn env_and_run_without_check_ask_nobody() {

@@ -74,8 +74,16 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "the kernel would have to fail to read /proc/self/exe",
     ),
     (
-        "cannot remove the unit",
-        "root can remove any unit that it can read",
+        ", and this machine has no group of that name",
+        "the group would have to be removed while a device serves it",
+    ),
+    (
+        "cannot copy the profile",
+        "what keeps it from being copied is found before the first file is written",
+    ),
+    (
+        "cannot write the unit",
+        "what keeps it from being written is found before the first file is written",
     ),
     (
         "cannot remove the profile",

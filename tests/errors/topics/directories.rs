@@ -105,6 +105,17 @@ fn directories_and_limits(topic: &mut Topic) {
 }
 
 fn files(topic: &mut Topic) {
+    let lines = Stage::with("h200", 1);
+    lines.profile(WHOLE);
+    let run_dir = "export MIG_MPS_RUN_DIR=\"$PWD/a\nb\"";
+    let _ = lines
+        .run(&format!("{run_dir}; mig-mps up profile.toml"))
+        .ended(0);
+    lines.show(
+        topic,
+        "A value with a line break",
+        &format!("{run_dir}; mig-mps env 0 --format dotenv"),
+    );
     let stage = Stage::with_profile("h200", 1, &format!("cdi = true\n{WHOLE}"));
     let cdi = stage.sim.node.dir().join("root/var/run/cdi/mig-mps.json");
     fs::write(&cdi, "{}").unwrap();
@@ -117,6 +128,16 @@ fn files(topic: &mut Topic) {
         topic,
         "A file that cannot be written: cdi",
         "mig-mps cdi --output /no/cdi.json",
+    );
+    stage.show(
+        topic,
+        "A link in the place of a file",
+        "ln -s cdi.json link; mig-mps cdi --output link",
+    );
+    stage.show(
+        topic,
+        "A FIFO that nobody reads",
+        "mkfifo fifo; mig-mps cdi --output fifo",
     );
     stage.show(
         topic,

@@ -1,7 +1,7 @@
 //! `mig-mps slurm`.
 
 use crate::book::Topic;
-use crate::stage::{Stage, WHOLE};
+use crate::stage::{Stage, WHOLE, as_nobody};
 
 const TASK: &str = "SLURM_CONF=slurm.conf SLURMD_NODENAME=n1 SLURM_JOB_ID=7 SLURM_JOB_UID=0";
 
@@ -15,6 +15,12 @@ pub(crate) fn play(topic: &mut Topic) {
         topic,
         "A variable that cannot be read",
         "SLURM_JOB_ID=seven mig-mps slurm epilog",
+    );
+    stage.show_raw(
+        topic,
+        "A health check by a plain user",
+        "mig-mps slurm health",
+        as_nobody,
     );
     let task = |more: &str| format!("{TASK} {more} mig-mps slurm task-prolog");
     stage.show(
