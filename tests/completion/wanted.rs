@@ -186,10 +186,10 @@ fn completes_as_text(in_shell: Shell, test: &str) {
     let files = sim.node.dir().join("files");
     fs::create_dir_all(&files).unwrap();
     let off = "- devices: all\n      mig-enabled: false\n";
-    let text = format!(
+    let configurations = format!(
         "version: v1\nmig-configs:\n  '$(touch x)':\n    {off}  '`touch y`;a':\n    {off}  \"q'u o\":\n    {off}"
     );
-    fs::write(files.join("c.yaml"), text).unwrap();
+    fs::write(files.join("c.yaml"), configurations).unwrap();
     let mut session = in_shell.start(&sim, &files);
     all(
         &mut session,
