@@ -5,6 +5,9 @@ use crate::client::{Map, Wanted};
 use crate::geometry::ProfileName;
 use crate::settings::MemoryLimit;
 
+/// The most copies that one command runs of a program.
+const MOST_COPIES: i64 = 1024;
+
 /// The ways to choose a device, of which a command line has one at most.
 #[derive(Args, Debug)]
 #[group(id = "choosing", multiple = false)]
@@ -16,7 +19,7 @@ pub(super) struct ChooseArgs {
     #[arg(long)]
     pub(super) by_rank: bool,
     /// Run N copies of the program, spread over the devices that take it now
-    #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_COPIES))]
     pub(super) copies: Option<u32>,
 }
 

@@ -1,18 +1,22 @@
 //! Copies of a program on several devices.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus as ProgramStatus, Stdio};
-use std::thread::Scope;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use rustix::event::poll;
+use rustix::io::Errno;
+use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
+use super::copy_output::{CopyOutput, Target};
 use super::user_program::{command, not_started};
 use crate::client::Variables;
-use crate::error::{ExitStatus, Result};
-use crate::host::{Forwarding, printable};
-use crate::render::{note, print};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Environment, Forwarding, Pid, ProcessHandle, open_files};
+use crate::render::note;
 use crate::settings::Percentage;
 
 /// The share of a device's SMs that each of n copies gets (MPS guide, "Volta MPS Execution Resource Provisioning").
@@ -61,75 +65,151 @@ pub(super) fn spread(clients: &[usize], copies: usize) -> Vec<usize> {
     (0..copies).map(place).collect()
 }
 
+/// The time that copies get to exit after SIGTERM, and then after SIGKILL, where another one cannot be started.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The descriptors of a copy: two outputs and the process.
+const FILES_EACH: u64 = 3;
+
+/// The descriptors of everything else.
+const OTHER_FILES: u64 = 40;
+
+/// Refuses copies for which this process may not open enough files.
+pub(super) fn refuse_too_many(copies: usize) -> Result<()> {
+    let needed = copies as u64 * FILES_EACH + OTHER_FILES;
+    let (Some(allowed), _) = open_files() else {
+        return Ok(());
+    };
+    if needed <= allowed {
+        return Ok(());
+    }
+    Err(CommandError::failed(format_args!(
+        "{copies} copies need {needed} open files, and this process may have {allowed}"
+    ))
+    .with_hint(format!("ulimit -n {needed} allows as many")))
+}
+
+/// A copy that was started.
+struct Running {
+    child: Child,
+    handle: ProcessHandle,
+    /// Its exit status, once it has exited.
+    status: Option<ProgramStatus>,
+}
+
 /// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded.
-pub(super) fn run(words: &[OsString], copies: &[Copy]) -> Result<ExitStatus> {
-    let forwarding = Forwarding::start(true)?;
-    let mut children: Vec<Child> = Vec::new();
-    for copy in copies {
-        let mut command = command(words, &copy.variables);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        // In a process group of its own, a copy gets each signal once.
-        let started = command.process_group(0).spawn();
-        match started {
-            Ok(child) => {
-                forwarding.add(child.id());
-                children.push(child);
+pub(super) fn run(
+    environment: &Environment,
+    words: &[OsString],
+    copies: &[Copy],
+) -> Result<ExitStatus> {
+    let forwarding = Forwarding::start(&environment.host, true)?;
+    let mut running = Vec::new();
+    let mut outputs = Vec::new();
+    for (number, copy) in copies.iter().enumerate() {
+        match start(words, copy, &forwarding) {
+            Ok(mut started) => {
+                let (stdout, stderr) = (started.child.stdout.take(), started.child.stderr.take());
+                let stdout = stdout.map(|pipe| CopyOutput::new(number, Target::Stdout, pipe));
+                let stderr = stderr.map(|pipe| CopyOutput::new(number, Target::Stderr, pipe));
+                outputs.extend(stdout.into_iter().chain(stderr));
+                running.push(started);
             }
             Err(error) => {
-                forwarding.terminate();
-                for child in &mut children {
-                    let _ = child.wait();
-                }
-                return Err(not_started(&command, &error));
+                // A copy that writes is not to wait for a reader.
+                drop(outputs);
+                end_all(&mut running, &forwarding);
+                return Err(error);
             }
         }
     }
-    let statuses = std::thread::scope(|scope| {
-        for (number, child) in children.iter_mut().enumerate() {
-            show(scope, number, child.stdout.take(), |line| drop(print(line)));
-            show(scope, number, child.stderr.take(), |line| {
-                note(line.trim_end());
-            });
-        }
-        let wait = |child: &mut Child| {
-            let status = child.wait();
-            forwarding.remove(child.id());
-            status
-        };
-        children
-            .iter_mut()
-            .map(wait)
-            .collect::<std::io::Result<Vec<_>>>()
-    })?;
+    attend(&mut running, &mut outputs, &forwarding)?;
+    let statuses: Vec<ProgramStatus> = running.iter().filter_map(|copy| copy.status).collect();
     summarise(copies, &statuses)
 }
 
-/// Passes a stream on, line by line.
-fn show<'s>(
-    scope: &'s Scope<'s, '_>,
-    number: usize,
-    stream: Option<impl Read + Send + 's>,
-    print: fn(&str),
-) {
-    let Some(stream) = stream else { return };
-    scope.spawn(move || {
-        let mut lines = BufReader::new(stream);
-        let mut line = Vec::new();
-        while lines
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|read| read > 0)
-        {
-            let text = String::from_utf8_lossy(&line);
-            print(&format!(
-                "[{number}] {}\n",
-                printable(text.trim_end_matches('\n'))
-            ));
-            line.clear();
+fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<Running> {
+    let mut command = command(words, &copy.variables);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // In a process group of its own, a copy gets each signal once.
+    let started = forwarding.start_child(command.process_group(0));
+    let child = started.map_err(|error| not_started(&command, &error))?;
+    let handle = ProcessHandle::open(Pid(child.id())).map_err(io::Error::from)?;
+    Ok(Running {
+        child,
+        handle,
+        status: None,
+    })
+}
+
+/// Passes on all output until every copy has exited, and all their outputs are closed.
+fn attend(
+    running: &mut [Running],
+    outputs: &mut [CopyOutput],
+    forwarding: &Forwarding,
+) -> Result<()> {
+    loop {
+        let mut watched = Vec::new();
+        let (mut readable, mut exited) = (Vec::new(), Vec::new());
+        for (position, output) in outputs.iter().enumerate() {
+            if let Some(pipe) = output.poll_fd() {
+                readable.push(position);
+                watched.push(pipe);
+            }
         }
-    });
+        for (position, copy) in running.iter().enumerate() {
+            if copy.status.is_none() {
+                exited.push(position);
+                watched.push(copy.handle.poll_fd());
+            }
+        }
+        if watched.is_empty() {
+            return Ok(());
+        }
+        match poll(&mut watched, None) {
+            Err(Errno::INTR) => continue,
+            polled => polled.map_err(io::Error::from)?,
+        };
+        let mut is_ready = watched.iter().map(|watched| !watched.revents().is_empty());
+        readable.retain(|_| is_ready.next() == Some(true));
+        exited.retain(|_| is_ready.next() == Some(true));
+        for position in readable {
+            outputs[position].pass_on();
+        }
+        for position in exited {
+            running[position].wait(forwarding)?;
+        }
+    }
+}
+
+impl Running {
+    /// Waits for the copy, which has exited.
+    fn wait(&mut self, forwarding: &Forwarding) -> io::Result<()> {
+        forwarding.remove(self.child.id());
+        self.status = Some(self.child.wait()?);
+        Ok(())
+    }
+}
+
+/// Ends all copies, within a limit.
+fn end_all(running: &mut [Running], forwarding: &Forwarding) {
+    forwarding.terminate();
+    let until = Instant::now() + LIMIT;
+    for copy in running.iter() {
+        if !copy.handle.ends_by(until) {
+            // With what it has started.
+            let _ = kill_process_group(RawPid::from_child(&copy.child), Signal::KILL);
+        }
+    }
+    let until = Instant::now() + LIMIT;
+    for copy in running {
+        if copy.handle.ends_by(until) {
+            let _ = copy.wait(forwarding);
+        }
+    }
 }
 
 /// Reports the copies that failed. Returns an error with the exit status of the first one.

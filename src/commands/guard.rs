@@ -30,11 +30,10 @@ pub(super) fn run(
 ) -> Result<ExitStatus> {
     let nvml = Nvml::open(environment.nvml_library.as_deref())?;
     adopt_descendants()?;
-    let forwarding = Forwarding::start(!std::io::stdin().is_terminal())?;
+    let forwarding = Forwarding::start(&environment.host, !std::io::stdin().is_terminal())?;
     let mut command = command(words, variables);
-    let started = command.spawn();
+    let started = forwarding.start_child(&mut command);
     let program = started.map_err(|error| not_started(&command, &error))?;
-    forwarding.add(program.id());
     let handle = ProcessHandle::open(Pid(program.id())).map_err(std::io::Error::from)?;
     let guard = Guard {
         environment,

@@ -13,6 +13,7 @@ pub mod completions;
 mod consent;
 mod containers;
 mod copies;
+mod copy_output;
 mod devices;
 pub mod doctor;
 pub mod down;

@@ -16,7 +16,7 @@ use crate::client::{
     ClientLimits, LocalRank, Slot, Variables, devices_for, free_devices, ready, refuse_unmapped,
 };
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{ChildSignal, Environment, Limits, give_open_files};
+use crate::host::{Environment, Limits, give_open_files, heed_child_signal};
 use crate::node::{Detail, Node, Served, observe, observe_records};
 
 /// Run a program as an MPS client of a device
@@ -81,13 +81,14 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     give_open_files()?;
     refuse_unmapped(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
-    let heeded = ChildSignal::heed()?;
+    heed_child_signal()?;
     let patience = Patience::new(args.wait);
     if let Some(count) = args.choose.copies {
         let count = count as usize;
+        copies::refuse_too_many(count)?;
         let devices = patience.until(|| args.free(environment, count))?;
         let copies = args.spread(environment, &devices, count)?;
-        return copies::run(&args.command, &copies);
+        return copies::run(environment, &args.command, &copies);
     }
     let (served, variables) = args.one(environment, &patience)?;
     if let Some(Bind::Near) = args.bind {
@@ -96,7 +97,6 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     if args.require_mps {
         return guard::run(environment, &served, &args.command, &variables);
     }
-    drop(heeded);
     let never = user_program::become_it(&args.command, &variables)?;
     match never {}
 }

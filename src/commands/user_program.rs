@@ -9,6 +9,7 @@ use std::process::Command;
 
 use crate::client::Variables;
 use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{MORE_PROCESSES, ignore_again};
 
 /// Returns the program with the environment of a device's clients.
 pub(super) fn command(words: &[OsString], variables: &Variables) -> Command {
@@ -25,12 +26,17 @@ pub(super) fn command(words: &[OsString], variables: &Variables) -> Command {
 /// Becomes the program. Returns only if that fails.
 pub(super) fn become_it(words: &[OsString], variables: &Variables) -> Result<Infallible> {
     let mut command = command(words, variables);
+    ignore_again(&mut command);
     let error = command.exec();
     Err(not_started(&command, &error))
 }
 
 /// Returns the error for a program that does not start, as shells have it.
 pub(super) fn not_started(command: &Command, error: &io::Error) -> CommandError {
+    if error.kind() == ErrorKind::WouldBlock {
+        let what = format!("cannot run {}: {error}", command.get_program().display());
+        return CommandError::new(ExitStatus::NotRun, what).with_hint(MORE_PROCESSES);
+    }
     let kind = match error.kind() {
         ErrorKind::NotFound => ExitStatus::NotFound,
         _ => ExitStatus::NotExecutable,

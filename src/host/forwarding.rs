@@ -1,13 +1,16 @@
 use std::collections::BTreeSet;
 use std::io;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
-use super::Pid;
 use super::process_handle::raw_pid;
+use super::spawn::ignore_again;
+use super::{Host, Pid};
 
 /// The signals that are passed on.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
@@ -20,29 +23,41 @@ pub struct Forwarding {
 
 impl Forwarding {
     /// Starts to pass signals on. `with_keys` is false for children that get those of the terminal's keys themselves.
-    pub fn start(with_keys: bool) -> io::Result<Self> {
+    /// Ignored signals stay ignored, such as SIGHUP under `nohup`. Without children, a signal ends this process.
+    pub fn start(host: &Host, with_keys: bool) -> io::Result<Self> {
         let children: Arc<Mutex<BTreeSet<Pid>>> = Arc::default();
-        let mut signals = Signals::new(FORWARDED)?;
+        let heeded = FORWARDED.iter().filter(|signal| !host.ignores(**signal));
+        let mut signals = Signals::new(heeded)?;
         let theirs = Arc::clone(&children);
         std::thread::Builder::new().spawn(move || {
             for number in &mut signals {
                 if !with_keys && [SIGINT, SIGQUIT].contains(&number) {
                     continue;
                 }
+                let children = lock(&theirs);
+                if children.is_empty() {
+                    // It ends this process, which waits for nobody but other holders of a pipe.
+                    let _ = emulate_default_handler(number);
+                }
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    send(&lock(&theirs), signal);
+                    send(&children, signal);
                 }
             }
         })?;
         Ok(Self { children })
     }
 
-    /// Adds a child, which must not have been waited for.
-    pub fn add(&self, pid: u32) {
-        lock(&self.children).insert(Pid(pid));
+    /// Starts a child, with the signals ignored that the caller ignores.
+    pub fn start_child(&self, command: &mut Command) -> io::Result<Child> {
+        ignore_again(command);
+        // Under the lock: a signal that arrives meanwhile reaches the child.
+        let mut children = lock(&self.children);
+        let child = command.spawn()?;
+        children.insert(Pid(child.id()));
+        Ok(child)
     }
 
-    /// Removes a child that has exited.
+    /// Removes a child that has exited, before it is waited for: then another process may get its pid.
     pub fn remove(&self, pid: u32) {
         lock(&self.children).remove(&Pid(pid));
     }

@@ -67,7 +67,7 @@ pub use process::{Environ, Pid, Process, ProcessTable, StartTime};
 pub use process_handle::ProcessHandle;
 pub use reader::Reader;
 pub use scontrol::{Slurm, SlurmError, SlurmNode};
-pub use spawn::ChildSignal;
+pub use spawn::{heed_child_signal, ignore_again};
 pub use surroundings::{Surroundings, file_system, may_open, may_write};
 pub use text::{bounded, is_plain, nearest, printable, ranges, steers, without_error_numbers};
 pub use time_for_users::TimeForUsers;

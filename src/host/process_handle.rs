@@ -73,7 +73,7 @@ impl ProcessHandle {
     }
 
     /// Returns what to poll for the exit of the process.
-    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+    pub fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(&self.pidfd, PollFlags::IN)
     }
 

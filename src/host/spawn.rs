@@ -12,7 +12,9 @@ use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::libc;
 use nix::sched::{CloneFlags, clone};
@@ -208,32 +210,57 @@ fn reset_signals() {
     }
 }
 
-/// The action of SIGCHLD while this process starts children, before it becomes another program.
-///
-/// A process that ignores SIGCHLD loses the exit status of its children. The program must ignore it again.
-#[derive(Debug)]
-pub struct ChildSignal {
-    was_ignored: bool,
-}
+/// The ignored signals of those in [`CHANGED`] when this process was started, as bits.
+static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 
-impl ChildSignal {
-    /// Gives SIGCHLD its default action until this value is dropped.
-    pub fn heed() -> io::Result<Self> {
-        // SAFETY: the default action is no function of ours.
-        let before = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-        Ok(Self {
-            was_ignored: matches!(before, SigHandler::SigIgn),
-        })
-    }
-}
+/// The signals whose action this process changes although it was started with another one: Rust's runtime ignores
+/// SIGPIPE, and [`heed_child_signal`] heeds SIGCHLD.
+const CHANGED: [Signal; 2] = [Signal::SIGPIPE, Signal::SIGCHLD];
 
-impl Drop for ChildSignal {
-    fn drop(&mut self) {
-        if self.was_ignored {
-            // SAFETY: ignoring a signal runs no function of ours. It cannot fail for SIGCHLD.
-            let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
+/// Called by the loader, before Rust's runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_IGNORED: extern "C" fn() = note_ignored;
+
+extern "C" fn note_ignored() {
+    for signal in CHANGED {
+        // SAFETY: the call writes the present action into a zeroed, valid place, and changes nothing.
+        let action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal as libc::c_int, std::ptr::null(), &raw mut action);
+            action
+        };
+        if action.sa_sigaction == libc::SIG_IGN {
+            IGNORED_AT_START.fetch_or(1 << signal as u32, Ordering::Relaxed);
         }
     }
+}
+
+/// Gives SIGCHLD its default action: a process that ignores it loses the exit status of its children.
+pub fn heed_child_signal() -> io::Result<()> {
+    // SAFETY: the default action is no function of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok(())
+}
+
+/// Makes a command of the user ignore the signals that this process was started to ignore. The standard library gives
+/// SIGPIPE its default action in every program that it starts or becomes.
+pub fn ignore_again(command: &mut Command) {
+    let ignored = IGNORED_AT_START.load(Ordering::Relaxed);
+    if ignored == 0 {
+        return;
+    }
+    let ignore = move || {
+        for ignored_signal in CHANGED {
+            if ignored & (1 << ignored_signal as u32) != 0 {
+                // SAFETY: ignoring a signal runs no function of ours.
+                unsafe { signal(ignored_signal, SigHandler::SigIgn) }?;
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls alone.
+    unsafe { command.pre_exec(ignore) };
 }
 
 /// Empties the signal mask.

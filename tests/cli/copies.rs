@@ -96,3 +96,121 @@ fn signals_reach_every_copy() {
     assert!(said.ends_with("0 of 2 copies succeeded\n"), "{said}");
     assert_eq!(sim.status()["clients"], serde_json::json!([]));
 }
+
+/// Reads what comes from a copy up to a line with that text; the copy goes on.
+fn read_until(run: &mut std::process::Child, text: &str) -> String {
+    let mut said = String::new();
+    let mut lines = BufReader::new(run.stdout.as_mut().unwrap());
+    while !said.contains(text) {
+        assert!(lines.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    said
+}
+
+#[test]
+fn progress_with_carriage_returns_is_shown_as_it_comes() {
+    let sim = small();
+    let script = "printf '10%%\\r20%%\\r\\n'; printf '30%%\\r'; exec sleep 600";
+    let mut command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
+    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(read_until(&mut run, "30%"), "[0] 10%\n[0] 20%\n[0] 30%\n");
+    shell(format!("kill -TERM {}", run.id())).ended(0);
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+}
+
+/// Before, nothing was shown of it, and all of it was kept in memory.
+#[test]
+fn a_line_without_end_is_shown_in_pieces() {
+    let sim = small();
+    let script = "yes | tr -d '\\n' | head -c 70000; exec sleep 600";
+    let mut command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
+    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
+    let piece = read_until(&mut run, "y");
+    assert_eq!(piece.len(), "[0] ".len() + (64 << 10) + 1);
+    shell(format!("kill -TERM {}", run.id())).ended(0);
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+}
+
+/// As in a pipeline, a copy that nobody reads gets SIGPIPE.
+#[test]
+fn copies_do_not_go_on_when_nobody_reads_them() {
+    let sim = small();
+    for (script, end) in [("exec yes", "signal: 13 (SIGPIPE)"), ("exec yes >&2", "")] {
+        let mut command = sim.command(&["run", "-n", "2", "--", "sh", "-c", script]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut run = command.spawn().unwrap();
+        let mut byte = [0];
+        if end.is_empty() {
+            std::io::Read::read_exact(run.stderr.as_mut().unwrap(), &mut byte).unwrap();
+            drop(run.stderr.take());
+        } else {
+            read_until(&mut run, "y");
+            drop(run.stdout.take());
+        }
+        let ended = run.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(128 + 13), "{script}");
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(said.contains(end), "{said}");
+    }
+}
+
+/// Whoever ignores SIGTERM was waited for without end. The first copy removes the program, so a later one is not found.
+#[test]
+fn copies_are_ended_when_another_one_cannot_be_started() {
+    let sim = small();
+    let program = sim.node.dir().join("once");
+    let text = "#!/bin/sh\nrm -f \"$0\"\ntrap '' TERM\nwhile :; do sleep 600; done\n";
+    std::fs::write(&program, text).unwrap();
+    shell(format!("chmod +x {}", program.display())).ended(0);
+    let words = ["run", "-n", "300", "--", program.to_str().unwrap()];
+    let ran = sim.run(&words).ended(127);
+    assert!(ran.stderr.contains("No such file or directory"), "{ran:?}");
+    let left = shell(format!("pgrep -f '{}/onc[e]'", sim.node.dir().display()));
+    assert_eq!(left.stdout, "");
+}
+
+#[test]
+fn the_number_of_copies_has_a_bound() {
+    let sim = small();
+    for most in ["1025", "4294967295", "99999999999999999999"] {
+        let ran = sim.run(&["run", "-n", most, "--", "true"]).ended(125);
+        assert!(ran.stderr.contains("expected a number"), "{}", ran.stderr);
+    }
+    let run = sim.command(&["run", "-n", "100", "--", "true"]);
+    let mut limited = std::process::Command::new("prlimit");
+    limited.arg("--nofile=128").arg(run.get_program());
+    limited
+        .args(run.get_args())
+        .env_clear()
+        .envs(sim.node.env());
+    let ran = crate::common::Ran::of(&mut limited).ended(125);
+    assert_eq!(
+        ran.stderr,
+        "error: 100 copies need 340 open files, and this process may have 128\nhint: ulimit -n 340 allows as many\n"
+    );
+}
+
+/// What a copy leaves running may keep its output open: a signal then ends mig-mps, which no copy needs any more.
+#[test]
+fn ctrl_c_ends_a_wait_for_what_copies_have_left() {
+    let sim = small();
+    let script = "setsid sleep 600 & echo $!; kill -0 $!";
+    let mut command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
+    let mut command = crate::common::hearing(&command.stdout(Stdio::piped()));
+    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
+    let left = read_until(&mut run, "\n").replace("[0] ", "");
+    let children = || {
+        let path = format!("/proc/{0}/task/{0}/children", run.id());
+        std::fs::read_to_string(path).unwrap()
+    };
+    while !children().is_empty() {
+        std::thread::yield_now();
+    }
+    shell(format!("kill -INT {}", run.id())).ended(0);
+    let status = run.wait().unwrap();
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(2)
+    );
+    shell(format!("kill {left}")).ended(0);
+}

@@ -28,6 +28,7 @@ mod fault;
 mod guard;
 mod heal;
 mod hung;
+mod ignored;
 mod import;
 mod init;
 mod json;

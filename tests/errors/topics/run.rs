@@ -40,6 +40,11 @@ pub(crate) fn play(topic: &mut Topic) {
         "Too few open files",
         "ulimit -n 24; mig-mps run 0 -- true",
     );
+    stage.show(
+        topic,
+        "Too few open files for copies",
+        "ulimit -n 128; mig-mps run -n 100 -- true",
+    );
     stage.show(topic, "No rank", "mig-mps run --by-rank -- true");
     stage.show(
         topic,
