@@ -11,7 +11,7 @@ use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Directories, Lock, MpsPrograms, raise_memory};
+use crate::host::{Directories, Lock, MpsPrograms, raise_memory, take_limits_of_services};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Plan, Refusal};
 use crate::render::json::ChangeDocument;
@@ -183,6 +183,7 @@ impl Run<'_> {
                 Err(refusal) if !self.drain.allows(&refusal) => return Err(refusal.into()),
                 _ => {}
             }
+            self.suit_daemons(&plan)?;
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
                 if (self.change.needs_consent)(&plan) {
                     confirm(&plan, self.change.allowed, consent)?;
@@ -217,6 +218,17 @@ impl Run<'_> {
             }
             plan = now;
         }
+    }
+
+    /// Makes this process fit for starting the daemons of a plan, and those that a rollback starts again.
+    fn suit_daemons(&self, plan: &Plan) -> Result<()> {
+        let may_roll_back = self.change.on_failure == OnFailure::RollBack;
+        let starts =
+            plan.starts().next().is_some() || (may_roll_back && plan.stops().next().is_some());
+        if starts {
+            take_limits_of_services()?;
+        }
+        Ok(())
     }
 
     /// Takes the node's lock. A user whose own server another user's daemon has started may end its clients, and cannot
@@ -335,6 +347,7 @@ impl Run<'_> {
         if plan.is_empty() {
             return Ok(None);
         }
+        self.suit_daemons(plan)?;
         let environment = self.change.context.environment;
         let programs = match environment.mps_programs() {
             // Instances are made and destroyed without MPS.

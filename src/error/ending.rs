@@ -6,8 +6,8 @@ use super::{CommandError, ExitStatus};
 use crate::apply::ApplyError;
 use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
 use crate::host::{
-    EnvironmentError, LimitsError, LockError, SlurmError, TooFewFiles, TooLittleMemory, UnitsError,
-    file_hint,
+    EnvironmentError, LimitsError, LockError, SlurmError, TooFewFiles, TooLittleMemory,
+    UnfitForDaemons, UnitsError, file_hint,
 };
 use crate::integrate::{GresError, JobError};
 use crate::mps::MpsError;
@@ -116,6 +116,12 @@ impl Ending for NoSuchDevice {
 }
 
 impl Ending for TooLittleMemory {
+    fn hints(&self) -> Vec<String> {
+        vec![self.hint()]
+    }
+}
+
+impl Ending for UnfitForDaemons {
     fn hints(&self) -> Vec<String> {
         vec![self.hint()]
     }

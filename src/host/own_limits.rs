@@ -1,7 +1,13 @@
 //! The limits of this process.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::Path;
+
+use rustix::process::{
+    Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit,
+};
 use thiserror::Error;
+
+use super::{Host, Pid};
 
 /// A memory limit at which this program would abort at any point.
 #[derive(Debug)]
@@ -101,6 +107,98 @@ pub fn raise_memory() -> Result<(), TooLittleMemory> {
 /// Raises the limit of the stack, without which this program cannot even read its arguments.
 pub fn raise_stack() -> Result<(), TooLittleMemory> {
     STACK.raise()
+}
+
+/// A limit that a daemon would inherit from the shell, and that would end or slow it later.
+#[derive(Debug, Error)]
+pub enum UnfitForDaemons {
+    #[error("a daemon would inherit a limit of {what}: {} {unit}", allowed / per)]
+    Limited {
+        what: &'static str,
+        allowed: u64,
+        unit: &'static str,
+        /// The size of a unit.
+        per: u64,
+        /// The letter for `ulimit`.
+        flag: char,
+    },
+    #[error("a daemon would inherit the priority of this shell: nice {0}")]
+    Nice(i32),
+}
+
+impl UnfitForDaemons {
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Limited { flag, .. } => format!(
+                "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
+                 /etc/security/limits.conf or in the systemd unit"
+            ),
+            Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
+        }
+    }
+}
+
+/// Gives this process the limits and the priority that a service has, for the daemons that inherit them. Fails if the
+/// system does not allow it.
+pub fn take_limits_of_services() -> Result<(), UnfitForDaemons> {
+    let none = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    for (resource, what, flag, unit, per) in [
+        (Resource::Cpu, "CPU time (RLIMIT_CPU)", 't', "s", 1),
+        (
+            Resource::Fsize,
+            "the size of files (RLIMIT_FSIZE)",
+            'f',
+            "KiB",
+            1 << 10,
+        ),
+    ] {
+        let limit = getrlimit(resource);
+        if let Some(allowed) = limit.current
+            && setrlimit(resource, none).is_err()
+        {
+            return Err(UnfitForDaemons::Limited {
+                what,
+                allowed,
+                unit,
+                per,
+                flag,
+            });
+        }
+    }
+    // The kernel's default: no core files. One of a server is as large as its memory.
+    let no_core = Rlimit {
+        current: Some(0),
+        maximum: getrlimit(Resource::Core).maximum,
+    };
+    let _ = setrlimit(Resource::Core, no_core);
+    // Of this machine, whatever root directory another part of this program reads.
+    let first = Host::at(Path::new("/")).process(Pid(1));
+    if let Some(signals) = first.and_then(|first| first.pending_signals()) {
+        raise_pending_signals(signals);
+    }
+    match getpriority_process(None) {
+        Ok(0) | Err(_) => Ok(()),
+        Ok(nice) => setpriority_process(None, 0).map_err(|_| UnfitForDaemons::Nice(nice)),
+    }
+}
+
+/// Raises the limit of pending signals to that of the system's first process, or as far as is allowed.
+fn raise_pending_signals(signals: u64) {
+    let limit = getrlimit(Resource::Sigpending);
+    if limit.current.is_none_or(|now| now >= signals) {
+        return;
+    }
+    let raised = |hard: Option<u64>| Rlimit {
+        current: Some(hard.map_or(signals, |hard| hard.min(signals))),
+        maximum: hard,
+    };
+    let hard = limit.maximum.map(|hard| hard.max(signals));
+    let _ = setrlimit(Resource::Sigpending, raised(hard))
+        .or_else(|_| setrlimit(Resource::Sigpending, raised(limit.maximum)));
 }
 
 /// The limit of open files that this process requests: each daemon that is queried in parallel needs some.

@@ -218,7 +218,17 @@ impl Process {
 
     /// Returns its limit of open files, or `None` if that is hidden.
     pub fn open_files(&self) -> Option<u64> {
-        let line = field(self.directory.join("limits"), "Max open files")?;
+        self.limit("Max open files")
+    }
+
+    /// Returns its limit of pending signals, or `None` if that is hidden.
+    pub(super) fn pending_signals(&self) -> Option<u64> {
+        self.limit("Max pending signals")
+    }
+
+    /// Returns a soft limit by the kernel's name for it.
+    fn limit(&self, name: &str) -> Option<u64> {
+        let line = field(self.directory.join("limits"), name)?;
         line.split_whitespace().next()?.parse().ok()
     }
 

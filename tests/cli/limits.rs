@@ -149,24 +149,109 @@ fn a_full_disk_leaves_no_half_made_file_and_no_record_unsaid() {
     assert!(done > 2 && failed > 10, "{done} done, {failed} failed");
 }
 
-/// A limit of file sizes is an error like any other: it ends no change half-way.
+/// A daemon with the limits of root's shell is ended by the kernel after so many minutes, with all its clients.
 #[test]
-fn a_limit_of_file_sizes_is_reported_and_undone() {
+fn daemons_do_not_inherit_the_limits_of_the_shell() {
+    if !is_root("limits that a shell has lowered") {
+        return;
+    }
     let sim = Sim::with("h200", 1);
     let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
-    for bytes in [0, 100, 300] {
-        let up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
-        let mut limited = Command::new("prlimit");
+    // Without CAP_SYS_RESOURCE nobody lifts a hard limit, and the change is refused.
+    let can_lift = crate::common::shell("ulimit -t 600; ulimit -t unlimited").status == 0;
+    let (kind, end) = if can_lift { ("", "") } else { ("-S", ":") };
+    let shell = format!(
+        "ulimit {kind} -t 600; ulimit {kind} -f 1000; exec nice -n 5 prlimit --sigpending=7{end} \"$@\""
+    );
+    let limited = |args: &[&str]| {
+        let command = sim.command(args);
+        let mut limited = Command::new("/bin/sh");
         limited
-            .arg(format!("--fsize={bytes}"))
-            .arg(up.get_program());
-        limited.args(up.get_args()).env_clear().envs(sim.node.env());
-        let ran = Ran::of(&mut limited).ended(1);
-        assert!(ran.stderr.contains("File too large"), "{}", ran.stderr);
-        let left = sim.run_dir();
-        assert!(left.iter().all(|name| name == "lock"), "{bytes}: {left:?}");
+            .args(["-c", &shell, "sh"])
+            .arg(command.get_program());
+        limited.args(command.get_args()).env_clear();
+        Ran::of(limited.envs(sim.node.env())).ended(0)
+    };
+    let first = std::fs::read_to_string("/proc/1/limits").unwrap();
+    let row = |limits: &str, name: &str| {
+        let row = limits.lines().find(|row| row.starts_with(name)).unwrap();
+        let words: Vec<&str> = row[name.len()..].split_whitespace().collect();
+        (words[0].to_owned(), words[1].to_owned())
+    };
+    let both = |limit: &str| (limit.to_owned(), limit.to_owned());
+    for args in [
+        &["up", profile.to_str().unwrap()][..],
+        &["restart", "0", "--yes"],
+    ] {
+        limited(args);
+        let device = sim.device("0");
+        for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
+            let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+            assert_eq!(row(&limits, "Max cpu time"), both("unlimited"));
+            assert_eq!(row(&limits, "Max file size"), both("unlimited"));
+            assert_eq!(row(&limits, "Max core file size").0, "0");
+            let signals = row(&first, "Max pending signals").0;
+            assert_eq!(row(&limits, "Max pending signals").0, signals);
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            let rest = stat.rsplit(')').next().unwrap();
+            let nice = rest.split_whitespace().nth(16);
+            assert_eq!(nice, Some("0"), "{stat}");
+        }
     }
-    sim.run(&["up", profile.to_str().unwrap()]).ended(0);
+    // Only a start needs that: this limit is an error like any other, and ends no change half-way.
+    let command = sim.command(&["down", "--force"]);
+    let mut down = Command::new("prlimit");
+    down.arg("--fsize=1000").arg(command.get_program());
+    down.args(command.get_args()).env_clear();
+    Ran::of(down.envs(sim.node.env())).ended(0);
+}
+
+#[test]
+fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
+    if !is_root("limits of a plain user") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let profile = profile.to_str().unwrap();
+    let limited = |limit: &[&str], args: &[&str]| {
+        let command = sim.by_nobody(args);
+        let mut limited = Command::new(limit[0]);
+        limited.args(&limit[1..]).arg(command.get_program());
+        limited.args(command.get_args()).uid(NOBODY).gid(NOBODY);
+        limited.env_clear();
+        for (name, value) in command.get_envs() {
+            limited.envs(value.map(|value| (name, value)));
+        }
+        Ran::of(&mut limited)
+    };
+    Ran::of(&mut sim.by_nobody(&["up", profile])).ended(0);
+    for (limit, said) in [
+        (
+            &["prlimit", "--cpu=600"][..],
+            "error: a daemon would inherit a limit of CPU time (RLIMIT_CPU): 600 s\nhint: ulimit -t unlimited ",
+        ),
+        (
+            &["prlimit", "--fsize=10240"],
+            "error: a daemon would inherit a limit of the size of files (RLIMIT_FSIZE): 10 KiB\nhint: ulimit -f unlimited ",
+        ),
+        (
+            &["nice", "-n", "5"],
+            "error: a daemon would inherit the priority of this shell: nice 5\nhint: run it from ",
+        ),
+    ] {
+        let ran = limited(limit, &["restart", "0", "--yes"]).ended(1);
+        assert!(ran.stderr.starts_with(said), "{}", ran.stderr);
+    }
+    assert_eq!(sim.happened("daemon end"), 0);
+    // Where only the soft limit is low it is raised.
+    limited(
+        &["prlimit", "--cpu=600:unlimited"],
+        &["restart", "0", "--yes"],
+    )
+    .ended(0);
+    // An end needs none of it.
+    limited(&["prlimit", "--cpu=600"], &["down"]).ended(0);
 }
 
 /// Too little memory aborts this program wherever it is: so it is refused before anything is changed.

@@ -46,11 +46,13 @@ fn directories_and_limits(topic: &mut Topic) {
         "Too little memory",
         &format!("ulimit -v 1000000; {up}"),
     );
-    stage.show(
+    let served = Stage::with_profile("h200", 1, WHOLE);
+    served.show(
         topic,
         "Too little room for a file",
-        &format!("ulimit -f 0; {up}"),
+        "ulimit -f 0; mig-mps set 0 active-thread-percentage=50",
     );
+    limits(topic);
     let _ = fs::remove_dir_all(stage.sim.node.run_dir());
     fs::create_dir(stage.sim.node.run_dir()).unwrap();
     let mode = |mode| {
@@ -155,4 +157,24 @@ fn files(topic: &mut Topic) {
     }
     stage.show(topic, "Logs that are no files", "mig-mps logs 0");
     stage.show(topic, "Standard output is full", "mig-mps list > /dev/full");
+}
+
+/// Limits that a plain user cannot lift.
+fn limits(topic: &mut Topic) {
+    let stage = Stage::with("h200", 1);
+    stage.profile(WHOLE);
+    for (title, before) in [
+        ("A limit of CPU time", "ulimit -t 600; "),
+        ("A limit of file sizes", "ulimit -f 100; "),
+        ("A shell that was started with nice", "nice -n 5 "),
+    ] {
+        let line = format!("{before}mig-mps up profile.toml");
+        stage.show_raw(topic, title, &line, |command| {
+            as_nobody(command);
+            command.env("XDG_RUNTIME_DIR", "/tmp");
+            command
+                .env_remove("MIG_MPS_RUN_DIR")
+                .env_remove("MIG_MPS_LOG_DIR");
+        });
+    }
 }
