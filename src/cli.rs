@@ -12,7 +12,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::commands::{self, Context, attach, complete, launch};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack};
+use crate::host::{
+    self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
+    refuse_old_kernel,
+};
 use crate::manual::TOPICS;
 use crate::render;
 use crate::render::json::{ErrorDocument, Message};
@@ -34,6 +37,22 @@ pub struct Cli {
     /// Print only errors and what was asked for
     #[arg(short, long, global = true)]
     pub quiet: bool,
+}
+
+impl Command {
+    /// False for what is made from files alone, as where packages are built.
+    fn asks_the_node(&self) -> bool {
+        !matches!(
+            self,
+            Self::Check(_)
+                | Self::Import(_)
+                | Self::Profiles(_)
+                | Self::Schema(_)
+                | Self::Help(_)
+                | Self::Completions(_)
+                | Self::Man(_)
+        )
+    }
 }
 
 /// Makes the subcommands from a row each: the file in `commands`, its name, its arguments.
@@ -264,9 +283,7 @@ fn run() -> ExitCode {
     if let Err(error) = observe(&cli, &environment) {
         return failed(&error);
     }
-    if !is_run()
-        && let Err(error) = prepare(&environment)
-    {
+    if let Err(error) = prepare(&cli.command, &environment) {
         return failed(&error);
     }
     let context = Context {
@@ -310,8 +327,22 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-/// Prepares this process for changes of the node.
-fn prepare(environment: &Environment) -> Result<()> {
+/// Prepares this process for the command.
+fn prepare(command: &Command, environment: &Environment) -> Result<()> {
+    if command.asks_the_node()
+        && let Err(error) = refuse_old_kernel()
+    {
+        let error = CommandError::from(error);
+        let kind = if is_run() {
+            ExitStatus::NotRun
+        } else {
+            error.kind
+        };
+        return Err(CommandError { kind, ..error });
+    }
+    if is_run() {
+        return Ok(());
+    }
     raise_open_files()?;
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));

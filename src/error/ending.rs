@@ -6,7 +6,7 @@ use super::{CommandError, ExitStatus};
 use crate::apply::ApplyError;
 use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
 use crate::host::{
-    EnvironmentError, LimitsError, LockError, SlurmError, TooFewFiles, TooLittleMemory,
+    EnvironmentError, LimitsError, LockError, OldKernel, SlurmError, TooFewFiles, TooLittleMemory,
     UnfitForDaemons, UnitsError, file_hint,
 };
 use crate::integrate::{GresError, JobError};
@@ -124,6 +124,12 @@ impl Ending for TooLittleMemory {
 impl Ending for UnfitForDaemons {
     fn hints(&self) -> Vec<String> {
         vec![self.hint()]
+    }
+}
+
+impl Ending for OldKernel {
+    fn hints(&self) -> Vec<String> {
+        vec![self.hint().to_owned()]
     }
 }
 

@@ -49,6 +49,7 @@ mod mig_parted_config;
 mod mig_parted_files;
 mod no_daemon;
 mod no_driver;
+mod old_kernel;
 mod pictures;
 mod profile_file;
 mod profiles;

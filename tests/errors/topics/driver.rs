@@ -1,5 +1,7 @@
 //! The driver and the GPUs.
 
+use simnode::harness::without_pidfd;
+
 use crate::book::Topic;
 use crate::stage::Stage;
 
@@ -14,6 +16,12 @@ pub(crate) fn play(topic: &mut Topic) {
         topic,
         "A library that is not NVML",
         "MIG_MPS_NVML_LIBRARY=/lib/x86_64-linux-gnu/libm.so.6 mig-mps list",
+    );
+    stage.show_raw(
+        topic,
+        "A kernel before Linux 5.3",
+        "mig-mps list",
+        without_pidfd,
     );
     for code in [9, 18, 15, 4, 999] {
         stage.sim.node.node().clear_faults().unwrap();
