@@ -8,6 +8,7 @@ use super::context::StepOf;
 use super::effect::Effect;
 use super::error::Failure;
 use super::history::History;
+use super::names::Name;
 use super::owner::{serve, user_beside_caller};
 use super::shared::Shared;
 use super::start::DeviceNow;
@@ -82,6 +83,9 @@ impl<'a> GpuRun<'a> {
             if !is_done {
                 break;
             }
+        }
+        for stop in plan.steps.iter().filter_map(|step| step.action.as_stop()) {
+            shared.names_in_use.keep(&stop.name);
         }
     }
 
@@ -259,11 +263,13 @@ impl<'a> Attempt<'a> {
     fn start(&self, start: &Start, device: Option<DeviceNow>) -> Result<(), Cause> {
         let shared = self.shared;
         let device = device.ok_or(Cause::NoDevice)?;
-        if !shared
+        match shared
             .names_in_use
             .wait_for(&start.name, || shared.is_over())
         {
-            return Err(Cause::Interrupted);
+            Name::Free => {}
+            Name::Kept => return Err(Cause::NameInUse(start.name.clone())),
+            Name::Pointless => return Err(Cause::Interrupted),
         }
         shared.start_daemon(device, start, &self.history)
     }

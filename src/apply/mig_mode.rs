@@ -6,7 +6,7 @@ use super::effect::Effect;
 use super::gpu::GpuRun;
 use super::retry::Backoff;
 use super::shared::Shared;
-use crate::host::Holders;
+use crate::host::{Holders, Interrupt};
 use crate::node::Gpu;
 use crate::nvml::{Code, MigMode, NvmlError, Session};
 
@@ -75,6 +75,9 @@ impl GpuRun<'_> {
                     .map_err(|cause| cause.and(self.take_back(on)))?;
             // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
             let tries_again = has_stopped || backoff.wait();
+            if !tries_again && self.interrupt().is_some_and(Interrupt::is_asked) {
+                return Err(Cause::Interrupted.and(self.take_back(on)));
+            }
             if !tries_again {
                 return Err(self.busy(on, open.hidden));
             }

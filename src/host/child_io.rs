@@ -56,8 +56,6 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
         match poll(&mut watched, Some(&timeout)) {
-            Ok(0) if alive => return Ok(Exchange::Late),
-            Ok(0) => break,
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -77,12 +75,47 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
             alive = false;
             input.pipe = None;
             deadline = Instant::now() + GRACE;
+        } else if Instant::now() >= deadline {
+            // Also where output still comes.
+            if alive {
+                return Ok(Exchange::Late);
+            }
+            break;
         }
     }
     Ok(Exchange::Ended {
         stdout: out.text(),
         stderr: err.text(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::host::Pid;
+
+    /// Output without end is bounded by the time limit, also where there is always more to read.
+    #[test]
+    fn a_time_limit_holds_while_output_flows() {
+        let mut asleep = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let flows = || File::open("/dev/zero").unwrap().into();
+        let child = Child {
+            pid: Pid(asleep.id()),
+            stdin: asleep.stdin.take().unwrap().into(),
+            stdout: flows(),
+            stderr: flows(),
+        };
+        let exchanged = exchange(child, "", Duration::ZERO).unwrap();
+        assert!(matches!(exchanged, Exchange::Late));
+        asleep.kill().unwrap();
+        asleep.wait().unwrap();
+    }
 }
 
 /// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
@@ -111,6 +144,10 @@ impl Input<'_> {
     }
 }
 
+fn is_transient(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
 /// An output of the child, read without blocking.
 struct Stream {
     file: Option<File>,
@@ -129,12 +166,12 @@ impl Stream {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        // One byte more than allowed, to detect too much output.
-        let room = (MOST_OUTPUT + 1).saturating_sub(self.bytes.len());
-        match file.take(room as u64).read_to_end(&mut self.bytes) {
-            Ok(_) if self.bytes.len() > MOST_OUTPUT => {}
-            Ok(_) => self.file = None,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        // No more at once: a program may write as fast as this is read.
+        let mut buffer = [0; 16 << 10];
+        match file.read(&mut buffer) {
+            Ok(0) => self.file = None,
+            Ok(read) => self.bytes.extend_from_slice(&buffer[..read]),
+            Err(error) if is_transient(error.kind()) => {}
             Err(error) => return Err(error),
         }
         Ok(())

@@ -1,22 +1,44 @@
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml as Library;
 
 use super::ffi::{Symbol, symbol};
-use super::supervise::Watched;
+use super::supervise::{Watch, Watched};
 use super::{Code, NvmlError, Session, supervise};
 use crate::config::NVML_CALL_LIMIT;
 
 /// Held for reading while a task runs, and for writing while the library is [shut down](Nvml::while_shut_down).
 static OPEN: RwLock<()> = RwLock::new(());
 
+/// The tasks that have not ended, also those that nobody waits for any more, with the library that each uses.
+static RUNNING: Mutex<Vec<(OsString, Watch)>> = Mutex::new(Vec::new());
+
+fn running() -> MutexGuard<'static, Vec<(OsString, Watch)>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a task with a library in another thread.
+fn begin<T: Send + 'static>(
+    name: OsString,
+    limit: Duration,
+    task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
+) -> Result<Watched<T>, NvmlError> {
+    supervise::begin(limit, move |watch| {
+        running().push((name, watch.clone()));
+        let result = task(watch.clone());
+        running().retain(|(_, other)| !other.is(&watch));
+        result
+    })
+}
+
 /// The loaded library. It is never unloaded: `nvmlShutdown` takes 17 ms and an exiting process does not need it.
 #[derive(Clone, Copy)]
 pub struct Nvml {
     library: &'static Library,
+    name: &'static OsStr,
     limit: Duration,
 }
 
@@ -28,18 +50,17 @@ impl Nvml {
 
     /// Starts to load and initialise the library.
     pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
-        let path = path.map(Path::to_owned);
-        supervise::begin(NVML_CALL_LIMIT, move |watch| {
+        let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
+        let name = name.to_owned();
+        begin(name.clone(), NVML_CALL_LIMIT, move |watch| {
             watch.begin("nvmlInit_v2", "the driver");
-            let name = path
-                .as_deref()
-                .map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
             let library = Library::builder()
-                .lib_path(name)
+                .lib_path(&name)
                 .init()
-                .map_err(|error| NvmlError::at_init(name, &error))?;
+                .map_err(|error| NvmlError::at_init(&name, &error))?;
             Ok(Self {
                 library: Box::leak(Box::new(library)),
+                name: Box::leak(name.into_boxed_os_str()),
                 limit: NVML_CALL_LIMIT,
             })
         })
@@ -61,22 +82,26 @@ impl Nvml {
         self,
         task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<T, NvmlError> {
-        let library = self.library;
         // Held by the waiting thread and not by the task, whose thread may hang.
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+        self.begin(task)?.wait()
+    }
+
+    /// Starts a task in another thread.
+    fn begin<T: Send + 'static>(
+        self,
+        task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<Watched<T>, NvmlError> {
+        let library = self.library;
         let task = move |watch| task(&Session::new(library, watch));
-        supervise::begin(self.limit, task)?.wait()
+        begin(self.name.to_owned(), self.limit, task)
     }
 
     /// Opens the first `count` GPUs in parallel. The driver opens a GPU at its first call, which takes 7 ms on an H200,
     /// and 4 ms each for two at a time. Errors other than [`NvmlError::Hung`] are left to the next call.
     pub fn find(self, count: u32) -> Result<(), NvmlError> {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        let library = self.library;
-        let find = |index| {
-            let task = move |watch| Session::new(library, watch).device_at(index).map(drop);
-            supervise::begin(self.limit, task)
-        };
+        let find = |index| self.begin(move |session| session.device_at(index).map(drop));
         // Without a thread, the GPU is opened by its next call.
         let finders: Vec<_> = (0..count).map_while(|index| find(index).ok()).collect();
         for finder in finders {
@@ -87,6 +112,13 @@ impl Nvml {
         Ok(())
     }
 
+    /// Returns the error of a task that hangs. Nobody waits for one that has not ended while the library is locked.
+    fn hangs(self) -> Option<NvmlError> {
+        let running = running();
+        let mut own = running.iter().filter(|(name, _)| *name == self.name);
+        own.find_map(|(_, watch)| watch.hangs())
+    }
+
     /// Shuts the library down, calls `work`, and initialises the library again.
     ///
     /// A process with NVML initialised holds `/dev/nvidiaN` open until `nvmlShutdown` (seen on an H200 with driver 580),
@@ -94,20 +126,21 @@ impl Nvml {
     /// instance of nvidia-smi"). Other tasks wait meanwhile, and `work` must not use NVML.
     ///
     /// # Errors
-    /// If the library cannot be shut down, `work` is not called. If it does not start again, the result of `work` is
+    /// If the library cannot be shut down, or an abandoned call still hangs in it, `work` is not called. If it does not start again, the result of `work` is
     /// lost.
     pub fn while_shut_down<T>(self, work: impl FnOnce() -> T) -> Result<T, NvmlError> {
-        let library = self.library;
         let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = self.hangs() {
+            return Err(error);
+        }
         let call = move |symbol: fn(&Session) -> Symbol<unsafe extern "C" fn() -> u32>| {
-            let task = move |watch| {
-                let session = Session::new(library, watch);
-                session.call(symbol(&session), "the driver", |function| {
+            let task = move |session: &Session| {
+                session.call(symbol(session), "the driver", |function| {
                     // SAFETY: neither takes an argument; no handle outlives a task, and no task runs.
                     unsafe { function() }
                 })
             };
-            supervise::begin(self.limit, task)?.wait()
+            self.begin(task)?.wait()
         };
         // NVML counts its initialisations: each one needs a shutdown of its own.
         loop {

@@ -30,6 +30,21 @@ impl Watch {
         });
     }
 
+    /// True for a copy of the same watch.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.current, &other.current)
+    }
+
+    /// Returns the error of a task that has not ended, if it has made a call.
+    pub(super) fn hangs(&self) -> Option<NvmlError> {
+        let call = self.lock().clone()?;
+        Some(NvmlError::Hung {
+            waited: call.since.elapsed(),
+            call: call.name,
+            subject: call.subject,
+        })
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Call>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -262,3 +262,24 @@ fn nohup_is_respected() {
     assert_eq!(status, 0, "{said}");
     let _ = Ran::of(&mut sim.command(&["list"])).ended(0);
 }
+
+/// The GPU is in use, and MIG mode waits for it: Ctrl-C is no refusal (exit 4).
+#[test]
+fn a_wait_for_a_gpu_in_use_is_interrupted() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let profile = sim.profile(SMALL);
+    let words = ["up", profile.to_str().unwrap(), "--progress=json"];
+    let mut command = hearing(&sim.command(&words));
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut up = command.spawn().unwrap();
+    child::wait_for(&mut up, &format!("pid {}", holder.pid()));
+    interrupt(&up);
+    let (said, status) = child::ended(up);
+    assert_eq!(status, 130, "{said}");
+    assert!(!said.contains("in use"), "{said}");
+    holder.finish();
+    let list = sim.list();
+    assert_eq!(list["gpus"][0]["mig"]["current"], false, "{list:#}");
+    assert_eq!(list["gpus"][0]["mig"]["pending"], false, "{list:#}");
+}

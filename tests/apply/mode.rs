@@ -242,3 +242,26 @@ fn the_exit_status_tells_busy_from_not_yet() {
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
 }
+
+/// A call that hangs is still inside the driver after its thread was abandoned. To shut NVML down for a reset would pull
+/// the library from under it.
+#[test]
+fn no_reset_is_made_while_a_call_hangs() {
+    let mut scene = Scene::with("a100-80gb", 2);
+    scene.hand.environment.call_limit = std::time::Duration::from_millis(700);
+    let node = scene.sim.node.node();
+    let update = node.update(|state| state.policy.platform = Platform::NoOwnReset);
+    update.unwrap();
+    // Of the GPU that is changed first; the other one is to be reset.
+    scene
+        .sim
+        .node
+        .fault("nvmlDeviceSetMigMode")
+        .hangs()
+        .unwrap();
+    let error = scene.hand.bring_with("3g.40gb@0 / 3g.40gb@0", RESET);
+    let error = error.unwrap_err();
+    assert_eq!(scene.sim.happened("gpu reset"), 0, "{error}");
+    let hangs = "nvmlDeviceSetMigMode has not returned for ";
+    assert!(error.to_string().contains(hangs), "{error}");
+}

@@ -157,6 +157,10 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "a user's daemon that mig-mps has not started would have to die and leave its record",
     ),
     (
+        "another daemon is still called \"",
+        "no command moves a name whose daemon may stay",
+    ),
+    (
         "interrupted",
         "a signal ends compare or a change: tests/cli/compare.rs and tests/apply/interrupt.rs send it",
     ),
