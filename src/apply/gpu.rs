@@ -256,7 +256,7 @@ impl<'a> Attempt<'a> {
     fn undo_change_of(&self, action: &Action) {
         let Action::Set(set) = action else { return };
         if let Some((before, after)) = self.history.take_change(&set.uuid) {
-            let _ = self.shared.change(&before, &after.settings);
+            let _ = self.shared.change_back(&before, &after.settings);
         }
     }
 

@@ -36,7 +36,7 @@ impl GpuRun<'_> {
         let expected = expected_placement(compute, &offered);
         let expected = expected.filter(|_| is_alone_ours).map(note);
         if let Some(created) = &expected {
-            self.shared.node_record.add(created.clone())?;
+            self.shared.node_record.add(created)?;
         }
         let made = self.make_compute_instance(instance, compute, &offered);
         let at = made.as_ref().ok().map(|made| made.placement);
@@ -52,9 +52,9 @@ impl GpuRun<'_> {
             // Its placement differs from the expected one, or it was not made.
             self.shared
                 .node_record
-                .remove(|other| expected.as_ref() == Some(other))?;
+                .remove(|other| expected.as_ref() == Some(other));
             if let Some(created) = actual {
-                self.shared.node_record.add(created)?;
+                self.shared.node_record.add(&created)?;
             }
         }
         made.map(drop)
@@ -78,10 +78,10 @@ impl GpuRun<'_> {
             ours: self.shared.node_record.has(&created),
         });
         // With what was made in it.
-        Ok(self
-            .shared
+        self.shared
             .node_record
-            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement)?)
+            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement);
+        Ok(())
     }
 
     pub(super) fn destroy_compute_instance(
@@ -101,7 +101,8 @@ impl GpuRun<'_> {
             compute,
             ours: self.shared.node_record.has(&created),
         });
-        Ok(self.shared.node_record.remove(|other| *other == created)?)
+        self.shared.node_record.remove(|other| *other == created);
+        Ok(())
     }
 
     pub(super) fn created(
@@ -128,7 +129,7 @@ impl GpuRun<'_> {
         let (profile, placement) = (instance.profile, instance.placement);
         let created = self.created(profile, placement, None);
         if is_ours {
-            self.shared.node_record.add(created.clone())?;
+            self.shared.node_record.add(&created)?;
         }
         let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
             nvml.create_gpu_instance(gpu, profile, placement)
@@ -148,7 +149,7 @@ impl GpuRun<'_> {
             }
             Err(cause) => {
                 if !cause.may_have_worked() {
-                    self.shared.node_record.remove(|other| *other == created)?;
+                    self.shared.node_record.remove(|other| *other == created);
                 }
                 Err(cause)
             }

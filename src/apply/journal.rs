@@ -11,16 +11,25 @@ use super::mutex::lock;
 use crate::host::Environment;
 use crate::host::{Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;
-use crate::state::{Journal, NodeFile, RunDir, Taken};
+use crate::state::{Journal, NodeFile, RunDir, Taken, is_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
     run_dir: RunDir,
     journal: Mutex<Journal>,
+    /// The run may go on where the disk is full.
+    may_lack: bool,
 }
 
 impl OpenJournal {
-    pub(super) fn begin(run_dir: &RunDir, host: &Host, boot_id: &str) -> io::Result<Self> {
+    /// Writes the journal. Where the disk is full, that takes the reserve; `may_lack` is true for a run that goes on
+    /// without a journal.
+    pub(super) fn begin(
+        run_dir: &RunDir,
+        host: &Host,
+        boot_id: &str,
+        may_lack: bool,
+    ) -> io::Result<Self> {
         let process = host.process(Pid(std::process::id()));
         let journal = Journal {
             command: process
@@ -37,18 +46,32 @@ impl OpenJournal {
                 .unwrap_or_default(),
             taken: Vec::new(),
         };
-        run_dir.write_journal(&journal)?;
-        Ok(Self {
+        let mut written = run_dir.write_journal(&journal);
+        if written.as_ref().is_err_and(is_full) && run_dir.give_up_reserve() {
+            written = run_dir.write_journal(&journal);
+        }
+        let begun = Self {
             run_dir: run_dir.clone(),
             journal: Mutex::new(journal),
-        })
+            may_lack,
+        };
+        begun.unless_full(written)?;
+        Ok(begun)
+    }
+
+    /// Without a journal, a run that is killed is not picked up, and a full disk stays one that nothing can end.
+    fn unless_full(&self, written: io::Result<()>) -> io::Result<()> {
+        match written {
+            Err(error) if self.may_lack && is_full(&error) => Ok(()),
+            written => written,
+        }
     }
 
     /// Records that a GPU instance is about to be destroyed.
     pub(super) fn taking(&self, taken: Taken) -> io::Result<()> {
         let mut journal = lock(&self.journal);
         journal.taken.push(taken);
-        self.run_dir.write_journal(&journal)
+        self.unless_full(self.run_dir.write_journal(&journal))
     }
 
     /// Records that units are about to be stopped.
@@ -59,7 +82,7 @@ impl OpenJournal {
                 journal.units.push(*unit);
             }
         }
-        self.run_dir.write_journal(&journal)
+        self.unless_full(self.run_dir.write_journal(&journal))
     }
 
     /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
@@ -141,11 +164,16 @@ pub fn pick_up(
         let names: Vec<&str> = journal.units.iter().map(|unit| unit.name()).collect();
         said = format!("{said} It had stopped {}.", names.join(", "));
     }
-    let tidy = || {
-        forget_what_is_gone(run_dir, node)?;
-        run_dir.remove_leftovers()
-    };
-    tidy().map_err(ApplyError::at_start)?;
+    run_dir.remove_leftovers().map_err(ApplyError::at_start)?;
+    let mut forgotten = forget_what_is_gone(run_dir, node);
+    if forgotten.as_ref().is_err_and(is_full) && run_dir.give_up_reserve() {
+        forgotten = forget_what_is_gone(run_dir, node);
+    }
+    match forgotten {
+        // The journal stays: a later run forgets them.
+        Err(error) if is_full(&error) => return Ok(Some(said)),
+        forgotten => forgotten.map_err(ApplyError::at_start)?,
+    }
     let failures = end(run_dir, &mut journal, environment, true);
     if failures.is_empty() {
         return Ok(Some(said));

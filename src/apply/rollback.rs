@@ -67,7 +67,8 @@ impl<'a> GpuRun<'a> {
                 }
                 self.unmake_gpu_instance(placement)?;
                 let created = self.created(profile, placement, None);
-                Ok(self.shared.node_record.remove(|other| *other == created)?)
+                self.shared.node_record.remove(|other| *other == created);
+                Ok(())
             }
             Effect::GpuInstanceGone { instance, ours } => self.make_gpu_instance(instance, *ours),
             Effect::ComputeInstance { instance, compute } => match compute {
@@ -85,7 +86,7 @@ impl<'a> GpuRun<'a> {
                 shared.end(self.plan, record, (Patience::Idle, Means::Session), true)
             }
             Effect::Stopped { .. } => self.start_again(step),
-            Effect::Set { before, after } => self.shared.change(before, &after.settings),
+            Effect::Set { before, after } => self.shared.change_back(before, &after.settings),
         }
     }
 
@@ -99,7 +100,7 @@ impl<'a> GpuRun<'a> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         if ours {
             let created = self.created(parent.profile, instance, Some(placement));
-            self.shared.node_record.add(created)?;
+            self.shared.node_record.add(&created)?;
         }
         let offered = self.offered(instance)?;
         let as_it_was = ComputeChoice::Exactly { profile, placement };
@@ -109,11 +110,12 @@ impl<'a> GpuRun<'a> {
 
     fn remove(&mut self, instance: Placement, compute: Placement) -> Result<(), Cause> {
         self.unmake_compute_instance(instance, compute)?;
-        Ok(self.shared.node_record.remove(|created| {
+        self.shared.node_record.remove(|created| {
             created.gpu == self.plan.uuid
                 && created.placement == instance
                 && created.compute == Some(compute)
-        })?)
+        });
+        Ok(())
     }
 
     /// Removes what a call with an unknown outcome may have made.

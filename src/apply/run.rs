@@ -45,8 +45,11 @@ pub fn run(
         Some(nvml.within(environment.call_limit))
     };
     Nvml::reserve(2).map_err(ApplyError::at_start)?;
-    let journal = OpenJournal::begin(&run_dir, &context.environment.host, &context.node.boot_id)
-        .map_err(ApplyError::at_start)?;
+    let (host, boot_id) = (&environment.host, &context.node.boot_id);
+    // What only ends or heals begins on a full disk: often nothing else frees it.
+    let may_lack = on_failure == OnFailure::GoOn;
+    let journal =
+        OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
     let shared = Shared {
         context,
         run_dir,
@@ -68,7 +71,9 @@ pub fn run(
         if pool.threads() > 0 && Nvml::reserve(calls).is_err() {
             pool.close();
         }
-        carry_out(plan, &shared, &change, pool)
+        let result = carry_out(plan, &shared, &change, pool);
+        shared.run_dir.keep_reserve();
+        result
     })
 }
 
@@ -104,6 +109,8 @@ fn carry_out<'a>(
     match shared.on_failure {
         OnFailure::RollBack if is_to_be_undone => {
             change.roll_back();
+            // It may need the room.
+            shared.run_dir.give_up_reserve();
             roll_back(runs, &mut error, pool);
         }
         OnFailure::RollBack => {}
@@ -112,7 +119,15 @@ fn carry_out<'a>(
             error.interrupted &= !error.left.is_empty();
         }
     }
-    let is_done = !error.rolled_back.cut_short;
+    let ledger = shared.node_record.write_rest();
+    let is_done = !error.rolled_back.cut_short && ledger.is_ok();
+    let ledger = ledger.err().map(|error| {
+        Failure::new(
+            "recording which instances are left".to_owned(),
+            error.into(),
+        )
+    });
+    error.failures.extend(ledger);
     error
         .failures
         .extend(shared.journal.end(environment, is_done));

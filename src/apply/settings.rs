@@ -7,7 +7,7 @@ use super::shared::Shared;
 use crate::nvml::{EXCLUSIVE_PROCESS, Session};
 use crate::plan::Set;
 use crate::settings::Settings;
-use crate::state::DeviceRecord;
+use crate::state::{DeviceRecord, is_full};
 
 impl GpuRun<'_> {
     /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
@@ -40,6 +40,18 @@ impl Shared<'_> {
             ..wanted.clone()
         };
         self.run_dir.write_record(&unfinished)?;
+        self.finish_change(wanted, was)
+    }
+
+    /// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
+    pub(super) fn change_back(&self, before: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        match self.change(before, was) {
+            Err(Cause::File(error)) if is_full(&error) => self.finish_change(before, was),
+            changed => changed,
+        }
+    }
+
+    fn finish_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
         self.daemon(wanted).set(&wanted.settings, was)?;
         Ok(self.run_dir.write_record(wanted)?)
     }

@@ -9,7 +9,7 @@ use super::shared::Shared;
 use crate::mps::{Daemon, Means, Patience};
 use crate::nvml::Session;
 use crate::plan::{EndStray, GpuPlan};
-use crate::state::DeviceRecord;
+use crate::state::{DeviceRecord, is_full};
 
 /// True if the plan starts the daemon of a record again, unchanged.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
@@ -68,15 +68,9 @@ impl Shared<'_> {
         how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        let is_recorded = self.run_dir.has_record(&record.uuid);
-        if is_recorded {
-            self.run_dir.write_record(&DeviceRecord {
-                leaving: true,
-                ..record.clone()
-            })?;
-        }
+        let is_marked = self.run_dir.has_record(&record.uuid) && self.mark_leaving(record)?;
         if let Err(cause) = self.end_process(record, how, alone) {
-            let written = if is_recorded {
+            let written = if is_marked {
                 self.run_dir.write_record(record)
             } else {
                 Ok(())
@@ -84,6 +78,18 @@ impl Shared<'_> {
             return Err(cause.and(written.map_err(Cause::from)));
         }
         self.clear_away(&self.daemon(record), record)
+    }
+
+    /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
+    fn mark_leaving(&self, record: &DeviceRecord) -> Result<bool, Cause> {
+        let marked = self.run_dir.write_record(&DeviceRecord {
+            leaving: true,
+            ..record.clone()
+        });
+        match marked {
+            Err(error) if is_full(&error) => Ok(false),
+            marked => Ok(marked.map(|()| true)?),
+        }
     }
 
     /// Stops a daemon's process if it runs, and every other process that serves in its directory.

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid as RawUid, fchmod, fchown, fstat, mkdirat,
-    openat, readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid as RawUid, fchmod, fchown, fstat,
+    fstatvfs, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -60,6 +60,18 @@ impl Directory {
     /// Returns owner, group and mode of the directory.
     pub fn stat_self(&self) -> io::Result<Stat> {
         Ok(fstat(&self.fd)?)
+    }
+
+    /// Returns the bytes and the files that there is room for on its file system.
+    pub fn room(&self) -> io::Result<(u64, u64)> {
+        let room = fstatvfs(&self.fd)?;
+        // Some file systems do not count files.
+        let files = if room.f_files == 0 {
+            u64::MAX
+        } else {
+            room.f_favail
+        };
+        Ok((room.f_bavail.saturating_mul(room.f_frsize), files))
     }
 
     /// Opens a subdirectory. Returns `None` if there is none.

@@ -3,9 +3,11 @@
 mod json;
 mod leftovers;
 mod record;
+mod reserve;
 mod run_dir;
 
 pub use record::{
     Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, Taken,
 };
+pub use reserve::is_full;
 pub use run_dir::RunDir;

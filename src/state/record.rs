@@ -155,7 +155,7 @@ impl DaemonId {
 }
 
 /// `node.json`: the state of the node as a whole.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NodeFile {
     /// The name or path of the applied profile.

@@ -198,7 +198,7 @@ impl Scene {
             .map(|served| served.record.uuid.as_str())
             .collect();
         for entry in self.sim.run_dir() {
-            let is_known = ["lock", "by-name", "node.json"].contains(&entry.as_str())
+            let is_known = ["lock", "by-name", "node.json", "reserve"].contains(&entry.as_str())
                 || devices.contains(entry.as_str());
             assert!(is_known, "{entry} is left in the run directory");
         }

@@ -25,6 +25,7 @@ mod errors;
 mod export;
 mod failures;
 mod fault;
+mod full_disk;
 mod guard;
 mod heal;
 mod hung;
