@@ -69,7 +69,10 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut variables = device.variables(environment, &args.limits.limits())?;
     // A shell keeps what it was given for another device.
     let limits = own_limits().into_iter();
-    let left = limits.filter(|limit| !variables.set.iter().any(|(name, _)| name == limit));
+    let left = limits.filter(|limit| {
+        let is_set = variables.set.iter().any(|(name, _)| name == limit);
+        !is_set && !variables.unset.contains(limit)
+    });
     variables.unset.extend(left.collect::<Vec<_>>());
     match args.format {
         Some(Format::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,

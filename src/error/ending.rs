@@ -4,7 +4,7 @@ use std::io;
 
 use super::{CommandError, ExitStatus};
 use crate::apply::ApplyError;
-use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
+use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch, UnreadableLimit};
 use crate::host::{
     EnvironmentError, LimitsError, LockError, OldKernel, SlurmError, TooFewFiles, TooLittleMemory,
     UnfitForDaemons, UnitsError, file_hint,
@@ -196,6 +196,12 @@ impl Ending for NoneFree {
             [] => vec!["mig-mps status shows the devices".to_owned()],
             _ => vec!["mig-mps status shows the state of each device".to_owned()],
         }
+    }
+}
+
+impl Ending for UnreadableLimit {
+    fn hints(&self) -> Vec<String> {
+        vec![Self::hint()]
     }
 }
 
