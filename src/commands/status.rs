@@ -53,8 +53,8 @@ pub struct StatusArgs {
     /// Exit with 3 if there is a problem
     ///
     /// Problems are: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
-    /// server that outlived its daemon; a program outside MPS on a device that has a daemon; two daemons on
-    /// one device; an unmanaged daemon that sees all GPUs or uses the default pipe directory; an interrupted
+    /// server that outlived its daemon; a program outside MPS on a device that has a daemon; a client that uses more memory
+    /// than its device lets each have; two daemons on one device; an unmanaged daemon that sees all GPUs or uses the default pipe directory; an interrupted
     /// change; a GPU that cannot be read.
     #[arg(long)]
     exit_code: bool,

@@ -2,7 +2,7 @@
 
 use super::check::Judge;
 use super::{Check, Examined, Finding, Severity, Subject};
-use crate::node::{DaemonState, ProblemId};
+use crate::node::{DaemonState, ProblemId, Served};
 
 /// Returns a check for each id.
 pub(super) fn checks() -> impl Iterator<Item = Check> {
@@ -50,6 +50,20 @@ fn hidden(examined: &Examined<'_>, id: ProblemId) -> Vec<Finding> {
                 .filter(|served| served.state == DaemonState::Hidden);
             let found = hidden
                 .map(|served| Finding::unknown("its daemon was not asked").on(&served.record.name));
+            found.collect()
+        }
+        ProblemId::MemoryOverLimit => {
+            let is_hidden = |served: &&Served| {
+                let clients = &served.clients;
+                let mut listed = clients.listed().iter();
+                served.is_alive()
+                    && served.record.settings.pinned_memory_limit.is_some()
+                    && !(clients.are_known() && listed.all(|client| client.memory.is_some()))
+            };
+            let hidden = examined.served().filter(is_hidden);
+            let found = hidden.map(|served| {
+                Finding::unknown("the memory of its clients is hidden").on(&served.record.name)
+            });
             found.collect()
         }
         ProblemId::OutsideMps => {

@@ -5,6 +5,7 @@ use super::problem::{Problem, ProblemId};
 use super::{Client, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;
+use crate::settings::Serve;
 
 impl Node {
     /// Returns the problems that `status --exit-code` reports: those of these devices, or of all if none is named, and
@@ -53,6 +54,10 @@ impl Node {
             let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
             let problem = Problem::new(ProblemId::OutsideMps, what).with_remedy(remedy);
             problems.push(problem.of(&name).listed());
+        }
+        for served in &self.served {
+            let over = served.clients_over_limit();
+            problems.extend(over.filter_map(|client| over_limit(client, served)));
         }
         problems.extend(self.shared());
         problems
@@ -185,6 +190,27 @@ fn describe_stray(stray: &Stray, name: &str) -> Problem {
     };
     let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
     Problem::new(ProblemId::StrayServer, seen).with_remedy(remedy)
+}
+
+/// `pid 4711 (alice) uses 6147 MiB, more than the limit of 2G: …`
+fn over_limit(client: &Client, served: &Served) -> Option<Problem> {
+    let (name, settings) = (&served.record.name, &served.record.settings);
+    let (limit, mebibytes) = (settings.pinned_memory_limit?, client.memory? >> 20);
+    let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
+    let seen = format!(
+        "pid {} ({user}) uses {mebibytes} MiB, more than the pinned-memory-limit of {limit}: its \
+         CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit, or it is older than the limit",
+        client.shown_pid()
+    );
+    let ends = match (client.pid, &settings.serve) {
+        (None, _) => format!("`mig-mps restart {name} --force` ends all its clients"),
+        (Some(pid), Some(Serve::User(user))) => {
+            format!("`runuser -u {user} -- mig-mps kill {name} {pid} --signal` ends it")
+        }
+        (Some(pid), _) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
+    };
+    let problem = Problem::new(ProblemId::MemoryOverLimit, seen).with_remedy(ends);
+    Some(problem.of(name))
 }
 
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`

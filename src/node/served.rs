@@ -6,6 +6,10 @@ use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{Reported, Serve, Server};
 use crate::state::{DeviceRecord, RunDir};
 
+/// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
+/// measured, and some for what other GPUs and drivers do.
+const NOT_COUNTED: u64 = 128 << 20;
+
 /// A device with a record, and the state of its daemon.
 #[derive(Clone, Debug)]
 pub struct Served {
@@ -83,6 +87,25 @@ impl Served {
         self.state == DaemonState::NoServerYet
             && self.record.finished
             && self.record.settings.server == Server::Eager
+    }
+
+    /// Returns the clients that use more memory than the device lets each client have.
+    pub fn clients_over_limit(&self) -> impl Iterator<Item = &Client> {
+        let limit = self.record.settings.pinned_memory_limit;
+        // The limit of a daemon that somebody has changed is a problem of its own.
+        let answered = self.answered.as_ref();
+        let is_changed =
+            answered.is_some_and(|answered| answered.has_other_memory_limit(&self.record.settings));
+        let most = limit
+            .filter(|_| !is_changed)
+            .map(|limit| limit.bytes() + NOT_COUNTED);
+        let clients = self.clients.listed().iter();
+        clients.filter(move |client| {
+            client
+                .memory
+                .zip(most)
+                .is_some_and(|(used, most)| used > most)
+        })
     }
 
     /// True if it is down, and `heal` has given it up.

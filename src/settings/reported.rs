@@ -65,6 +65,14 @@ impl Reported {
         LimitAnswer::read(self.answers.get(PINNED_MEMORY_LIMIT)?)
     }
 
+    /// True if the memory limit is known not to be that of these settings.
+    pub fn has_other_memory_limit(&self, settings: &Settings) -> bool {
+        let mut rows = self.rows();
+        rows.any(|(key, control, answer)| {
+            key.name == PINNED_MEMORY_LIMIT && (control.differs)(settings, answer)
+        })
+    }
+
     /// Makes the memory limit exact by what a server logged.
     pub fn refine(&mut self, logged_bytes: u64) {
         if let Some(limit) = self.memory_limit() {

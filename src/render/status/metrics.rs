@@ -214,6 +214,18 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
     gauge(
         metrics,
         devices,
+        "mig_mps_device_clients_over_memory_limit",
+        "MPS clients that use more memory than the device lets each client have.",
+        |row| {
+            let known = row.alive().filter(|_| row.is_known())?;
+            let mut clients = known.clients.listed().iter();
+            let is_seen = clients.all(|client| client.memory.is_some());
+            count(known.clients_over_limit().count()).filter(|_| is_seen)
+        },
+    );
+    gauge(
+        metrics,
+        devices,
         "mig_mps_device_outside_mps_programs",
         "Programs that compute on a device without being clients of its daemon.",
         |row| {
