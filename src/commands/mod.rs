@@ -68,6 +68,7 @@ use crate::host::{Directories, Environment};
 use crate::host::{Directory, Lock, Uid, user_name};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
+use crate::plan::{LooseLimits, Plan};
 use crate::profile::Profile;
 use crate::render::note;
 use crate::settings::MemoryLimit;
@@ -159,12 +160,10 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     })
 }
 
-/// Warns of what may go wrong with MPS on this driver, and with these memory limits.
-fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>) {
-    let program = node.map(Node::control_program);
-    if let Some(node) = node
-        && program.is_some_and(|program| program.support == Support::Unmeasured)
-    {
+/// Warns of what may go wrong with MPS on this driver, and with the limits of a plan.
+fn warn(node: &Node, plan: &Plan) {
+    let program = node.control_program();
+    if program.support == Support::Unmeasured {
         let first = ControlProgram::FIRST_MEASURED;
         note(&format!(
             "MPS is untested with driver {}: {first} is the oldest that was tried. mig-mps continues as long as every \
@@ -172,8 +171,36 @@ fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>) {
             node.driver
         ));
     }
+    let open = plan.with_open_limits(program);
+    if !open.is_empty() {
+        note(&format!(
+            "Every local user can change the limits of {}: the MPS of driver {} takes settings from everybody. From 550 on \
+             it takes them from root and the daemon's owner alone.",
+            open.join(", "),
+            node.driver
+        ));
+    }
+    warn_of_small_limits(plan.memory_limits());
+    warn_of_loose_limits(&plan.loose_limits(node));
+}
+
+/// Warns of memory limits that may leave no program any memory.
+fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
         note(&warning);
+    }
+}
+
+/// Warns of memory limits that limit nothing.
+fn warn_of_loose_limits(loose: &LooseLimits) {
+    for ((limit, memory), devices) in loose {
+        let (devices, have) = match devices.as_slice() {
+            [one] => (one.clone(), "has"),
+            several => (several.join(", "), "have"),
+        };
+        note(&format!(
+            "A pinned-memory-limit of {limit} limits nothing on {devices}, which {have} {memory} MiB of memory."
+        ));
     }
 }
 

@@ -66,7 +66,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print(&consequences::text(&plan))?;
     }
     if !plan.is_empty() {
-        warn(Some(&node), plan.memory_limits());
+        warn(&node, &plan);
     }
     if args.exit_code && !plan.is_empty() {
         return Ok(ExitStatus::Drift);

@@ -60,7 +60,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
             stop_holders: args.stop_holders,
         },
         detail: detail_for(&profile),
-        remark: &|node, plan| warn(Some(node), plan.memory_limits()),
+        remark: &warn,
         verify: true,
         after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {

@@ -17,6 +17,8 @@ pub struct ControlProgram {
     /// A session waits while another one is open, and its commands are carried out even if it was killed meanwhile.
     /// Earlier programs refuse it at once.
     pub queues_sessions: bool,
+    /// Every user who reaches the daemon's socket may change its settings. From 550 on, only root and its owner may.
+    pub has_open_settings: bool,
     /// Supports `get_server_status`.
     pub has_server_status: bool,
     /// Supports `-multiuser-server`.
@@ -57,6 +59,7 @@ impl ControlProgram {
                 Support::TooOld
             },
             queues_sessions: is_from(615),
+            has_open_settings: !is_from(550),
             has_server_status: is_from(550),
             has_multiuser_server: is_from(Self::FIRST_MULTIUSER),
             client_limit: (!is_from(590)).then_some(48),
@@ -73,6 +76,7 @@ mod tests {
         let program = ControlProgram::of(driver);
         let mut words = vec![format!("{:?}", program.support)];
         for (has, word) in [
+            (program.has_open_settings, "open"),
             (program.has_server_status, "status"),
             (program.has_multiuser_server, "multiuser"),
             (program.queues_sessions, "queue"),
@@ -86,10 +90,10 @@ mod tests {
     #[test]
     fn each_version_does_what_was_measured() {
         for (driver, wanted) in [
-            ("390.157", "TooOld 48"),
-            ("470.256.02", "TooOld 48"),
-            ("525.147.05", "Unmeasured 48"),
-            ("535.183.01", "Measured 48"),
+            ("390.157", "TooOld open 48"),
+            ("470.256.02", "TooOld open 48"),
+            ("525.147.05", "Unmeasured open 48"),
+            ("535.183.01", "Measured open 48"),
             ("550.163.01", "Measured status 48"),
             ("555.58.02", "Measured status multiuser 48"),
             ("570.86", "Measured status multiuser 48"),

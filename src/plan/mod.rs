@@ -38,7 +38,7 @@ pub use action::{
 };
 pub use beside::Beside;
 pub use down::{Down, down};
-pub use gpu_plan::{GpuPlan, ModeChange, Plan};
+pub use gpu_plan::{GpuPlan, LooseLimits, ModeChange, Plan};
 pub use kill::{KillRequest, device_of, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};

@@ -43,6 +43,7 @@ mod live;
 mod logs;
 mod man;
 mod map;
+mod memory_limits;
 mod metrics;
 mod mig_parted;
 #[path = "../planner/mig_parted_config.rs"]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Shape, judge};
 use crate::catalog::{self, Model};
 use crate::node::Node;
-use crate::plan::Refusal;
+use crate::plan::{LooseLimits, Refusal};
 use crate::profile::{Block, Profile, Selector};
 
 /// `--gpu MODEL[:COUNT]`
@@ -43,6 +43,8 @@ pub struct OnNode {
     /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
     /// the node such a GPU can be of.
     pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
+    /// The memory limits above the memory of their device.
+    pub loose_limits: LooseLimits,
 }
 
 /// Judges a profile on a node of these GPUs.
@@ -58,6 +60,7 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
     let mut on_node = OnNode {
         gpus: models.map(|model| (model, None)).collect(),
         elsewhere: Vec::new(),
+        loose_limits: LooseLimits::new(),
     };
     let (real, seen): (Vec<_>, Vec<_>) = profile
         .blocks
@@ -70,7 +73,9 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
             ..profile.clone()
         };
         let indices = (0..).zip(on_node.gpus.iter().map(|(model, _)| *model));
-        let plan = judge(&Node::of_models(indices), &rest)?;
+        let node = Node::of_models(indices);
+        let plan = judge(&node, &rest)?;
+        on_node.loose_limits = plan.loose_limits(&node);
         let mut shapes: BTreeMap<u32, Shape> = plan
             .gpus
             .iter()
