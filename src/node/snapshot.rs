@@ -38,6 +38,8 @@ pub struct Node {
     pub switched_on: Vec<String>,
     /// Device directories whose record cannot be read, with the reason: a daemon may use them.
     pub unreadable: Vec<(RunDir, String)>,
+    /// The devices in such directories, as far as these tell what they are: for their end alone.
+    pub lost_records: Vec<Served>,
     /// Descriptions of everything that could not be read, `lost` included.
     pub hidden: Vec<String>,
     /// Descriptions of the GPUs that are lost or cannot be read.

@@ -215,7 +215,8 @@ pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
     Some(Obstacle::new(
         format!("{problem}: whether a daemon lives there is unknown"),
-        "mig-mps up with its profile takes a living daemon over and writes the record anew",
+        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
+         with its clients",
     ))
 }
 
