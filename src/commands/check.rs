@@ -46,7 +46,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     let profile = source.load()?;
-    warn(None, profile.memory_limits());
+    warn(profile.memory_limits());
     if args.gpus.is_empty() {
         let judged = against_all(&profile)?;
         let error = unfit(&judged);

@@ -66,8 +66,9 @@ use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directories, Environment};
 use crate::host::{Directory, Lock, Uid, user_name};
-use crate::mps::{ContextMemory, ControlProgram, Support};
-use crate::node::{Detail, Node, observe};
+use crate::mps::ContextMemory;
+use crate::node::{Detail, observe};
+use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::render::note;
 use crate::settings::MemoryLimit;
@@ -159,22 +160,17 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     })
 }
 
-/// Warns of what may go wrong with MPS on this driver, and with these memory limits.
-fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>) {
-    let program = node.map(Node::control_program);
-    if let Some(node) = node
-        && program.is_some_and(|program| program.support == Support::Unmeasured)
-    {
-        let first = ControlProgram::FIRST_MEASURED;
-        note(&format!(
-            "MPS is untested with driver {}: {first} is the oldest that was tried. mig-mps continues as long as every \
-             command it needs is answered.",
-            node.driver
-        ));
-    }
+/// Warns of memory limits that may be too small for any program.
+fn warn(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
         note(&warning);
     }
+}
+
+/// Prints the remarks on a plan's profile and its memory limits.
+fn remark_on(plan: &Plan) {
+    plan.remarks.iter().for_each(|remark| note(remark));
+    warn(plan.memory_limits());
 }
 
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for, tell_of_interrupted, warn};
+use super::{Context, accounts, detail_for, remark_on, tell_of_interrupted};
 use crate::error::{ExitStatus, Result};
 use crate::host::Uid;
 use crate::node::observe;
@@ -57,6 +57,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe(environment, detail_for(&profile))?;
     let plan = plan::up(&node, &profile, &RunDir::at(&run_dir), caller)?;
     tell_of_interrupted(environment);
+    remark_on(&plan);
     if args.json {
         print_json(&PlanDocument::of(&plan))?;
     } else if plan.is_empty() {
@@ -64,9 +65,6 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         print(&render::plan::text(&plan))?;
         print(&consequences::text(&plan))?;
-    }
-    if !plan.is_empty() {
-        warn(Some(&node), plan.memory_limits());
     }
     if args.exit_code && !plan.is_empty() {
         return Ok(ExitStatus::Drift);

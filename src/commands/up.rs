@@ -6,7 +6,7 @@ use super::change::Change;
 use super::consent::ConsentArgs;
 use super::outcome::Outcome;
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, verify, warn};
+use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment};
@@ -60,7 +60,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
             stop_holders: args.stop_holders,
         },
         detail: detail_for(&profile),
-        remark: &|node, plan| warn(Some(node), plan.memory_limits()),
+        remark: &|_, plan| remark_on(plan),
         verify: true,
         after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
@@ -73,6 +73,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     let (node, plan) = (&outcome.node, &outcome.plan);
     if outcome.is_unchanged {
+        remark_on(plan);
         note("Nothing to do: the node is as the profile says.");
         if !args.consent.dry_run {
             large_logs::put_aside(node, &directories, environment);

@@ -160,7 +160,7 @@ impl NvmlError {
             Self::NotFound { .. } => Some(
                 "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1",
             ),
-            Self::TooOld { .. } => Some("MIG needs driver 450 or newer, this program needs 470"),
+            Self::TooOld { .. } => Some("mig-mps needs driver 535 or newer"),
             Self::Refused { code, .. } => match code.0 {
                 4 => Some("run it as root"),
                 3 => Some("mig-mps list shows what this GPU and driver support"),

@@ -21,6 +21,8 @@ pub struct Plan {
     pub purge: Option<Purge>,
     /// Clients to terminate; nothing else is done then.
     pub kill: Option<Kill>,
+    /// Remarks on the profile: probable mistakes.
+    pub remarks: Vec<String>,
 }
 
 /// The steps for one GPU, in order.

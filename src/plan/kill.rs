@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::daemons::{check_answers, recorded};
+use super::driver::too_old;
 use super::no_client::no_client;
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, user_name};
@@ -64,6 +65,7 @@ pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, 
 /// # Errors
 /// [`Refusal::NotMeant`] if a process is not a client of that device.
 pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<Plan, Refusal> {
+    too_old(node)?;
     let name = request.device;
     let served = serving(node, run_dir, name)?;
     if request.caller == Uid::ROOT && served.is_a_users() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::catalog;
 use crate::host::Uid;
 use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
@@ -93,6 +94,22 @@ impl<'a> Planner<'a> {
             }
         });
         mistakes.collect()
+    }
+
+    /// Describes blocks that select no GPU here and no model that the catalog knows: probably by a typing error, which a
+    /// block for all other GPUs hides.
+    pub(super) fn remarks(self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (position, block) in self.profile.blocks.iter().enumerate() {
+            let is_here = self.node.gpus.iter().any(|gpu| selects(block, gpu));
+            if !is_here && !catalog::has_product(|name| block.select.may_select(name)) {
+                remarks.push(format!(
+                    "{}: selects no GPU of this node, and no model that mig-mps knows",
+                    self.profile.heading(position)
+                ));
+            }
+        }
+        remarks
     }
 }
 

@@ -1,7 +1,7 @@
 //! Settings that `mig-mps set` changes.
 
 use super::daemons::{check_answers, check_ours, recorded};
-use super::driver::no_program_starts;
+use super::driver::{no_program_starts, too_old};
 use super::setting_change::changes;
 use super::{Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{DaemonState, Node, Served};
@@ -18,6 +18,7 @@ pub fn set(
     names: &[String],
     assignments: &[SettingAssignment],
 ) -> Result<Plan, Refusal> {
+    too_old(node)?;
     let mut plan = Plan::default();
     for name in names {
         let served = settable(node, run_dir, name)?;

@@ -37,14 +37,16 @@ impl Profile {
         let read = check.profile(&file);
         let serves = check.serves.take();
         let (name, models, cdi, blocks) = check.finish(read)?;
-        Ok(Self {
+        let mut profile = Self {
             source: Arc::clone(&source),
             name,
             models,
             cdi,
             serves,
             blocks,
-        })
+        };
+        profile.forget_overridden_serves();
+        Ok(profile)
     }
 }
 

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::reach::refuse_unknown_products;
 use super::{Shape, judge};
 use crate::catalog::{self, Model};
 use crate::node::Node;
@@ -43,27 +44,37 @@ pub struct OnNode {
     /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
     /// the node such a GPU can be of.
     pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
+    /// Blocks that select none of these GPUs.
+    pub unmatched: Vec<usize>,
 }
 
 /// Judges a profile on a node of these GPUs.
 ///
 /// # Errors
 /// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
-/// model where it fits on none.
+/// model where it fits on none. A [`ProfileError`] for blocks that partition and can select no model at all: a catch-all
+/// behind them would hide a typing error.
 pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
     refuse_other_models(profile, gpus)?;
+    refuse_unknown_products(profile)?;
     let models = gpus
         .iter()
         .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
     let mut on_node = OnNode {
         gpus: models.map(|model| (model, None)).collect(),
         elsewhere: Vec::new(),
+        unmatched: Vec::new(),
     };
     let (real, seen): (Vec<_>, Vec<_>) = profile
         .blocks
         .iter()
         .enumerate()
         .partition(|(_, block)| block.select.names_a_real_gpu());
+    for (position, block) in &seen {
+        if !selects_one(block, &on_node) {
+            on_node.unmatched.push(*position);
+        }
+    }
     if !seen.is_empty() {
         let rest = Profile {
             blocks: seen.into_iter().map(|(_, block)| block.clone()).collect(),
@@ -102,6 +113,11 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
         }
     }
     Ok(on_node)
+}
+
+fn selects_one(block: &Block, on_node: &OnNode) -> bool {
+    let mut gpus = (0..).zip(&on_node.gpus);
+    gpus.any(|(index, (model, _))| block.select.selects(index, "", model.product(), ""))
 }
 
 /// Refuses GPUs that the profile says it is not for.
