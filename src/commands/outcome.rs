@@ -40,7 +40,7 @@ impl Outcome {
             });
             let error = failed.or_else(|| self.after.as_ref().map(CommandError::message));
             let document = if consent.dry_run {
-                ChangeDocument::planned(&self.plan)
+                ChangeDocument::planned(&self.plan, &[])
             } else {
                 ChangeDocument::made(&self.plan, &self.node, error)
             };

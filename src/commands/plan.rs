@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::profile_source::ProfileSource;
 use super::{Context, accounts, detail_for, remark_on, tell_of_interrupted};
+use crate::apply::{self, Allowed};
 use crate::error::{ExitStatus, Result};
 use crate::host::Uid;
 use crate::node::observe;
@@ -58,13 +59,14 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let plan = plan::up(&node, &profile, &RunDir::at(&run_dir), caller)?;
     tell_of_interrupted(environment);
     remark_on(&plan);
+    let held = apply::held(environment, &node, &plan, Allowed::default());
     if args.json {
-        print_json(&PlanDocument::of(&plan))?;
+        print_json(&PlanDocument::of(&plan, &held))?;
     } else if plan.is_empty() {
         note("Nothing to do: the node is as the profile says.");
     } else {
         print(&render::plan::text(&plan))?;
-        print(&consequences::text(&plan))?;
+        print(&consequences::text(&plan, &held))?;
     }
     if args.exit_code && !plan.is_empty() {
         return Ok(ExitStatus::Drift);

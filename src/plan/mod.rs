@@ -13,6 +13,7 @@ mod driver;
 mod example;
 mod gpu_plan;
 mod gpu_request;
+mod held;
 mod infeasible;
 mod instance_use;
 mod kill;
@@ -39,6 +40,7 @@ pub use action::{
 pub use beside::Beside;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, ModeChange, Plan};
+pub use held::Held;
 pub use kill::{KillRequest, device_of, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};

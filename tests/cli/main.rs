@@ -28,6 +28,7 @@ mod fault;
 mod full_disk;
 mod guard;
 mod heal;
+mod held;
 mod hung;
 mod ignored;
 mod import;

@@ -72,8 +72,7 @@ fn what_a_step_waits_for_is_named_once() {
     assert_eq!(waits.len(), 1, "{}", ran.stderr);
     assert_snapshot!(tidy(waits[0]), @"GPU 0: stop the daemon of 0.2: waits for 0.2: pid N (root, /tmp/…/node/bin/cuda-app hold), for at most 2 s");
     drop(client);
-    sim.run(&["down", "--destroy-mig", "--disable-mig", "--yes"])
-        .ended(0);
+    let sim = Sim::with("h100-80gb-sxm", 1);
     let holder = sim.node.holder(&[0]);
     let ran = sim.up(SMALL, &[]).ended(4);
     let waits: Vec<&str> = ran

@@ -610,7 +610,8 @@ devices = [ { profile = "3g", name = "1.0" } ]
 
 #[test]
 fn whoever_holds_a_gpu_for_a_moment_fails_nothing() {
-    let sim = Sim::with("a100-80gb", 1);
+    // The driver decides there: an A100 is looked at before.
+    let sim = Sim::with("h100-80gb-sxm", 1);
     let holder = sim.node.holder(&[0]);
     let path = sim.profile(SMALL);
     let up = sim.spawn(&["up", path.to_str().unwrap()]);

@@ -3,7 +3,7 @@ use serde::Serialize;
 
 use super::{Message, PlanDocument, VERSION, Version};
 use crate::node::Node;
-use crate::plan::Plan;
+use crate::plan::{Held, Plan};
 use crate::render::status::Status;
 
 /// The output of a command that changes the node, with `--json`: `up`, `set`, `restart`, `kill`, `down`.
@@ -23,10 +23,10 @@ pub struct ChangeDocument {
 
 impl ChangeDocument {
     /// Describes a plan that is not applied.
-    pub fn planned(plan: &Plan) -> Self {
+    pub fn planned(plan: &Plan, held: &[Held]) -> Self {
         Self {
             version: VERSION,
-            plan: PlanDocument::of(plan),
+            plan: PlanDocument::of(plan, held),
             status: None,
             error: None,
             changed: false,
@@ -39,7 +39,7 @@ impl ChangeDocument {
             status: Some(Status::of(node, &[])),
             error,
             changed: !plan.is_empty(),
-            ..Self::planned(plan)
+            ..Self::planned(plan, &[])
         }
     }
 }

@@ -35,9 +35,9 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
     surroundings
       warn    this is a container (docker) [container]
               why: holders outside cannot be seen, MIG cannot be changed without privileges, and daemons end with the container
-      ok      other-managers, open-files, cgroup-limits, shared-memory, leftover-shared-memory, fabric-manager, security-module, user-mapping
+      ok      other-managers, dra-dynamic-mig, open-files, cgroup-limits, shared-memory, leftover-shared-memory, fabric-manager, security-module, user-mapping
 
-    70 checks: 1 fail, 1 warn, 68 ok
+    71 checks: 1 fail, 1 warn, 69 ok
     ");
     assert_eq!(ran.stderr, "");
     let verbose = sim.run(&["doctor", "--all"]).ended(3).stdout;
