@@ -11,7 +11,7 @@ use super::devices::DeviceArgs;
 use super::outcome::Outcome;
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::node::{Detail, Node, Served, observe};
+use crate::node::{Detail, Node, Problem, ProblemId, Served, observe};
 use crate::plan;
 use crate::render::{is_watched, note, print_lines};
 use crate::state::{DeviceRecord, RunDir};
@@ -129,7 +129,7 @@ fn report(outcome: &Outcome) -> Result<usize> {
     Ok(healed)
 }
 
-/// Reports the devices that are given up, and returns their number.
+/// Reports the devices that are given up, and those that are gone; returns the number of those that are given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
     let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
     let served = node.served.iter().filter(is_meant);
@@ -137,11 +137,14 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
         .filter(|served| served.is_failing())
         .map(|served| served.record.name.clone())
         .collect();
-    if failing.is_empty() {
-        return 0;
-    }
-    let problems = node.problems(&failing).into_iter();
-    for problem in problems.filter(|problem| problem.device.is_some()) {
+    let is_reported = |problem: &Problem| match &problem.device {
+        Some(name) => {
+            let is_absent = matches!(problem.id, ProblemId::DeviceGone | ProblemId::GpuLost);
+            is_absent || failing.contains(name)
+        }
+        None => false,
+    };
+    for problem in node.problems(names).iter().filter(|one| is_reported(one)) {
         note(&problem.to_string());
     }
     failing.len()

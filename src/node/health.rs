@@ -2,7 +2,7 @@
 
 use super::daemon_health::{daemon_problem, drift};
 use super::problem::{Problem, ProblemId};
-use super::{Client, Node, Served, Stray, Unmanaged};
+use super::{Client, LOST, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;
 
@@ -26,7 +26,13 @@ impl Node {
         } else {
             ProblemId::GpuLost
         };
-        let lost = self.lost.iter().map(|what| Problem::new(lost, what));
+        let lost = self.lost.iter().map(|one| {
+            let problem = Problem::new(lost, &one.why);
+            match one.index {
+                Some(_) => problem.with_remedy(LOST),
+                None => problem,
+            }
+        });
         let unreadable = self.unreadable.iter();
         let unreadable =
             unreadable.map(|(_, what)| Problem::new(ProblemId::RecordUnreadable, what));

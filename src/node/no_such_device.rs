@@ -20,6 +20,9 @@ pub enum NoSuchDevice {
         /// The indices of all GPUs.
         gpus: Vec<u32>,
     },
+    /// The GPU is lost or cannot be read, with the driver's error.
+    #[error("{0}")]
+    Lost(String),
     /// Several devices match.
     #[error("\"{wanted}\" can mean {}", list(known))]
     Ambiguous {
@@ -47,6 +50,7 @@ impl NoSuchDevice {
                 [only] => format!("the only GPU is {only}"),
                 _ => format!("the GPUs are {}", ranges(gpus)),
             },
+            Self::Lost(_) => lost_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device; a command that takes several has --gpu {wanted} for all of GPU {wanted}"
             ),
@@ -55,6 +59,14 @@ impl NoSuchDevice {
             }
         }
     }
+}
+
+/// The remedy for a lost GPU.
+pub(super) const LOST: &str = "`sudo dmesg | grep NVRM` may say why; reset the GPU or reboot";
+
+/// Returns that remedy as a hint.
+pub fn lost_hint() -> String {
+    LOST.replace('`', "")
 }
 
 fn is_index(word: &str) -> bool {

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::path::PathBuf;
 
 use super::program::{Client, Clients, ServerProcess};
@@ -12,8 +13,8 @@ pub struct Served {
     pub record: DeviceRecord,
     /// The run directory the record is in.
     pub run_dir: RunDir,
-    /// True if the device exists now, under the recorded UUID, or if the driver does not answer.
-    pub device_is_there: bool,
+    /// The presence of the device.
+    pub presence: Presence,
     /// The state of its daemon.
     pub state: DaemonState,
     /// True if its start was interrupted, and no change in progress will finish it.
@@ -36,6 +37,37 @@ pub struct Served {
     pub answered: Option<Reported>,
     /// The log that its daemon writes without pause. Read with `Detail::Status` alone.
     pub log_growth: Option<LogGrowth>,
+}
+
+/// The presence of a recorded device on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It exists, under the recorded UUID.
+    There,
+    /// It does not, or only under another UUID.
+    Gone,
+    /// It cannot be seen.
+    Unseen(Unseen),
+}
+
+/// The reason why a device cannot be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// The driver does not answer.
+    NoDriver,
+    /// Its GPU is lost or cannot be read.
+    Lost(String),
+    /// The driver hides the instances of its GPU from the caller.
+    Hidden(String),
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver => f.write_str("the driver does not answer"),
+            Self::Lost(why) | Self::Hidden(why) => f.write_str(why),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +95,24 @@ pub enum DaemonState {
 }
 
 impl Served {
+    /// True if the device exists.
+    pub fn is_there(&self) -> bool {
+        self.presence == Presence::There
+    }
+
+    /// True if the device is gone.
+    pub fn is_gone(&self) -> bool {
+        self.presence == Presence::Gone
+    }
+
+    /// Returns the reason why its GPU cannot be read.
+    pub fn lost(&self) -> Option<&str> {
+        match &self.presence {
+            Presence::Unseen(Unseen::Lost(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     /// True if its daemon runs as a user that root chose (`serve = "user:NAME"`).
     pub fn is_a_users(&self) -> bool {
         matches!(self.record.settings.serve, Some(Serve::User(_)))

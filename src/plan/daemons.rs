@@ -52,10 +52,10 @@ impl Daemons {
                     continue;
                 }
                 NO_DAEMON
-            } else if served.device_is_there {
-                "not in the profile"
-            } else {
+            } else if served.is_gone() {
                 "its device is gone"
+            } else {
+                "not in the profile"
             };
             daemons.stop(planner.run_dir, served, because);
         }

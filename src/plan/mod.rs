@@ -42,7 +42,7 @@ pub use gpu_plan::{GpuPlan, ModeChange, Plan};
 pub use kill::{KillRequest, device_of, kill};
 pub use purge::Purge;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
-pub use restart::{heal, mend, restart};
+pub use restart::{heal, is_healed, mend, restart};
 pub use set::{set, set_back};
 pub use up::up;
 pub use victim::{Kill, Signal, Victim};

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::host::Uid;
 use crate::mps::ControlProgram;
-use crate::node::{Gpu, Node};
+use crate::node::{Gpu, Lost, Node, lost_hint};
 use crate::profile::{Block, Profile, ProfileError, Span};
 use crate::settings::Serve;
 use crate::state::RunDir;
+
+use super::Obstacle;
 
 /// The node, profile and run directory that `up` is planned for.
 #[derive(Clone, Copy)]
@@ -55,6 +57,22 @@ impl<'a> Planner<'a> {
             }
         }
         mistakes
+    }
+
+    /// A GPU that a selector names may be one that is lost.
+    pub(super) fn lost_gpu(self) -> Option<Obstacle> {
+        let blocks = self.profile.blocks.iter();
+        let is_named = |block: &&Block, lost: &Lost| match lost.index {
+            _ if block.select.names_one_gpu() => {
+                !self.node.gpus.iter().any(|gpu| selects(block, gpu))
+            }
+            Some(index) => block.select.indices().any(|named| named == index),
+            None => false,
+        };
+        let mut named = self.node.lost.iter();
+        let lost = named.find(|lost| blocks.clone().any(|block| is_named(&block, lost)))?;
+        let hint = format!("{}; or leave it out of the profile", lost_hint());
+        Some(Obstacle::new(&lost.why, hint))
     }
 
     /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the

@@ -6,7 +6,7 @@ use super::{
     ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays,
 };
 use crate::mps::Patience;
-use crate::node::{DaemonState, Gpu, Node, Served, Stray};
+use crate::node::{DaemonState, Gpu, Node, Presence, Served, Stray, Unseen, lost_hint, restored};
 use crate::state::RunDir;
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
@@ -54,14 +54,15 @@ pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
 }
 
 /// True if `heal` starts or restarts it.
-fn is_healed(served: &Served, node: &Node) -> bool {
+pub fn is_healed(served: &Served, node: &Node) -> bool {
     let record = &served.record;
     let is_ill = match served.state {
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
         DaemonState::Hung => served.clients.are_none(),
         _ => false,
     };
-    is_ill && !served.is_given_up && served.device_is_there
+    let may_be_there = served.is_there() || served.presence == Presence::Unseen(Unseen::NoDriver);
+    is_ill && !served.is_given_up && may_be_there
 }
 
 fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Result<Plan, Refusal> {
@@ -115,25 +116,17 @@ fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served
 /// Returns the GPU and the place of a recorded device.
 fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstacle> {
     let record = &served.record;
-    let gone = || {
-        let name = &record.name;
-        Obstacle::new(
-            format!("the device of {name} is gone: no daemon could serve it"),
-            format!(
-                "mig-mps up with its profile makes it again; mig-mps down {name} removes what is left"
-            ),
-        )
-    };
+    let gone = || absent(node, served);
     let gpu = node.gpu(&record.key.gpu).ok_or_else(gone)?;
     let Some(key) = record.key.instance else {
-        let place = served.device_is_there.then_some((gpu, Place::Whole));
+        let place = served.is_there().then_some((gpu, Place::Whole));
         return place.ok_or_else(gone);
     };
     visible(gpu)?;
     let placement = key.placement;
     let mut instances = gpu.instances.iter();
     let instance = instances.find(|instance| {
-        instance.placement == placement && instance.profile == key.profile && served.device_is_there
+        instance.placement == placement && instance.profile == key.profile && served.is_there()
     });
     let nth = instance.and_then(|instance| {
         let mut compute = instance.compute.iter();
@@ -141,6 +134,25 @@ fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstac
     });
     let nth = nth.ok_or_else(gone)?;
     Ok((gpu, Place::Mig { placement, nth }))
+}
+
+/// The obstacle of a device that is gone or cannot be seen.
+fn absent(node: &Node, served: &Served) -> Obstacle {
+    let name = &served.record.name;
+    match &served.presence {
+        Presence::Unseen(unseen) => Obstacle::new(
+            format!("the device of {name} cannot be seen: {unseen}"),
+            match unseen {
+                Unseen::NoDriver => "mig-mps doctor finds out why".to_owned(),
+                Unseen::Lost(_) => lost_hint(),
+                Unseen::Hidden(_) => "run it as root".to_owned(),
+            },
+        ),
+        Presence::There | Presence::Gone => Obstacle::new(
+            format!("the device of {name} is gone: no daemon could serve it"),
+            restored(node, served).replace('`', ""),
+        ),
+    }
 }
 
 fn stop(served: &Served) -> Stop {
@@ -302,7 +314,7 @@ mod tests {
     #[test]
     fn what_has_no_place_or_is_somebody_elses_is_refused() {
         let mut node = node();
-        node.served[0].device_is_there = false;
+        node.served[0].presence = Presence::Gone;
         assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));

@@ -4,7 +4,7 @@ use super::daemons::{check_answers, check_ours, recorded};
 use super::driver::no_program_starts;
 use super::setting_change::changes;
 use super::{Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{DaemonState, Node, Served};
+use crate::node::{DaemonState, Node, Served, lost_hint};
 use crate::profile::SettingAssignment;
 use crate::state::RunDir;
 
@@ -94,7 +94,11 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
     };
     let missing = refused("mig-mps does not serve it");
     let served = recorded(node, run_dir, name, "set", missing)?;
-    if !served.device_is_there {
+    if let Some(why) = served.lost() {
+        let what = format!("the device of {name} cannot be seen: {why}");
+        return Err(Obstacle::new(what, lost_hint()));
+    }
+    if served.is_gone() {
         return Err(refused("its device is gone"));
     }
     check_ours(served, run_dir, "set")?;

@@ -26,6 +26,9 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
     };
     too_old(node)?;
+    if let Some(obstacle) = planner.lost_gpu() {
+        return Err(obstacle.into());
+    }
     let mut mistakes = planner.serve_mistakes(caller);
     mistakes.extend(planner.selector_mistakes());
     let mut layouts = planner.layouts(mistakes)?;

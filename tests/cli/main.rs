@@ -52,6 +52,7 @@ mod no_daemon;
 mod no_driver;
 mod old_kernel;
 mod pictures;
+mod presence;
 mod profile_file;
 mod profiles;
 mod progress;

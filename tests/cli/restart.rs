@@ -539,7 +539,7 @@ fn what_cannot_be_restarted_is_refused() {
     let gone = sim.run(&["restart", "0.2"]).ended(4);
     assert_snapshot!(gone.stderr, @"
     error: the device of 0.2 is gone: no daemon could serve it
-    hint: mig-mps up with its profile makes it again; mig-mps down 0.2 removes what is left
+    hint: mig-mps up PROFILE restores it, mig-mps down 0.2 removes what is left
     ");
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::host::{Environment, printable};
 use crate::node::device_order::record_order;
-use crate::node::{Clients, DaemonState, Node, Served};
+use crate::node::{Clients, DaemonState, Node, Presence, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
@@ -92,7 +92,7 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         is_given_up: record.is_given_up(Timestamp::now()),
         record,
         run_dir: run_dir.clone(),
-        device_is_there: false,
+        presence: Presence::Unseen(Unseen::NoDriver),
         is_abandoned,
         state: DaemonState::Dead,
         problem: None,

@@ -41,7 +41,7 @@ const ALL: [StatusColumn; 18] = [
         name: "gpu",
         help: "Index of its GPU",
         column: Column::right("GPU", 5),
-        cell: |row| row.gpu().map(|gpu| gpu.index.to_string()),
+        cell: |row| row.gpu_index().map(|index| index.to_string()),
     },
     StatusColumn {
         name: "profile",
@@ -248,9 +248,12 @@ fn since(served: &Served) -> Duration {
 pub(super) fn style(state: State) -> Style {
     match state {
         State::Ready => Style::new().green(),
-        State::Fault | State::Dead | State::Failing | State::Orphan | State::NoDevice => {
-            Style::new().red().bold()
-        }
+        State::Fault
+        | State::Dead
+        | State::Failing
+        | State::Orphan
+        | State::NoDevice
+        | State::GpuLost => Style::new().red().bold(),
         State::NoDaemon | State::NoServerYet => Style::new().dim(),
         _ => Style::new().yellow(),
     }

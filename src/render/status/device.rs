@@ -77,7 +77,7 @@ impl Device {
         Self {
             name: row.name.clone(),
             uuid: row.uuid.clone(),
-            gpu: row.device.as_ref().map(|device| device.gpu),
+            gpu: row.gpu_index(),
             profile: part.map(|part| part.title.clone()),
             state: State::of(row),
             serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
@@ -145,16 +145,19 @@ pub(super) enum State {
     /// It is dead or hung, and `heal` has given it up.
     #[serde(rename = "failing")]
     Failing,
-    /// It runs, and its device is gone.
+    /// Its device is gone.
     #[serde(rename = "no device")]
     NoDevice,
+    /// It runs, and its GPU is lost or cannot be read.
+    #[serde(rename = "gpu lost")]
+    GpuLost,
     /// mig-mps does not serve the device.
     #[serde(rename = "no daemon")]
     NoDaemon,
 }
 
 impl State {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Ready,
         Self::NoServerYet,
         Self::Starting,
@@ -167,13 +170,15 @@ impl State {
         Self::Dead,
         Self::Failing,
         Self::NoDevice,
+        Self::GpuLost,
         Self::NoDaemon,
     ];
 
     pub(super) fn of(row: &Row<'_>) -> Self {
         match row.served {
             None => Self::NoDaemon,
-            Some(served) if served.is_alive() && !served.device_is_there => Self::NoDevice,
+            Some(served) if row.is_missed() && served.is_gone() => Self::NoDevice,
+            Some(served) if served.is_alive() && served.lost().is_some() => Self::GpuLost,
             Some(served) if served.is_failing() => Self::Failing,
             Some(served) => match served.state {
                 DaemonState::Ready => Self::Ready,

@@ -128,7 +128,7 @@ fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
         "A device, with its UUID, GPU and profile, and the users that it serves.",
         |samples| {
             for Named { name, row } in devices {
-                let gpu = row.gpu().map(|gpu| gpu.index.to_string());
+                let gpu = row.gpu_index().map(|index| index.to_string());
                 let serve = row.served.map(|served| &served.record.settings.serve);
                 let serve = serve.and_then(|serve| Some(serve.as_ref()?.to_string()));
                 let labels = [

@@ -363,7 +363,7 @@ fn a_device_that_is_gone() {
     let command = report
         .check("device-gone")
         .is("fail", Some("0.2"), "its device is gone");
-    assert_eq!(command, "mig-mps down 0.2");
+    assert_eq!(command, "mig-mps up PROFILE");
     is_in_status(&sim, "problems", "device-gone", Some("0.2"));
     report
         .check("instances-missing")
