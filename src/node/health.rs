@@ -2,7 +2,7 @@
 
 use super::daemon_health::{daemon_problem, drift};
 use super::problem::{Problem, ProblemId};
-use super::{Client, LOST, Node, Served, Stray, Unmanaged};
+use super::{Client, DaemonState, LOST, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;
 
@@ -117,6 +117,60 @@ impl Node {
             Problem::new(ProblemId::DefaultPipeDirectory, what).with_remedy(end_of(daemon, "it"))
         });
         sees_everything.into_iter().chain(is_at_default)
+    }
+
+    /// Returns the devices, or the node, on which a problem would not have been seen, with the reason.
+    pub fn unchecked(&self, id: ProblemId, devices: &[String]) -> Vec<(Option<String>, String)> {
+        let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
+        let served = self.served.iter();
+        let served = served.filter(|served| is_wanted(&served.record.name));
+        let on = |served: &Served, why: &str| (Some(served.record.name.clone()), why.to_owned());
+        match id {
+            ProblemId::DeviceHung | ProblemId::GpuFault => served
+                .filter(|served| served.state == DaemonState::Hidden)
+                .map(|served| on(served, "its daemon was not asked"))
+                .collect(),
+            ProblemId::SettingsChanged if self.is_changing() => {
+                vec![(None, "a change of the node is in progress".to_owned())]
+            }
+            ProblemId::SettingsChanged => served
+                .filter(|served| served.is_alive() && !served.is_read_back())
+                .map(|served| on(served, "its settings were not read back"))
+                .collect(),
+            ProblemId::OutsideMps
+            | ProblemId::SeveralDaemons
+            | ProblemId::ClientsFull
+            | ProblemId::TooManyClients
+            | ProblemId::NoMigDevices
+            | ProblemId::GpuLost
+                if self.has_no_driver =>
+            {
+                vec![(None, "the driver does not answer".to_owned())]
+            }
+            ProblemId::OutsideMps => self
+                .devices()
+                .filter(|device| !self.processes.contains_key(&device.uuid))
+                .map(|device| self.name_of(&device))
+                .filter(is_wanted)
+                .map(|name| {
+                    let why = "the driver shows who computes on it to root alone";
+                    (Some(name), why.to_owned())
+                })
+                .collect(),
+            ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if self.may_be_changing => {
+                vec![(None, "the journal is hidden".to_owned())]
+            }
+            ProblemId::SeesAllGpus | ProblemId::DefaultPipeDirectory => self
+                .unmanaged
+                .iter()
+                .filter(|daemon| daemon.is_hidden())
+                .map(|daemon| {
+                    let why = format!("the environment of daemon {} is hidden", daemon.pid);
+                    (None, why)
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Returns what is in order and still worth a line of `status`.

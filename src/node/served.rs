@@ -140,6 +140,11 @@ impl Served {
         self.is_given_up && matches!(self.state, DaemonState::Dead | DaemonState::Hung)
     }
 
+    /// True if its daemon was asked for its settings.
+    pub fn is_read_back(&self) -> bool {
+        self.record.finished && self.answered.is_some()
+    }
+
     /// Returns the most clients that the hardware admits, where that is known.
     pub(super) fn most_clients(&self, program: ControlProgram) -> Option<u32> {
         let is_whole = self.record.key.instance.is_none();

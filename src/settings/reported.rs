@@ -49,6 +49,11 @@ impl Reported {
         over
     }
 
+    /// True if the daemon has told its value of a setting.
+    pub fn has(&self, key: &SettingKey) -> bool {
+        self.answers.contains_key(key.name)
+    }
+
     /// Returns the value of a setting if it is not that of these settings.
     pub fn difference(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
         let (_, control, answer) = self.rows().find(|(row, ..)| row.name == key.name)?;

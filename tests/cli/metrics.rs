@@ -412,3 +412,21 @@ fn a_real_prometheus_has_them_from_a_real_collector() {
     );
     client.finish();
 }
+
+/// No daemon was asked whether somebody has changed its settings: that none has is not said.
+#[test]
+fn settings_that_were_not_read_back_are_unknown() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let changed = "mig_mps_problems{id=\"settings-changed\"}";
+    let text = metrics(&sim, &[]);
+    assert_eq!(value(&text, changed), None);
+    has(&text, "mig_mps_problems{id=\"daemon-dead\"}", 0.0);
+    let client = sim.client("0");
+    has(&metrics(&sim, &[]), changed, 0.0);
+    let percentage =
+        "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
+    crate::settings::ask(&sim, "0", percentage);
+    has(&metrics(&sim, &[]), changed, 1.0);
+    drop(client);
+}

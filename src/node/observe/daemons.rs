@@ -62,7 +62,8 @@ pub(super) fn observe(
         if detail.is_for_show() {
             let written = probe.logs.as_ref().and_then(log_growth::fresh);
             fresh.extend(written.map(|logs| (uuid.clone(), logs)));
-            if probe.fill_in_passively() {
+            // Only a session reads settings back.
+            if detail != Detail::Doctor && probe.fill_in_passively() {
                 continue;
             }
         }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::program::Server;
 use super::row::Row;
-use crate::node::DaemonState;
+use crate::node::{DaemonState, Served};
 
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,6 +42,8 @@ pub(super) struct Device {
     active_thread_percentage: Option<f64>,
     /// The active thread percentage that the daemon reports now; null if it was not asked.
     answered_active_thread_percentage: Option<f64>,
+    /// True if the daemon was asked for its settings, and false if they are shown as configured; null without a daemon.
+    settings_read_back: Option<bool>,
     /// The setting `pinned-memory-limit`: the most device memory of a client; null for no limit.
     pinned_memory_limit_bytes: Option<u64>,
     /// The setting `client-priority`.
@@ -94,6 +96,7 @@ impl Device {
                 .map(|record| record.settings.active_thread_percentage.value()),
             answered_active_thread_percentage: served
                 .and_then(|served| served.answered.as_ref()?.percentage()),
+            settings_read_back: served.map(Served::is_read_back),
             pinned_memory_limit_bytes: settings
                 .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
             client_priority: settings.map(|settings| settings.client_priority.to_string()),

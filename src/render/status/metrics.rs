@@ -108,14 +108,20 @@ fn of_versions(metrics: &mut Metrics, node: &Node) {
 
 fn of_problems(metrics: &mut Metrics, node: &Node) {
     let reported = [node.problems(&[]), node.remarks(&[])].concat();
-    let count = |id| reported.iter().filter(|problem| problem.id == id).count();
+    // Where not all was checked, no problem is no proof that there is none.
+    let count = |id| {
+        let found = reported.iter().filter(|problem| problem.id == id).count();
+        (found > 0 || node.unchecked(id, &[]).is_empty()).then_some(found)
+    };
     metrics.add(
         "mig_mps_problems",
         Kind::Gauge,
         "Problems and remarks of status, by their id.",
         |samples| {
             for &id in ProblemId::ALL {
-                samples.push(&[("id", id.name())], count(id));
+                if let Some(count) = count(id) {
+                    samples.push(&[("id", id.name())], count);
+                }
             }
         },
     );
