@@ -193,11 +193,11 @@ impl Cause {
     pub fn hint(&self) -> Option<String> {
         match self {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
-            Self::Nvml(error) => error.hint().map(str::to_owned),
+            Self::Nvml(error) => error.hint(),
             Self::Mps(error) => error.hint(),
             Self::Units(error) => Some(error.hint()),
-            Self::Reset { error, .. } => error.hint().map(str::to_owned),
-            Self::Environment(error) => Some(error.hint().to_owned()),
+            Self::Reset { error, .. } => error.hint(),
+            Self::Environment(error) => Some(error.hint()),
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),

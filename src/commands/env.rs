@@ -8,6 +8,7 @@ use super::limit_args::LimitArgs;
 use super::recorded::Recorded;
 use crate::client::{Variables, own_limits};
 use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::quoted;
 use crate::integrate::Container;
 use crate::node::observe_records;
 use crate::render::json::EnvDocument;
@@ -144,13 +145,4 @@ impl Shell {
             (_, None) => format!("unset {name}"),
         }
     }
-}
-
-/// Quotes a value for a POSIX shell.
-fn quoted(value: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,".contains(c);
-    if value.chars().all(is_plain) {
-        return value.to_owned();
-    }
-    format!("'{}'", value.replace('\'', r"'\''"))
 }

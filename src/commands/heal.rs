@@ -12,8 +12,9 @@ use super::outcome::Outcome;
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::node::{Detail, Node, Served, observe};
-use crate::plan;
-use crate::render::{is_watched, note, print_lines};
+use crate::plan::{self, Plan};
+use crate::render::json::ChangeDocument;
+use crate::render::{is_watched, note, print_json, print_lines};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Start daemons that died, and restart those that hang without clients
@@ -69,18 +70,22 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run();
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
-        Err(error) if error.kind == ExitStatus::Refused && !args.json => {
+        Err(error) if error.kind == ExitStatus::Refused => {
             note(&error.message().what);
+            if args.json {
+                let node = observe(environment, Detail::Status)?;
+                print_json(&ChangeDocument::made(&Plan::default(), &node, None))?;
+            }
             return Ok(ExitStatus::Done);
         }
         changed => changed?,
     };
     let Some(outcome) = outcome else {
-        return Ok(ExitStatus::Done);
+        return Ok(status(report_failing(&node, &names)));
     };
     let names = args.devices.names(&outcome.node)?;
     if args.json {
-        outcome.report(&names, &consent)?;
+        outcome.report(&names, &consent, None)?;
     }
     let healed = if args.json { 0 } else { report(&outcome)? };
     if let Some(error) = outcome.failed {

@@ -65,7 +65,7 @@ use consent::ConsentArgs;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directories, Environment};
-use crate::host::{Directory, Lock, Uid, user_name};
+use crate::host::{Directory, Lock, Uid, as_root, user_name};
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Detail, Node, observe};
 use crate::profile::Profile;
@@ -102,12 +102,17 @@ fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<D
     let Some(owner) = owner.filter(|owner| is_anothers(owner) && !consent.dry_run) else {
         return Ok(directories);
     };
+    let as_owner = if owner == Uid::ROOT {
+        as_root()
+    } else {
+        format!("run it as {}", user_name(owner))
+    };
     let (owner, path) = (user_name(owner), directories.run.display());
     Err(CommandError::failed(format_args!(
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))
     .with_hint(format!(
-        "run it as {owner}, or unset MIG_MPS_RUN_DIR for daemons of your own"
+        "{as_owner}; or unset MIG_MPS_RUN_DIR for daemons of your own"
     )))
 }
 
@@ -134,7 +139,19 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
         ))
         .with_hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
     }
-    let lock = Lock::take(&environment.host, &directory, run_dir.lock(), limit)?;
+    let waiting = |holder: &str| {
+        let seconds = limit.as_secs();
+        note(&format!(
+            "Waiting up to {seconds} s: {holder} is changing this node."
+        ));
+    };
+    let lock = Lock::take(
+        &environment.host,
+        &directory,
+        run_dir.lock(),
+        limit,
+        waiting,
+    )?;
     refuse_newer(&run_dir)?;
     Ok(lock)
 }

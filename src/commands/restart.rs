@@ -27,9 +27,9 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if args.devices.is_empty() {
         let error = CommandError::new(ExitStatus::Usage, "no device is named");
-        return Err(
-            error.with_hint("mig-mps restart DEVICE, or mig-mps restart --gpu N for a whole GPU")
-        );
+        return Err(error.with_hint(
+            "mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
+        ));
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;
@@ -39,7 +39,7 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run()?;
     if let Some(outcome) = outcome {
         let names = args.devices.names(&outcome.node)?;
-        outcome.report(&names, &args.consent)?;
+        outcome.report(&names, &args.consent, None)?;
         outcome.conclude(&names, &args.consent);
     }
     Ok(ExitStatus::Done)

@@ -60,7 +60,7 @@ impl Ending for io::Error {
 
 impl Ending for LimitsError {
     fn hints(&self) -> Vec<String> {
-        vec![self.hint().to_owned()]
+        vec![self.hint()]
     }
 }
 
@@ -144,13 +144,13 @@ impl Ending for ObserveError {
 
 impl Ending for NvmlError {
     fn hints(&self) -> Vec<String> {
-        self.hint().map(str::to_owned).into_iter().collect()
+        self.hint().into_iter().collect()
     }
 }
 
 impl Ending for EnvironmentError {
     fn hints(&self) -> Vec<String> {
-        vec![self.hint().to_owned()]
+        vec![self.hint()]
     }
 }
 

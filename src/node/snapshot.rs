@@ -204,7 +204,18 @@ impl Node {
                 name: Some(name),
                 uuid,
             });
-            for name in select(word, candidates.collect())? {
+            let selected = select(word, candidates.collect()).map_err(|error| match error {
+                NoSuchDevice::Unknown { wanted, known } if self.has_no_driver => {
+                    let unread = self.unreadable.first().map(|(_, why)| why.clone());
+                    NoSuchDevice::NotServed {
+                        wanted,
+                        known,
+                        unread,
+                    }
+                }
+                error => error,
+            })?;
+            for name in selected {
                 if !names.contains(name) {
                     names.push(name.clone());
                 }
@@ -234,7 +245,11 @@ impl Node {
                 .chain(recorded.filter(|_| self.has_no_driver))
                 .collect();
             let gpus = gpus.into_iter().collect();
-            return Err(NoSuchDevice::OfGpu { index, gpus });
+            return Err(if self.has_no_driver {
+                NoSuchDevice::NoneServedOn { index, gpus }
+            } else {
+                NoSuchDevice::OfGpu { index, gpus }
+            });
         }
         Ok(names)
     }

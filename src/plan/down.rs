@@ -1,6 +1,6 @@
 //! Plans `down`.
 
-use super::daemons::{ailment, unreadable};
+use super::daemons::{ailment, all_elsewhere, check_ours, for_its_owner, unreadable};
 use super::instance_use::{is_made_by_us, outside_mps};
 use super::{
     ASKED_FOR, Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays,
@@ -37,6 +37,13 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     if let Some(obstacle) = unreadable(node, run_dir) {
         return Err(obstacle.into());
     }
+    let named = wanted
+        .devices
+        .iter()
+        .filter_map(|name| node.served_as(name));
+    for served in named {
+        check_ours(served, run_dir)?;
+    }
     let ours = node
         .served
         .iter()
@@ -71,7 +78,11 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
             Purge::Devices(uuids.collect())
         });
     }
-    Ok(plan.with_compute_modes(node, run_dir))
+    let plan = plan.with_compute_modes(node, run_dir);
+    match all_elsewhere(node, run_dir) {
+        Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
+        _ => Ok(plan),
+    }
 }
 
 /// Plans to stop a daemon.
@@ -157,7 +168,7 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
             gpu.index,
             served.run_dir.path().display()
         );
-        let hint = "have its owner take it down first, or leave --destroy-mig out";
+        let hint = for_its_owner("have its owner take it down first, or leave --destroy-mig out");
         return Err(Obstacle::new(what, hint));
     }
     let hint = "let them end first, or leave --destroy-mig out";

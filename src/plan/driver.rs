@@ -1,6 +1,7 @@
 //! Limits that the driver sets for a plan.
 
 use super::refusal::{Obstacle, Refusal};
+use crate::host::as_root;
 use crate::mps::{ContextMemory, ControlProgram, Support};
 use crate::node::{Gpu, Node};
 use crate::settings::MemoryLimit;
@@ -31,5 +32,5 @@ pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
         return Ok(());
     };
     let what = format!("GPU {}: its instances cannot be seen: {why}", gpu.index);
-    Err(Obstacle::new(what, "run it as root"))
+    Err(Obstacle::new(what, as_root()))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::daemons::{check_answers, recorded};
 use super::no_client::no_client;
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
-use crate::host::{Pid, Uid, user_name};
+use crate::host::{Pid, Uid, as_root, user_name};
 use crate::mps::Patience;
 use crate::node::{Client, DaemonState, Node, Served};
 use crate::settings::Serve;
@@ -188,7 +188,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
         "not enough privilege to end a client of {name}: only {} may control its server",
         who.join(" and ")
     );
-    Obstacle::new(what, "run this as root")
+    Obstacle::new(what, as_root())
 }
 
 #[cfg(test)]

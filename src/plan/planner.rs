@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::host::Uid;
+use crate::host::{Uid, as_root};
 use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
 use crate::profile::{Block, Profile, ProfileError, Span};
@@ -38,7 +38,10 @@ impl<'a> Planner<'a> {
         for (serve, span) in &self.profile.serves {
             if (*serve == Serve::Own) == (caller == Uid::ROOT) {
                 let message = format!("{who} cannot serve \"{serve}\"");
-                let hint = format!("for {who} it is {may}, or leave serve out");
+                let mut hint = format!("for {who} it is {may}, or leave serve out");
+                if caller != Uid::ROOT {
+                    hint = format!("{}; {hint}", as_root());
+                }
                 mistakes.push(self.profile.error(*span, message).with_hint(hint));
                 continue;
             }

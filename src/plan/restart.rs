@@ -1,6 +1,6 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{ailment, check_ours, recorded};
+use super::daemons::{ailment, all_elsewhere, check_ours, recorded};
 use super::driver::{too_old, visible};
 use super::{
     ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays,
@@ -21,14 +21,28 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 
 /// Plans to start the daemons that have died, and to restart those that hang and have no clients. Of the devices with
 /// these names, or of all if none is named; the others stay as they are, and so do all while a change is in progress.
+///
+/// # Errors
+/// The daemon of a named device, or every daemon if none is named, is of another run directory and needs it.
 pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     if node.is_changing() {
         return Ok(Plan::default());
     }
     let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
     let served = node.served.iter().filter(is_meant);
-    let ill = served.filter(|served| served.run_dir == *run_dir && is_healed(served, node));
+    let (ill, elsewhere): (Vec<&Served>, Vec<&Served>) = served
+        .filter(|served| is_healed(served, node))
+        .partition(|served| served.run_dir == *run_dir);
+    if let Some(served) = elsewhere.first() {
+        if !names.is_empty() {
+            check_ours(served, run_dir)?;
+        }
+        if let Some(obstacle) = all_elsewhere(node, run_dir) {
+            return Err(obstacle.into());
+        }
+    }
     let (names, uuids): (Vec<String>, Vec<&String>) = ill
+        .into_iter()
         .map(|served| (served.record.name.clone(), &served.record.uuid))
         .unzip();
     let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
@@ -108,7 +122,7 @@ fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served
         "start it with mig-mps up and its profile",
     );
     let served = recorded(node, run_dir, name, "restart", missing)?;
-    check_ours(served, run_dir, "restart")?;
+    check_ours(served, run_dir)?;
     Ok(served)
 }
 
@@ -310,7 +324,7 @@ mod tests {
         node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(
-            elsewhere.ends_with("; ask an administrator, or run sudo mig-mps restart 1"),
+            elsewhere.starts_with("device 1 is served by a daemon of /run/user/7/mig-mps"),
             "{elsewhere}"
         );
         node.unreadable

@@ -97,7 +97,7 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
     if !served.device_is_there {
         return Err(refused("its device is gone"));
     }
-    check_ours(served, run_dir, "set")?;
+    check_ours(served, run_dir)?;
     if served.state == DaemonState::Dead {
         return Err(refused("it has died"));
     }

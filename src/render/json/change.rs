@@ -1,7 +1,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::verify::VerifiedDevice;
 use super::{Message, PlanDocument, VERSION, Version};
+use crate::client::Verified;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::render::status::Status;
@@ -19,6 +21,8 @@ pub struct ChangeDocument {
     error: Option<Message>,
     /// True if something was changed.
     changed: bool,
+    /// The devices that were checked afterwards; null without `up --verify`.
+    verified: Option<Vec<VerifiedDevice>>,
 }
 
 impl ChangeDocument {
@@ -30,6 +34,16 @@ impl ChangeDocument {
             status: None,
             error: None,
             changed: false,
+            verified: None,
+        }
+    }
+
+    /// Adds the devices that were checked afterwards.
+    #[must_use]
+    pub fn with_verified(self, all: &[Verified]) -> Self {
+        Self {
+            verified: Some(VerifiedDevice::all(all)),
+            ..self
         }
     }
 
