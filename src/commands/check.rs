@@ -18,6 +18,9 @@ use crate::render::{check, models, print, print_json, width};
 /// Plans it as `up` would, on GPUs of the catalog; made for the tests of a repository of profiles. Needs
 /// no driver, no root and no run directory.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "mig-mps check [OPTIONS] <PROFILE>\n       mig-mps check [OPTIONS] --models"
+)]
 pub struct CheckArgs {
     /// Profile to check: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]

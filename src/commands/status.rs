@@ -118,6 +118,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             None => unknown.map_err(CommandError::from),
         };
     }
+    refuse_ambiguous(&args.devices.words)?;
     let mut screen = Screen::take().context("cannot draw on the terminal")?;
     let mut trouble: Option<String> = None;
     loop {
@@ -142,6 +143,23 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             Err(error) => trouble = Some(format!("{error}")),
         }
     }
+}
+
+/// Refuses `--watch 1` on a node with a device 1.
+fn refuse_ambiguous(devices: &[String]) -> Result<()> {
+    let words: Vec<String> = std::env::args().collect();
+    let is_meant = |pair: &&[String]| pair[0] == "--watch" && interval(&pair[1]).is_ok();
+    let Some([_, word]) = words.windows(2).find(is_meant) else {
+        return Ok(());
+    };
+    if !devices.contains(word) {
+        return Ok(());
+    }
+    let what = format!("--watch {word} can mean every {word} s, or device {word}");
+    let error = CommandError::new(ExitStatus::Usage, what);
+    Err(error.with_hint(format!(
+        "mig-mps status --watch={word}, or mig-mps status {word} --watch"
+    )))
 }
 
 fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Result<()> {

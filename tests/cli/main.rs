@@ -48,6 +48,7 @@ mod mig_parted;
 #[path = "../planner/mig_parted_config.rs"]
 mod mig_parted_config;
 mod mig_parted_files;
+mod mistyped;
 mod no_daemon;
 mod no_driver;
 mod old_kernel;

@@ -247,10 +247,10 @@ fn every_syntax_error_is_shown() {
       |
     1 | name = 
       |        ^
-    standard input:3:18: string values must be quoted, expected literal string
+    standard input:3:18: yes is no value: it is true in TOML
       |
     3 | select = { all = yes }
-      |                  ^^^
+      |                  ^^^ write true, or "yes" for a string
     standard input:4:7: extra "=", expected nothing
       |
     4 | mig = = false
@@ -263,6 +263,31 @@ fn every_syntax_error_is_shown() {
 }
 
 /// All keys of `select` must hold.
+#[test]
+fn a_word_of_another_language_is_no_truth() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = "[[gpu]]\nselect = { all = true }\nmig = off\n";
+    assert_snapshot!(plain(&sim.up(profile, &[]).ended(2).stderr), @r#"
+    error: profile.toml:3:7: off is no value: it is false in TOML
+      |
+    3 | mig = off
+      |       ^^^ write false, or "off" for a string
+    "#);
+}
+
+#[test]
+fn a_device_serves_one_user_by_name() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile =
+        "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:alice,bob\" }\n";
+    assert_snapshot!(plain(&sim.up(profile, &[]).ended(2).stderr), @r#"
+    error: profile.toml:4:17: serve = "user:alice,bob": one user or one group alone can be named: make a group of them, for "group:NAME"
+      |
+    4 | mps = { serve = "user:alice,bob" }
+      |                 ^^^^^^^^^^^^^^^^
+    "#);
+}
+
 #[test]
 fn a_selector_with_several_keys() {
     let sim = Sim {
