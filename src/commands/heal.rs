@@ -11,6 +11,7 @@ use super::devices::DeviceArgs;
 use super::outcome::Outcome;
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::Environment;
 use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, Plan};
 use crate::render::json::ChangeDocument;
@@ -71,12 +72,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
         Err(error) if error.kind == ExitStatus::Refused => {
-            note(&error.message().what);
-            if args.json {
-                let node = observe(environment, Detail::Status)?;
-                print_json(&ChangeDocument::made(&Plan::default(), &node, None))?;
-            }
-            return Ok(ExitStatus::Done);
+            return left_to_another(args, environment, &error);
         }
         changed => changed?,
     };
@@ -96,6 +92,20 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         note(&total(healed, given_up));
     }
     Ok(status(given_up))
+}
+
+/// Ends without a change, because of another one.
+fn left_to_another(
+    args: &HealArgs,
+    environment: &Environment,
+    why: &CommandError,
+) -> Result<ExitStatus> {
+    note(&why.message().what);
+    if args.json {
+        let node = observe(environment, Detail::Status)?;
+        print_json(&ChangeDocument::made(&Plan::default(), &node, None))?;
+    }
+    Ok(ExitStatus::Done)
 }
 
 /// `3 daemons started, 1 given up`

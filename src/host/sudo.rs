@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::{Uid, caller, quoted};
 use crate::config::{LOG_DIR, RUN_DIR};
 
-/// Returns the remedy for what only root may do: this command line with sudo in front. Root is not told to use sudo.
+/// Returns the remedy for what only root may do: this command line with sudo in front. Root needs no sudo.
 pub fn as_root() -> String {
     if caller() == Uid::ROOT {
         "root of a container may lack the privilege: run it on the host".to_owned()

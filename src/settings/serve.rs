@@ -55,7 +55,7 @@ impl FromStr for Serve {
             (_, Some(("group", name))) if is_name(name) => Ok(Self::Group(name.to_owned())),
             (_, Some(("user" | "group", names))) if names.contains([',', ' ']) => {
                 Err(WrongValue::Other(
-                    "one user or one group alone can be named: make a group of them, for \"group:NAME\""
+                    "it names one user or one group; \"group:NAME\" is for several users"
                         .to_owned(),
                 ))
             }

@@ -17,6 +17,9 @@ use crate::profile::is_device_name;
 const TRIES: u32 = 20;
 
 pub(super) const RECORD: &str = "device.json";
+
+/// The directory of the files that are given up on a full disk.
+pub(super) const RESERVE: &str = "reserve";
 pub(super) const NODE: &str = "node.json";
 pub(super) const JOURNAL: &str = "journal.json";
 pub(super) const BY_NAME: &str = "by-name";
@@ -133,7 +136,7 @@ impl RunDir {
             return Ok(Vec::new());
         };
         let names = directory.names()?.into_iter();
-        let devices = names.filter(|name| name != BY_NAME && name != LEFT);
+        let devices = names.filter(|name| ![BY_NAME, LEFT, RESERVE].iter().any(|own| name == own));
         let records = devices.filter_map(|name| {
             let name = name.into_string().ok()?;
             let record = record_in(&directory, &name).transpose()?;

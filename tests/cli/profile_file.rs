@@ -281,7 +281,7 @@ fn a_device_serves_one_user_by_name() {
     let profile =
         "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:alice,bob\" }\n";
     assert_snapshot!(plain(&sim.up(profile, &[]).ended(2).stderr), @r#"
-    error: profile.toml:4:17: serve = "user:alice,bob": one user or one group alone can be named: make a group of them, for "group:NAME"
+    error: profile.toml:4:17: serve = "user:alice,bob": it names one user or one group; "group:NAME" is for several users
       |
     4 | mps = { serve = "user:alice,bob" }
       |                 ^^^^^^^^^^^^^^^^

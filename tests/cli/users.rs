@@ -44,6 +44,10 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
     )
     .json();
     assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
+    assert!(
+        !status["hidden"].to_string().contains("reserve"),
+        "{status:#}"
+    );
     let down = Ran::of(
         sim.by_nobody(&["down"])
             .env("MIG_MPS_RUN_DIR", roots)
