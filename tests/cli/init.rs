@@ -187,6 +187,9 @@ fn check_accepts_what_is_written_for_every_model() {
 
 #[test]
 fn what_is_written_for_a_node_is_applied_there() {
+    if !is_root("what_is_written_for_a_node_is_applied_there") {
+        return;
+    }
     let sim = Sim::with("a100-80gb", 2);
     let (_directory, path) = new_file();
     let file = path.to_str().unwrap();
@@ -416,6 +419,9 @@ const ANSWERS: [(&str, &str, &str, &str); 5] = [
 
 #[test]
 fn in_a_terminal_each_question_is_asked_until_it_is_answered() {
+    if !is_root("in_a_terminal_each_question_is_asked_until_it_is_answered") {
+        return;
+    }
     let sim = Sim::with("a100-80gb", 1);
     let (directory, path) = new_file();
     let mut asked = sim.dialogue(&format!("init {}", path.display()));

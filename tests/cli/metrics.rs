@@ -110,11 +110,12 @@ fn what_status_shows_is_counted() {
     );
     let used = value(&text, &of("memory_used_bytes", first)).unwrap();
     assert!(used > 0.0 && used < value(&text, &of("memory_size_bytes", first)).unwrap());
-    let uuid = sim.device(first)["uuid"].as_str().unwrap().to_owned();
+    let device = sim.device(first);
+    let [uuid, serve] = ["uuid", "serve"].map(|key| device[key].as_str().unwrap());
     has(
         &text,
         &format!(
-            "mig_mps_device_info{{device=\"{first}\",uuid=\"{uuid}\",gpu=\"0\",profile=\"2g.20gb\",serve=\"one-at-a-time\"}}"
+            "mig_mps_device_info{{device=\"{first}\",uuid=\"{uuid}\",gpu=\"0\",profile=\"2g.20gb\",serve=\"{serve}\"}}"
         ),
         1.0,
     );
