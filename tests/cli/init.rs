@@ -479,8 +479,9 @@ fn an_interrupted_round_leaves_no_file() {
                 asked.await_text(question);
                 asked.press(if nth == last { key } else { "\r" });
             }
+            // Before the end of what is typed, which is a key as well.
+            asked.await_text(end);
             let ran = asked.end().ended(130);
-            assert!(ran.stdout.contains(end), "{}", ran.stdout);
             assert!(ran.stdout.ends_with('\n'), "{}", ran.stdout);
             assert_eq!(entries(directory.path()), [""; 0].map(PathBuf::from));
         }
