@@ -99,7 +99,7 @@ pub mod internals {
     }
     pub mod node {
         pub use crate::node::{
-            Client, Clients, DaemonState, Detail, Device, Gpu, Node, Served, observe,
+            Client, Clients, DaemonState, Detail, Device, Gpu, Node, Presence, Served, observe,
         };
     }
     pub mod nvml {

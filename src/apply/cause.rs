@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::host::{
-    EnvironmentError, Holder, MORE_PROCESSES, ResetError, RunError, Unit, UnitsError, file_hint,
+    EnvironmentError, Holder, MORE_PROCESSES, ResetError, RunError, UnitsError, file_hint,
 };
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
@@ -193,15 +193,15 @@ impl Cause {
     pub fn hint(&self) -> Option<String> {
         match self {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
-            Self::Nvml(error) => error.hint().map(str::to_owned),
+            Self::Nvml(error) => error.hint(),
             Self::Mps(error) => error.hint(),
             Self::Units(error) => Some(error.hint()),
-            Self::Reset { error, .. } => error.hint().map(str::to_owned),
-            Self::Environment(error) => Some(error.hint().to_owned()),
+            Self::Reset { error, .. } => error.hint(),
+            Self::Environment(error) => Some(error.hint()),
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),
-            Self::Busy { holders, .. } => Some(busy_hint(holders)),
+            Self::Busy { holders, .. } => Some(Holder::release(holders).to_owned()),
             Self::NotActive { due: Due::Reset, .. } => Some(
                 "run it again with --reset, which resets this one GPU, or reboot this machine and run it \
                  again; in a virtual machine only the reboot helps"
@@ -234,19 +234,4 @@ impl Cause {
             | Self::Interrupted => None,
         }
     }
-}
-
-fn busy_hint(holders: &[Holder]) -> String {
-    let is_known = |holder: &&Holder| {
-        let unit = holder.unit.as_deref();
-        unit.is_some_and(|unit| Unit::named(unit).is_some())
-    };
-    let known = holders.iter().filter(is_known).count();
-    match holders.len() {
-        0 => "stop what has the GPU open (containers, the display, nvidia-persistenced), and run this again",
-        all if all == known => "run it again with --stop-holders, which stops them and starts them again",
-        _ if known > 0 => "end what is not a monitoring service, and run it again with --stop-holders",
-        _ => "end them, and run this again",
-    }
-    .to_owned()
 }

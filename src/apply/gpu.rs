@@ -275,7 +275,8 @@ impl<'a> Attempt<'a> {
     }
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
-        let Some(served) = self.shared.served(&stop.uuid) else {
+        let served = self.shared.served(&stop.uuid);
+        let Some(served) = served.or_else(|| self.shared.lost(&stop.uuid)) else {
             self.shared.names_in_use.gone(&stop.name);
             return Ok(());
         };

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::context::{ApplyContext, OnFailure, Progress};
 use super::error::{ApplyError, Failure};
 use super::gpu::GpuRun;
+use super::held::held;
 use super::journal::OpenJournal;
 use super::kill::kill;
 use super::mutex::lock;
@@ -16,7 +17,7 @@ use super::rollback::Outcomes;
 use super::shared::Shared;
 use crate::host::{Change, Pool};
 use crate::nvml::Nvml;
-use crate::plan::Plan;
+use crate::plan::{GpuPlan, Plan};
 use crate::state::RunDir;
 
 /// Applies a plan. The caller holds the node's lock.
@@ -85,17 +86,32 @@ fn threads_for(plan: &Plan) -> usize {
     (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
 }
 
+/// Runs the plans of these GPUs at once.
+fn side_by_side<'a>(
+    gpus: Vec<&'a GpuPlan>,
+    shared: &'a Shared<'a>,
+    pool: &Pool<'a>,
+) -> Vec<GpuRun<'a>> {
+    let begun = gpus.into_iter().map(|gpu| GpuRun::new(shared, gpu));
+    pool.side_by_side(begun.collect(), |mut run, pool| {
+        run.run(pool);
+        run
+    })
+}
+
 fn carry_out<'a>(
     plan: &'a Plan,
     shared: &'a Shared<'a>,
     change: &Change<'_>,
     pool: &Pool<'a>,
 ) -> Result<(), ApplyError> {
-    let runs = plan.gpus.iter().map(|gpu| GpuRun::new(shared, gpu));
-    let runs = pool.side_by_side(runs.collect(), |mut run, pool| {
-        run.run(pool);
-        run
-    });
+    // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
+    let context = shared.context;
+    let held = held(context.environment, context.node, plan, context.allowed);
+    let is_held = |gpu: &&GpuPlan| held.iter().any(|held| held.uuids.contains(&gpu.uuid));
+    let (first, rest): (Vec<_>, Vec<_>) = plan.gpus.iter().partition(is_held);
+    let mut runs = side_by_side(first, shared, pool);
+    runs.extend(side_by_side(rest, shared, pool));
     let failures = runs.iter().flat_map(|run| run.history.take_failures());
     let environment = shared.context.environment;
     let mut error = ApplyError {

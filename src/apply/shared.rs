@@ -50,6 +50,12 @@ impl<'a> Shared<'a> {
         served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
 
+    /// The device with that UUID, if its record cannot be read.
+    pub(super) fn lost(&self, uuid: &str) -> Option<&'a Served> {
+        let mut lost = self.context.node.lost_records.iter();
+        lost.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
+    }
+
     /// True if another GPU's failure, or the user, makes going on pointless.
     pub(super) fn is_over(&self) -> bool {
         self.stop_here.load(Ordering::Relaxed) || self.context.environment.interrupt.is_asked()

@@ -12,6 +12,6 @@ mod profiles;
 pub use evidence::Evidence;
 pub use find::find;
 pub use model::{Incomplete, Model};
-pub use models::{incomplete, models, named, of_product, products_of};
+pub use models::{has_product, incomplete, models, named, of_product, products_of};
 pub use pci::PciId;
 pub use profiles::BuiltIn;

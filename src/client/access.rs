@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::host::{Host, Reader, Uid, user_name};
+use crate::host::{Host, Reader, Uid, caller, user_name};
 use crate::node::{Client, DaemonState, Served};
 use crate::settings::Serve;
 
@@ -76,7 +76,10 @@ impl NoAccess {
             Self::Reserved { clients, .. } => {
                 let who = match clients.strip_prefix(GROUP) {
                     Some(_) => "a user of that group".to_owned(),
-                    None => format!("that user (sudo -u {clients})"),
+                    None if caller() == Uid::ROOT => {
+                        format!("that user (runuser -u {clients} -- COMMAND)")
+                    }
+                    None => format!("that user (sudo -u {clients} COMMAND)"),
                 };
                 format!("run it as {who}, or use another device: mig-mps status")
             }

@@ -41,7 +41,7 @@ impl NoneFree {
 
     fn text(&self) -> String {
         let mut lines = vec![match self.reasons.len() {
-            0 => return "no device is as asked for".to_owned(),
+            0 => return "no device with a daemon matches".to_owned(),
             1 => return self.reasons[0].to_string(),
             count => format!("none of {count} devices takes a program now:"),
         }];

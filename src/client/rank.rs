@@ -2,8 +2,10 @@
 
 use thiserror::Error;
 
-/// The variables that launchers set: the process's rank on its node, and the number of processes there.
-const LAUNCHERS: [(&str, &str); 6] = [
+/// The variables that launchers set: the process's rank on its node, and the number of processes there. `torchrun` comes
+/// first: `srun` and `mpirun` start one on each node, and it starts the ranks.
+const LAUNCHERS: [(&str, &str); 7] = [
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -49,9 +51,11 @@ impl NoRank {
     /// Returns the remedy.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::NotSet => "start it with mpirun or srun, or use --any in place of --by-rank",
+            Self::NotSet => {
+                "start it with mpirun, srun or torchrun, or use --any in place of --by-rank"
+            }
             Self::NotANumber { .. } => {
-                "the launcher sets it: start the program with mpirun or srun"
+                "the launcher sets it: start the program with mpirun, srun or torchrun"
             }
             Self::NoSize => "use --map cycle",
             Self::NoDevice { .. } => "mig-mps status shows the devices and the users they serve",
@@ -134,6 +138,8 @@ mod tests {
         }
         let within_slurm = [("SLURM_LOCALID", "0"), ("OMPI_COMM_WORLD_LOCAL_RANK", "5")];
         assert_eq!(rank(&within_slurm).unwrap().rank, 5);
+        let torchrun_within_slurm = [("SLURM_LOCALID", "0"), ("LOCAL_RANK", "3")];
+        assert_eq!(rank(&torchrun_within_slurm).unwrap().rank, 3);
         let slurm = |size| rank(&[("SLURM_LOCALID", "1"), ("SLURM_STEP_TASKS_PER_NODE", size)]);
         assert_eq!(slurm("4(x2)").unwrap().size, Some(4));
         assert_eq!(slurm("4,3").unwrap().size, None);

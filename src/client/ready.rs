@@ -20,6 +20,11 @@ impl NotReady {
         matches!(self, Self::NoAccess(error) if error.is_passing())
     }
 
+    /// True if nothing is wrong with the device: it is for other users, or others use it now.
+    pub fn is_unchecked(&self) -> bool {
+        self.is_passing() || matches!(self, Self::NoAccess(NoAccess::Reserved { .. }))
+    }
+
     /// Returns the remedy, or the way to find one.
     pub fn hint(&self) -> String {
         let general = || "mig-mps doctor finds known causes".to_owned();

@@ -2,11 +2,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::ClientLimits;
+use super::own_memory::MEMORY;
 use crate::mps::MAX_PIPE_DIR;
 use crate::state::{DeviceRecord, RunDir};
 
 const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 
 /// Variables with which a program would not be a client of the daemon, or not of the server that it should have: another
@@ -67,11 +67,13 @@ impl Variables {
         let priority = limits
             .priority
             .map(|priority| priority.number().to_string());
+        let mut unset = SPOILING.to_vec();
+        if memory.is_none() {
+            // One of another device would lift the limit of this one.
+            unset.push(MEMORY);
+        }
         let limits = own_limits().into_iter().zip([threads, memory, priority]);
         set.extend(limits.filter_map(|(name, value)| Some((name, value?.into()))));
-        Self {
-            set,
-            unset: SPOILING.to_vec(),
-        }
+        Self { set, unset }
     }
 }

@@ -13,7 +13,7 @@ use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Lock, MpsPrograms, raise_memory, take_limits_of_services};
 use crate::node::{Detail, Node, Observer};
-use crate::plan::{Plan, Refusal};
+use crate::plan::{Held, Plan, Refusal};
 use crate::render::json::ChangeDocument;
 use crate::render::{
     self, Consent, ProgressForm, confirm, consequences, is_quiet, is_watched, note, print,
@@ -124,13 +124,13 @@ impl<'a> Change<'a> {
         run.show(&node, &plan)?;
         if self.consent.dry_run {
             if self.consent.json {
-                print_json(&ChangeDocument::planned(&plan))?;
+                print_json(&ChangeDocument::planned(&plan, &run.held(&node, &plan)))?;
             } else {
-                print(&consequences::text(&plan))?;
+                print(&consequences::text(&plan, &run.held(&node, &plan)))?;
             }
             return Ok(None);
         }
-        let (lock, node, plan) = run.reach(plan)?;
+        let (lock, node, plan) = run.reach(node, plan)?;
         run.carry_out(lock, node, plan).map(Some)
     }
 }
@@ -175,8 +175,8 @@ impl Run<'_> {
     /// Gets consent for the plan that was shown, or for the one it becomes. Returns the node's lock, the node as it is
     /// under that lock, and the plan for it. Nobody is asked under the lock, which would keep everybody else from
     /// changing anything, nor after a wait for clients about something that was known before it.
-    fn reach(&self, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
-        let mut plan = shown;
+    fn reach(&self, observed: Node, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
+        let (mut node, mut plan) = (observed, shown);
         let mut agreed: Option<Plan> = None;
         loop {
             match plan.permit(HINT) {
@@ -184,18 +184,29 @@ impl Run<'_> {
                 _ => {}
             }
             self.suit_daemons(&plan)?;
+            if let Err(refusal) = self.wait_for_holders(&node, &plan) {
+                // They may be what another change has started meanwhile.
+                let (observed, now) = self.plan()??;
+                if now == plan {
+                    return Err(refusal);
+                }
+                self.tell_of_change(&observed, &now)?;
+                (node, plan) = (observed, now);
+                continue;
+            }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
                 if (self.change.needs_consent)(&plan) {
                     confirm(&plan, self.change.allowed, consent)?;
                 }
                 agreed = Some(plan.clone());
             }
-            plan = self.drained(plan)?;
+            (node, plan) = self.drained(node, plan)?;
             let lock = self.lock(&plan)?;
-            let (node, now) = match self.plan()? {
+            let (observed, now) = match self.plan()? {
                 Err(refusal) if self.drain.allows(&refusal) => continue,
                 planned => planned?,
             };
+            node = observed;
             match now.permit(HINT) {
                 // A client came in between: there may be time left for it.
                 Err(refusal) if self.drain.allows(&refusal) => {
@@ -204,20 +215,26 @@ impl Run<'_> {
                 }
                 permitted => permitted?,
             }
+            self.wait_for_holders(&node, &now)?;
             if now == plan {
                 return Ok((lock, node, now));
             }
-            if now.is_empty() {
-                note("Nothing is left to do: the node has changed meanwhile.");
-                return Ok((lock, node, now));
-            }
-            note("The node has changed meanwhile. The plan is now:");
-            self.show(&node, &now)?;
-            if self.missing(&now, agreed.as_ref()).is_none() {
+            self.tell_of_change(&node, &now)?;
+            if now.is_empty() || self.missing(&now, agreed.as_ref()).is_none() {
                 return Ok((lock, node, now));
             }
             plan = now;
         }
+    }
+
+    /// Shows the plan that another change of the node has led to.
+    fn tell_of_change(&self, node: &Node, now: &Plan) -> Result<()> {
+        if now.is_empty() {
+            note("Nothing is left to do: the node has changed meanwhile.");
+            return Ok(());
+        }
+        note("The node has changed meanwhile. The plan is now:");
+        self.show(node, now)
     }
 
     /// Makes this process fit for starting the daemons of a plan, and those that a rollback starts again.
@@ -237,9 +254,17 @@ impl Run<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        let environment = self.change.context.environment;
-        let limit = self.change.lock_limit;
-        locked(environment, self.change.directories, limit).map(Some)
+        let (environment, limit) = (self.change.context.environment, self.change.lock_limit);
+        let take = |limit| locked(environment, self.change.directories, limit);
+        let lock = match take(Duration::ZERO) {
+            // Whoever has the lock may have to reset a GPU, which this process must not hold.
+            Err(error) if error.kind == ExitStatus::Refused => {
+                let waited = self.observer.borrow().aside(|| take(limit));
+                waited.unwrap_or_else(|_| take(limit))
+            }
+            taken => taken,
+        };
+        lock.map(Some)
     }
 
     /// The consent that a plan still wants, after another one was agreed to.
@@ -252,9 +277,9 @@ impl Run<'_> {
     }
 
     /// Waits for the clients in the way of a plan; returns the plan for the node without them.
-    fn drained(&self, plan: Plan) -> Result<Plan> {
+    fn drained(&self, node: Node, plan: Plan) -> Result<(Node, Plan)> {
         if plan.permit(HINT).is_ok() {
-            return Ok(plan);
+            return Ok((node, plan));
         }
         let permitted = || {
             let planned = self.plan()?;
@@ -262,7 +287,28 @@ impl Run<'_> {
         };
         let (node, plan) = self.drain.wait(permitted)?;
         self.show(&node, &plan)?;
-        Ok(plan)
+        Ok((node, plan))
+    }
+
+    /// Finds who holds the GPUs whose MIG mode the plan switches.
+    fn held(&self, node: &Node, plan: &Plan) -> Vec<Held> {
+        let environment = self.change.context.environment;
+        apply::held(environment, node, plan, self.change.allowed)
+    }
+
+    /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
+    fn wait_for_holders(&self, node: &Node, plan: &Plan) -> Result<()> {
+        let environment = self.change.context.environment;
+        let waits = |held: &Held| {
+            note(&format!("{} waits for {}", held.title(), held.named()));
+        };
+        if !self.held(node, plan).iter().any(|held| held.is_in_the_way) {
+            return Ok(());
+        }
+        let wait = || apply::wait_for_holders(environment, node, plan, self.change.allowed, waits);
+        // Another change may wait for the same GPUs, and for this process.
+        let waited = self.observer.borrow().aside(wait)?;
+        waited.map_err(|obstacle| Refusal::from(obstacle).into())
     }
 
     /// Applies the plan, reads the node back, and does what follows the change.

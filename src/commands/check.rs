@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 
 use super::profile_source::ProfileSource;
-use super::{Context, warn};
+use super::{Context, warn_of_loose_limits, warn_of_small_limits};
 use crate::catalog;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan::Refusal;
@@ -18,6 +18,9 @@ use crate::render::{check, models, print, print_json, width};
 /// Plans it as `up` would, on GPUs of the catalog; made for the tests of a repository of profiles. Needs
 /// no driver, no root and no run directory.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "mig-mps check [OPTIONS] <PROFILE>\n       mig-mps check [OPTIONS] --models"
+)]
 pub struct CheckArgs {
     /// Profile to check: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
@@ -46,7 +49,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     let profile = source.load()?;
-    warn(None, profile.memory_limits());
+    warn_of_small_limits(profile.memory_limits());
     if args.gpus.is_empty() {
         let judged = against_all(&profile)?;
         let error = unfit(&judged);
@@ -69,6 +72,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
             return Err(error);
         }
     };
+    warn_of_loose_limits(&on_node.loose_limits);
     if args.json {
         print_json(&CheckDocument::on_node(&profile, &on_node))?;
     } else {

@@ -17,7 +17,7 @@ use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::render::json::CompareDocument;
-use crate::render::{Steps, comparison, print, print_json};
+use crate::render::{Steps, comparison, note, print, print_json, time_taken};
 
 /// Compare a program's throughput outside MPS and as MPS clients
 ///
@@ -78,6 +78,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         mps,
         quantity: None,
     };
+    args.note_time();
     let rows = measurements.make()?;
     let words = args.command.iter();
     let compared = Comparison {
@@ -131,6 +132,18 @@ fn kind(node: &Node, served: &Served) -> String {
 }
 
 impl CompareArgs {
+    /// Says beforehand how long it will take.
+    fn note_time(&self) {
+        let count = 2 * self.rounds * u32::try_from(self.copies.len()).unwrap_or(u32::MAX);
+        let (each, all) = (self.seconds, self.seconds.saturating_mul(count));
+        note(&format!(
+            "{count} measurements of up to {} each: up to {} in all, or longer where one run of the program takes longer. \
+             Ctrl-C ends them.",
+            time_taken(each),
+            time_taken(all)
+        ));
+    }
+
     fn refuse_too_many(&self, served: &Served) -> Result<()> {
         let most = self.copies.iter().max().copied().unwrap_or_default();
         match served.client_limit {

@@ -19,7 +19,7 @@ pub(super) struct DeviceArgs {
 /// Reads the index of a GPU.
 pub(super) fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
     text.parse()
-        .map_err(|_| "expected the index of a GPU, as mig-mps list shows it")
+        .map_err(|_| "expected the index of a GPU, as mig-mps list shows it; --gpu can be given several times")
 }
 
 impl DeviceArgs {

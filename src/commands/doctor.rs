@@ -136,7 +136,7 @@ fn attached(one: Verified) -> Attached {
             ready.attached.time.as_millis(),
             user_name(ready.attached.user)
         )),
-        Err(cause) if cause.is_passing() => AttachResult::LeftAlone(cause.to_string()),
+        Err(cause) if cause.is_unchecked() => AttachResult::LeftAlone(cause.to_string()),
         Err(cause) => AttachResult::Failed(cause.to_string(), cause.remedy()),
     };
     Attached {

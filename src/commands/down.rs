@@ -131,7 +131,7 @@ impl Asked {
 fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
-        outcome.report(&[], &args.consent)?;
+        outcome.report(&[], &args.consent, None)?;
     } else {
         note(&report(plan, outcome.took));
     }

@@ -8,6 +8,7 @@ use super::limit_args::LimitArgs;
 use super::recorded::Recorded;
 use crate::client::{Variables, own_limits};
 use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::quoted;
 use crate::integrate::Container;
 use crate::node::observe_records;
 use crate::render::json::EnvDocument;
@@ -69,7 +70,10 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut variables = device.variables(environment, &args.limits.limits())?;
     // A shell keeps what it was given for another device.
     let limits = own_limits().into_iter();
-    let left = limits.filter(|limit| !variables.set.iter().any(|(name, _)| name == limit));
+    let left = limits.filter(|limit| {
+        let is_set = variables.set.iter().any(|(name, _)| name == limit);
+        !is_set && !variables.unset.contains(limit)
+    });
     variables.unset.extend(left.collect::<Vec<_>>());
     match args.format {
         Some(Format::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
@@ -144,13 +148,4 @@ impl Shell {
             (_, None) => format!("unset {name}"),
         }
     }
-}
-
-/// Quotes a value for a POSIX shell.
-fn quoted(value: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,".contains(c);
-    if value.chars().all(is_plain) {
-        return value.to_owned();
-    }
-    format!("'{}'", value.replace('\'', r"'\''"))
 }

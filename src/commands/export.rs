@@ -1,7 +1,5 @@
 //! `mig-mps export`
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 
 use super::Context;
@@ -43,11 +41,11 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         Format::Toml => {
             // A caller without a run directory has no daemons either.
-            let nowhere = || PathBuf::from("/run/mig-mps");
-            let directories = environment
-                .directories()
-                .map_or_else(|_| nowhere(), |directories| directories.run);
-            let exported = export(&node, &RunDir::at(&directories), environment.caller);
+            let run = environment.directories().map_or_else(
+                |_| environment.roots_run_dir(),
+                |directories| directories.run,
+            );
+            let exported = export(&node, &RunDir::at(&run), environment.caller);
             if exported.draft.blocks.is_empty() {
                 let why = exported.draft.remarks.join("\n");
                 return Err(CommandError::failed(format_args!(

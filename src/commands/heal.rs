@@ -11,9 +11,11 @@ use super::devices::DeviceArgs;
 use super::outcome::Outcome;
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::node::{Detail, Node, Served, observe};
-use crate::plan;
-use crate::render::{is_watched, note, print_lines};
+use crate::host::Environment;
+use crate::node::{Detail, Node, Problem, ProblemId, Served, observe};
+use crate::plan::{self, Plan};
+use crate::render::json::ChangeDocument;
+use crate::render::{is_watched, note, print_json, print_lines};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Start daemons that died, and restart those that hang without clients
@@ -69,18 +71,17 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run();
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
-        Err(error) if error.kind == ExitStatus::Refused && !args.json => {
-            note(&error.message().what);
-            return Ok(ExitStatus::Done);
+        Err(error) if error.kind == ExitStatus::Refused => {
+            return left_to_another(args, environment, &error);
         }
         changed => changed?,
     };
     let Some(outcome) = outcome else {
-        return Ok(ExitStatus::Done);
+        return Ok(status(report_failing(&node, &names)));
     };
     let names = args.devices.names(&outcome.node)?;
     if args.json {
-        outcome.report(&names, &consent)?;
+        outcome.report(&names, &consent, None)?;
     }
     let healed = if args.json { 0 } else { report(&outcome)? };
     if let Some(error) = outcome.failed {
@@ -91,6 +92,20 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         note(&total(healed, given_up));
     }
     Ok(status(given_up))
+}
+
+/// Ends without a change, because of another one.
+fn left_to_another(
+    args: &HealArgs,
+    environment: &Environment,
+    why: &CommandError,
+) -> Result<ExitStatus> {
+    note(&why.message().what);
+    if args.json {
+        let node = observe(environment, Detail::Status)?;
+        print_json(&ChangeDocument::made(&Plan::default(), &node, None))?;
+    }
+    Ok(ExitStatus::Done)
 }
 
 /// `3 daemons started, 1 given up`
@@ -129,7 +144,7 @@ fn report(outcome: &Outcome) -> Result<usize> {
     Ok(healed)
 }
 
-/// Reports the devices that are given up, and returns their number.
+/// Reports the devices that are given up, and those that are gone; returns the number of those that are given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
     let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
     let served = node.served.iter().filter(is_meant);
@@ -137,11 +152,14 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
         .filter(|served| served.is_failing())
         .map(|served| served.record.name.clone())
         .collect();
-    if failing.is_empty() {
-        return 0;
-    }
-    let problems = node.problems(&failing).into_iter();
-    for problem in problems.filter(|problem| problem.device.is_some()) {
+    let is_reported = |problem: &Problem| match &problem.device {
+        Some(name) => {
+            let is_absent = matches!(problem.id, ProblemId::DeviceGone | ProblemId::GpuLost);
+            is_absent || failing.contains(name)
+        }
+        None => false,
+    };
+    for problem in node.problems(names).iter().filter(|one| is_reported(one)) {
         note(&problem.to_string());
     }
     failing.len()

@@ -16,7 +16,7 @@ use crate::geometry::{Aim, Partition};
 use crate::node::{Detail, observe};
 use crate::plan::check::GpuArgument;
 use crate::profile::Profile;
-use crate::render::{Question, note, partitions, say};
+use crate::render::{Question, note, partitions};
 use crate::settings::Serve;
 
 /// Write a first profile by asking a few questions
@@ -75,7 +75,7 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut interview = Interview::new(args.yes);
     let file = NewProfile::at(&args.file, args.force, &interview)?;
     let node = node(args, context)?;
-    say(partitions::gpus(&node).trim_end());
+    interview.show(partitions::gpus(&node).trim_end());
     let whole = ask_whole(args, &mut interview, &node)?;
     let supply = Supply::of(&node, &whole);
     let divided = if supply.groups.is_empty() {
@@ -206,7 +206,7 @@ fn choose<'a>(
     let mut chosen = Vec::new();
     for (nth, (supply, needed)) in divided.into_iter().enumerate() {
         let choices = supply.choices(needed);
-        say(partitions::choices(&supply, &choices).trim_end());
+        interview.show(partitions::choices(&supply, &choices).trim_end());
         let partition = choose_one(args.layout.get(nth), interview, &choices)?;
         chosen.push(Choice { supply, partition });
     }

@@ -28,6 +28,15 @@ impl Interview {
         self.can_ask && !self.takes_defaults
     }
 
+    /// Shows what the questions are about; with --quiet only to somebody who is asked.
+    pub(super) fn show(&self, text: &str) {
+        if self.asks() {
+            render::say(text);
+        } else {
+            render::tell(text);
+        }
+    }
+
     /// Returns the answer of a flag, or else asks. Without a terminal, notes that the flag is missing and goes on with
     /// the default.
     pub(super) fn answer<T, U>(

@@ -8,10 +8,10 @@ use super::Context;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::{DeviceArgs, gpu_index};
-use crate::error::{ExitStatus, Result};
-use crate::host::{Pid, Uid};
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{Environment, Pid, Uid};
 use crate::mps::Patience;
-use crate::node::Node;
+use crate::node::{Client, Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Refusal, Signal};
 use crate::render::note;
 use crate::state::RunDir;
@@ -32,7 +32,7 @@ pub struct KillArgs {
     #[arg(required_unless_present = "gpus")]
     device: Option<String>,
     /// Process ids of clients, as `status` shows them
-    #[arg(value_name = "PID", required_unless_present = "gpus", value_parser = pid)]
+    #[arg(value_name = "PID", value_parser = pid)]
     pids: Vec<u32>,
     /// In place of DEVICE: the device of the GPU with index N whose clients these are
     #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
@@ -64,6 +64,12 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let (devices, pids) =
         DeviceArgs::and_values(args.device.as_ref(), &args.gpus, &args.pids, "PID", pid)?;
     let pids: Vec<Pid> = pids.into_iter().map(Pid).collect();
+    if pids.is_empty() {
+        return Err(no_pid(
+            args.device.as_deref().unwrap_or_default(),
+            environment,
+        ));
+    }
     environment.mps_programs()?;
     let shown = OnceCell::new();
     let directories = environment.directories_or_system();
@@ -84,10 +90,28 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
             remark_on_who_has_left(shown, &outcome.plan);
         }
         if args.consent.json {
-            outcome.report(&[], &args.consent)?;
+            outcome.report(&[], &args.consent, None)?;
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Nothing follows the device, which may be the client that is meant.
+fn no_pid(word: &str, environment: &Environment) -> CommandError {
+    let error = CommandError::new(ExitStatus::Usage, "mig-mps kill needs DEVICE and PID");
+    let node = pid(word)
+        .ok()
+        .and_then(|_| observe(environment, Detail::Status).ok());
+    let is_it = |client: &Client| client.pid.is_some_and(|pid| pid.to_string() == word);
+    let mut served = node.iter().flat_map(|node| &node.served);
+    let of = served.find(|served| served.clients.listed().iter().any(is_it));
+    error.with_hint(match of {
+        Some(served) => {
+            let name = &served.record.name;
+            format!("{word} is a client of {name}: mig-mps kill {name} {word}")
+        }
+        None => format!("mig-mps kill {word} PID; mig-mps status shows the clients of each device"),
+    })
 }
 
 impl KillArgs {

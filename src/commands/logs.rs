@@ -14,7 +14,7 @@ use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::json::LogLineDocument;
-use crate::render::{LogView, note, print, say, terminal_width};
+use crate::render::{LogView, note, print, tell, terminal_width};
 
 /// Show the logs of a device's daemon and server
 ///
@@ -319,7 +319,7 @@ impl Output<'_> {
         }
         let explanation = self.view.explanation();
         if !explanation.is_empty() {
-            say(&format!("\n{explanation}"));
+            tell(&format!("\n{explanation}"));
         }
         Ok(())
     }

@@ -65,9 +65,10 @@ use consent::ConsentArgs;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
 use crate::host::{Directories, Environment};
-use crate::host::{Directory, Lock, Uid, user_name};
-use crate::mps::{ContextMemory, ControlProgram, Support};
+use crate::host::{Directory, Lock, Uid, as_root, user_name};
+use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
+use crate::plan::{LooseLimits, Plan};
 use crate::profile::Profile;
 use crate::render::note;
 use crate::settings::MemoryLimit;
@@ -102,12 +103,17 @@ fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<D
     let Some(owner) = owner.filter(|owner| is_anothers(owner) && !consent.dry_run) else {
         return Ok(directories);
     };
+    let as_owner = if owner == Uid::ROOT {
+        as_root()
+    } else {
+        format!("run it as {}", user_name(owner))
+    };
     let (owner, path) = (user_name(owner), directories.run.display());
     Err(CommandError::failed(format_args!(
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))
     .with_hint(format!(
-        "run it as {owner}, or unset MIG_MPS_RUN_DIR for daemons of your own"
+        "{as_owner}; or unset MIG_MPS_RUN_DIR for daemons of your own"
     )))
 }
 
@@ -134,7 +140,19 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
         ))
         .with_hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
     }
-    let lock = Lock::take(&environment.host, &directory, run_dir.lock(), limit)?;
+    let waiting = |holder: &str| {
+        let seconds = limit.as_secs();
+        note(&format!(
+            "Waiting up to {seconds} s: {holder} is changing this node."
+        ));
+    };
+    let lock = Lock::take(
+        &environment.host,
+        &directory,
+        run_dir.lock(),
+        limit,
+        waiting,
+    )?;
     refuse_newer(&run_dir)?;
     Ok(lock)
 }
@@ -159,21 +177,39 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     })
 }
 
-/// Warns of what may go wrong with MPS on this driver, and with these memory limits.
-fn warn(node: Option<&Node>, limits: BTreeSet<MemoryLimit>) {
-    let program = node.map(Node::control_program);
-    if let Some(node) = node
-        && program.is_some_and(|program| program.support == Support::Unmeasured)
-    {
-        let first = ControlProgram::FIRST_MEASURED;
+/// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.
+fn remark_on(node: &Node, plan: &Plan) {
+    plan.remarks.iter().for_each(|remark| note(remark));
+    let open = plan.with_open_limits(node.control_program());
+    if !open.is_empty() {
         note(&format!(
-            "MPS is untested with driver {}: {first} is the oldest that was tried. mig-mps continues as long as every \
-             command it needs is answered.",
+            "Every local user can change the limits of {}: the MPS of driver {} takes settings from everybody. From 550 on \
+             it takes them from root and the daemon's owner alone.",
+            open.join(", "),
             node.driver
         ));
     }
+    warn_of_small_limits(plan.memory_limits());
+    warn_of_loose_limits(&plan.loose_limits(node));
+}
+
+/// Warns of memory limits that may leave no program any memory.
+fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
         note(&warning);
+    }
+}
+
+/// Warns of memory limits that limit nothing.
+fn warn_of_loose_limits(loose: &LooseLimits) {
+    for ((limit, memory), devices) in loose {
+        let (devices, have) = match devices.as_slice() {
+            [one] => (one.clone(), "has"),
+            several => (several.join(", "), "have"),
+        };
+        note(&format!(
+            "A pinned-memory-limit of {limit} limits nothing on {devices}, which {have} {memory} MiB of memory."
+        ));
     }
 }
 

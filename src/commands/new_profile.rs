@@ -7,7 +7,7 @@ use std::path::Path;
 use super::interview::{Interview, ended, usage};
 use super::profile_source::ProfileSource;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{directory_of, may_write, write_new_text_to, write_text_to};
+use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
 use crate::plan::check::GpuArgument;
 use crate::render::{agrees, note, print};
 
@@ -96,8 +96,9 @@ impl<'a> NewProfile<'a> {
             format!("  mig-mps check {word}{models}\n")
         };
         let shown = path.display();
+        let sudo = if caller() == Uid::ROOT { "" } else { "sudo " };
         note(&format!(
-            "\nWrote {shown}: {wrote}. Next:\n{check}  mig-mps plan {word}\n  sudo mig-mps up {word}"
+            "\nWrote {shown}: {wrote}. Next:\n{check}  mig-mps plan {word}\n  {sudo}mig-mps up {word}"
         ));
     }
 }

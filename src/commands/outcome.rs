@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::consent::ConsentArgs;
 use crate::apply::ApplyError;
+use crate::client::Verified;
 use crate::error::{CommandError, Result};
 use crate::host::Lock;
 use crate::node::Node;
@@ -31,8 +32,14 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Shows the devices with these names, or all, as they are after the change.
-    pub(super) fn report(&self, devices: &[String], consent: &ConsentArgs) -> Result<()> {
+    /// Shows the devices with these names, or all, as they are after the change. The document also has the devices that
+    /// were checked.
+    pub(super) fn report(
+        &self,
+        devices: &[String],
+        consent: &ConsentArgs,
+        verified: Option<&[Verified]>,
+    ) -> Result<()> {
         if consent.json {
             let failed = self.failed.as_ref().map(|failed| Message {
                 what: failed.to_string(),
@@ -40,11 +47,14 @@ impl Outcome {
             });
             let error = failed.or_else(|| self.after.as_ref().map(CommandError::message));
             let document = if consent.dry_run {
-                ChangeDocument::planned(&self.plan)
+                ChangeDocument::planned(&self.plan, &[])
             } else {
                 ChangeDocument::made(&self.plan, &self.node, error)
             };
-            return Ok(print_json(&document)?);
+            return Ok(print_json(&match verified {
+                Some(all) => document.with_verified(all),
+                None => document,
+            })?);
         }
         if is_quiet() {
             return Ok(());

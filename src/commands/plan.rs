@@ -3,7 +3,8 @@
 use clap::Args;
 
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for, tell_of_interrupted, warn};
+use super::{Context, accounts, detail_for, remark_on, tell_of_interrupted};
+use crate::apply::{self, Allowed};
 use crate::error::{ExitStatus, Result};
 use crate::host::Uid;
 use crate::node::observe;
@@ -57,16 +58,15 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe(environment, detail_for(&profile))?;
     let plan = plan::up(&node, &profile, &RunDir::at(&run_dir), caller)?;
     tell_of_interrupted(environment);
+    remark_on(&node, &plan);
+    let held = apply::held(environment, &node, &plan, Allowed::default());
     if args.json {
-        print_json(&PlanDocument::of(&plan))?;
+        print_json(&PlanDocument::of(&plan, &held))?;
     } else if plan.is_empty() {
         note("Nothing to do: the node is as the profile says.");
     } else {
         print(&render::plan::text(&plan))?;
-        print(&consequences::text(&plan))?;
-    }
-    if !plan.is_empty() {
-        warn(Some(&node), plan.memory_limits());
+        print(&consequences::text(&plan, &held))?;
     }
     if args.exit_code && !plan.is_empty() {
         return Ok(ExitStatus::Drift);

@@ -1,4 +1,4 @@
-use crate::client::{ClientLimits, Variables};
+use crate::client::{ClientLimits, Variables, own_memory};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Node, Served};
@@ -33,6 +33,25 @@ impl<'n> Recorded<'n> {
 
     pub(super) fn name(&self) -> &'n str {
         &self.served.record.name
+    }
+
+    /// Returns the environment of a client that inherits the caller's. The caller's own memory limit holds, unless there is
+    /// another one; refuses one that cannot be read.
+    pub(super) fn variables_over_own(
+        &self,
+        environment: &Environment,
+        limits: &ClientLimits,
+    ) -> Result<Variables> {
+        let record = &self.served.record;
+        let memory = match limits.memory {
+            None => {
+                // CUDA takes the tighter one.
+                let device = record.settings.pinned_memory_limit;
+                own_memory(record)?.map(|own| device.map_or(own, |device| device.min(own)))
+            }
+            asked_for => asked_for,
+        };
+        self.variables(environment, &ClientLimits { memory, ..*limits })
     }
 
     /// Returns the environment of its clients. Refuses limits above those of the device.

@@ -7,6 +7,7 @@ use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
 use super::{Context, own_directories};
 use crate::error::{CommandError, ExitStatus, Result};
+use crate::node::Detail;
 use crate::plan;
 
 /// Restart daemons with their current settings
@@ -27,19 +28,22 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if args.devices.is_empty() {
         let error = CommandError::new(ExitStatus::Usage, "no device is named");
-        return Err(
-            error.with_hint("mig-mps restart DEVICE, or mig-mps restart --gpu N for a whole GPU")
-        );
+        return Err(error.with_hint(
+            "mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
+        ));
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;
-    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
-        plan::restart(node, run_dir, &args.devices.names(node)?)
-    })
+    let outcome = Change {
+        detail: Detail::Settings,
+        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
+            plan::restart(node, run_dir, &args.devices.names(node)?)
+        })
+    }
     .run()?;
     if let Some(outcome) = outcome {
         let names = args.devices.names(&outcome.node)?;
-        outcome.report(&names, &args.consent)?;
+        outcome.report(&names, &args.consent, None)?;
         outcome.conclude(&names, &args.consent);
     }
     Ok(ExitStatus::Done)

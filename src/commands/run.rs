@@ -108,7 +108,7 @@ impl RunArgs {
         if self.choose.any {
             let mut free = patience.until(|| self.free(environment, 1))?;
             let served = free.remove(0);
-            let variables = Recorded::of(&served).variables(environment, &limits)?;
+            let variables = Recorded::of(&served).variables_over_own(environment, &limits)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
@@ -117,7 +117,7 @@ impl RunArgs {
         } else {
             Recorded::find(&node, self.device.as_deref().unwrap_or_default())?
         };
-        let variables = device.variables(environment, &limits)?;
+        let variables = device.variables_over_own(environment, &limits)?;
         if !self.no_check {
             patience.until(|| check(environment, &node, device.name(), &variables))?;
         }
@@ -146,7 +146,7 @@ impl RunArgs {
         let mut failed = None;
         for served in free_devices(&node, &wanted, environment.caller)? {
             let checked = Recorded::of(served)
-                .variables(environment, &self.limits.limits())
+                .variables_over_own(environment, &self.limits.limits())
                 .map_err(Obstacle::from)
                 .and_then(|variables| {
                     if self.no_check {
@@ -189,7 +189,7 @@ impl RunArgs {
             let device = Recorded::of(&devices[device]);
             Ok(Copy {
                 device: device.name().to_owned(),
-                variables: device.variables(environment, &limits)?,
+                variables: device.variables_over_own(environment, &limits)?,
             })
         });
         copies.collect()

@@ -5,7 +5,7 @@ use clap::Args;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::{DeviceArgs, gpu_index};
-use super::{Context, own_directories, warn};
+use super::{Context, own_directories, remark_on};
 use crate::error::{ExitStatus, Result};
 use crate::node::Detail;
 use crate::plan;
@@ -53,7 +53,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let directories = own_directories(environment, &args.consent)?;
     let outcome = Change {
         detail: Detail::Settings,
-        remark: &|node, plan| warn(Some(node), plan.memory_limits()),
+        remark: &remark_on,
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             plan::set(node, run_dir, &devices.names(node)?, &settings)
         })
@@ -65,7 +65,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         Some(outcome) => {
             let names = devices.names(&outcome.node)?;
-            outcome.report(&names, &args.consent)?;
+            outcome.report(&names, &args.consent, None)?;
             outcome.conclude(&names, &args.consent);
         }
         None => {}

@@ -53,8 +53,8 @@ pub struct StatusArgs {
     /// Exit with 3 if there is a problem
     ///
     /// Problems are: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
-    /// server that outlived its daemon; a program outside MPS on a device that has a daemon; two daemons on
-    /// one device; an unmanaged daemon that sees all GPUs or uses the default pipe directory; an interrupted
+    /// server that outlived its daemon; a program outside MPS on a device that has a daemon; a client that uses more memory
+    /// than its device lets each have; two daemons on one device; an unmanaged daemon that sees all GPUs or uses the default pipe directory; an interrupted
     /// change; a GPU that cannot be read.
     #[arg(long)]
     exit_code: bool,
@@ -118,6 +118,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             None => unknown.map_err(CommandError::from),
         };
     }
+    refuse_ambiguous(&args.devices.words)?;
     let mut screen = Screen::take().context("cannot draw on the terminal")?;
     let mut trouble: Option<String> = None;
     loop {
@@ -142,6 +143,23 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             Err(error) => trouble = Some(format!("{error}")),
         }
     }
+}
+
+/// Refuses `--watch 1` on a node with a device 1.
+fn refuse_ambiguous(devices: &[String]) -> Result<()> {
+    let words: Vec<String> = std::env::args().collect();
+    let is_meant = |pair: &&[String]| pair[0] == "--watch" && interval(&pair[1]).is_ok();
+    let Some([_, word]) = words.windows(2).find(is_meant) else {
+        return Ok(());
+    };
+    if !devices.contains(word) {
+        return Ok(());
+    }
+    let what = format!("--watch {word} can mean every {word} s, or device {word}");
+    let error = CommandError::new(ExitStatus::Usage, what);
+    Err(error.with_hint(format!(
+        "mig-mps status --watch={word}, or mig-mps status {word} --watch"
+    )))
 }
 
 fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Result<()> {

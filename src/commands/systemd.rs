@@ -9,7 +9,7 @@ use super::Context;
 use super::profile_source::ProfileSource;
 use crate::apply::UnitFiles;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Environment, UnitsError, only_root_can_change, write_files_into};
+use crate::host::{Environment, UnitsError, as_root, only_root_can_change, write_files_into};
 use crate::integrate::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
 use crate::profile::Profile;
 use crate::render::{note, print};
@@ -21,8 +21,11 @@ const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
 ///
 /// MIG instances and daemons do not survive a reboot. mig-mps.service applies the profile at boot, before Slurm,
 /// container engines and DCGM start, and stops the daemons at shutdown. mig-mps-heal.timer runs `heal` every minute.
-/// Nothing else stays running. Without an option the units are printed.
+/// Nothing else stays running. With a profile and no option it prints the units.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "mig-mps systemd [OPTIONS] <PROFILE>\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]"
+)]
 pub struct SystemdArgs {
     /// Profile to apply at boot: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present_any = ["uninstall", "package"])]
@@ -66,9 +69,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     if !environment.is_root() {
-        return Err(
-            CommandError::failed("only root can install units").with_hint("run it with sudo")
-        );
+        return Err(CommandError::failed("only root can install units").with_hint(as_root()));
     }
     if args.uninstall {
         uninstall(&units, &files, profile.as_ref(), environment)?;
@@ -96,7 +97,7 @@ fn check_program(program: &Path) -> Result<()> {
             "systemd would run {} as root, and another user can change it: {error}",
             program.display()
         ))
-        .with_hint("sudo install -m 755 mig-mps /usr/local/bin/, and run that")
+        .with_hint("install -m 755 mig-mps /usr/local/bin/, and run that")
     })
 }
 

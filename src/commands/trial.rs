@@ -1,7 +1,7 @@
 //! One measurement: copies of a program, all at once.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, PipeReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitStatus as ProgramStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::user_program::{command, not_started};
 use crate::client::Variables;
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{Interrupt, bounded};
+use crate::host::{Interrupt, ProcessHandle, bounded};
 
 /// The time between two samples.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -26,7 +28,10 @@ const GRACE: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// The longest line that is read whole, in bytes.
-const LINE: u64 = 64 << 10;
+const LINE: usize = 64 << 10;
+
+/// The time to go on reading after a copy has exited: what it has started may keep its output open for ever.
+const AFTERWARDS: Duration = Duration::from_millis(200);
 
 /// A measurement to make.
 pub(super) struct Trial<'a> {
@@ -158,57 +163,109 @@ impl Trial<'_> {
         let mut command = command(self.words, self.variables);
         command.stdin(Stdio::null());
         command.stdout(writer.try_clone()?).stderr(writer);
-        {
+        let held = {
             let mut child = lock(&copy.child);
             if copy.is_ended() {
                 return Ok(None);
             }
             // Signals reach what the program starts, too.
             let started = command.process_group(0).spawn();
-            *child = Some(started.map_err(|error| not_started(&command, &error))?);
-        }
+            let started = started.map_err(|error| not_started(&command, &error))?;
+            let pid = started.id();
+            *child = Some(started);
+            ProcessHandle::open(crate::host::Pid(pid)).map_err(io::Error::from)?
+        };
         // With its ends of the pipe, so that reading ends with the program.
         drop(command);
-        let line = copy.read(reader)?;
-        let status = copy.wait()?;
-        Ok(Some(Run { line, status }))
+        Ok(Some(copy.follow(reader, &held)?))
     }
 }
 
+/// The output of a copy.
+#[derive(Default)]
+struct Lines {
+    /// The line that is not at its end yet.
+    begun: Vec<u8>,
+    /// The last line with text.
+    last: String,
+}
+
 impl Copy {
-    /// Reads the program's output to its end. Returns the last line with text.
-    fn read(&self, output: impl Read) -> io::Result<String> {
-        let mut output = BufReader::new(output);
-        let mut last = String::new();
-        let mut line = Vec::new();
+    /// Reads the output until the program has exited, and a moment longer.
+    fn follow(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<Run> {
+        let mut output = Some(output);
+        let mut lines = Lines::default();
+        let mut exited: Option<(ProgramStatus, Instant)> = None;
         loop {
-            line.clear();
-            if output.by_ref().take(LINE).read_until(b'\n', &mut line)? == 0 {
-                return Ok(last);
+            let now = Instant::now();
+            if let Some((status, until)) = exited
+                && (output.is_none() || now >= until)
+            {
+                if !self.is_ended() {
+                    self.take_line(&mut lines);
+                }
+                let line = lines.last;
+                return Ok(Run { line, status });
             }
-            let text = String::from_utf8_lossy(&line);
-            let is_cut = !text.ends_with('\n') && self.is_ended();
-            if !text.trim().is_empty() && !is_cut {
-                text.trim().clone_into(&mut last);
-                let has_rate = rate_in(&last).is_some();
-                self.has_rate.store(has_rate, Ordering::Relaxed);
+            let left = exited.map(|(_, until)| Timespec::try_from(until - now));
+            let left = left.transpose().map_err(io::Error::other)?;
+            let watched = output.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN));
+            let process = exited.is_none().then(|| held.poll_fd());
+            let mut watched: Vec<PollFd<'_>> = watched.chain(process).collect();
+            match poll(&mut watched, left.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let has_output = output.is_some() && !watched[0].revents().is_empty();
+            if has_output && !self.read(&mut output, &mut lines)? {
+                output = None;
+            }
+            if exited.is_none() {
+                exited = self
+                    .reap()?
+                    .map(|status| (status, Instant::now() + AFTERWARDS));
             }
         }
     }
 
-    /// Waits for the program, which has closed its output.
-    fn wait(&self) -> io::Result<ProgramStatus> {
-        loop {
-            let mut child = lock(&self.child);
-            if let Some(running) = child.as_mut()
-                && let Some(status) = running.try_wait()?
-            {
-                *child = None;
-                return Ok(status);
+    /// Reads what there is. Returns false at the end.
+    fn read(&self, output: &mut Option<PipeReader>, lines: &mut Lines) -> io::Result<bool> {
+        let mut buffer = [0; 16 << 10];
+        let read = match output {
+            Some(output) => output.read(&mut buffer)?,
+            None => 0,
+        };
+        for part in buffer[..read].split_inclusive(|byte| *byte == b'\n') {
+            lines.begun.extend_from_slice(part);
+            if part.ends_with(b"\n") || lines.begun.len() >= LINE {
+                self.take_line(lines);
             }
-            drop(child);
-            std::thread::sleep(Duration::from_millis(1));
         }
+        Ok(read > 0)
+    }
+
+    /// Takes the line that was begun for a whole one.
+    fn take_line(&self, lines: &mut Lines) {
+        let line = std::mem::take(&mut lines.begun);
+        let text = String::from_utf8_lossy(&line);
+        if !text.trim().is_empty() {
+            text.trim().clone_into(&mut lines.last);
+            let has_rate = rate_in(&lines.last).is_some();
+            self.has_rate.store(has_rate, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the status of the program if it has exited.
+    fn reap(&self) -> io::Result<Option<ProgramStatus>> {
+        let mut child = lock(&self.child);
+        let status = match child.as_mut() {
+            Some(running) => running.try_wait()?,
+            None => None,
+        };
+        if status.is_some() {
+            *child = None;
+        }
+        Ok(status)
     }
 
     fn is_ended(&self) -> bool {

@@ -6,15 +6,16 @@ use super::change::Change;
 use super::consent::ConsentArgs;
 use super::outcome::Outcome;
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, verify, warn};
+use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
+use crate::client::Verified;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Directories, Environment};
+use crate::host::{Directories, Environment, as_root};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
 use crate::plan::{self, Plan, Start};
 use crate::profile::{Profile, ProfileError};
-use crate::render::{note, say, unmanaged, verified};
+use crate::render::{note, tell, unmanaged, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -45,14 +46,7 @@ pub struct UpArgs {
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load()?;
-    accounts::check(&profile, environment, environment.caller)?;
-    let directories = own_directories(environment, &args.consent)?;
-    refuse_cdi_of_user(&profile, environment)?;
-    if profile.settings().next().is_some() {
-        environment.mps_programs()?;
-    }
-    check_pipe_dirs(&directories)?;
-    accounts::check_ways(&profile, &directories)?;
+    let directories = checked(args, &profile, environment)?;
     let cdi = profile.cdi.map(|(wanted, _)| wanted);
     let outcome = Change {
         allowed: Allowed {
@@ -60,7 +54,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
             stop_holders: args.stop_holders,
         },
         detail: detail_for(&profile),
-        remark: &|node, plan| warn(Some(node), plan.memory_limits()),
+        remark: &remark_on,
         verify: true,
         after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
@@ -71,23 +65,21 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(outcome) = outcome else {
         return Ok(ExitStatus::Done);
     };
-    let (node, plan) = (&outcome.node, &outcome.plan);
     if outcome.is_unchanged {
-        note("Nothing to do: the node is as the profile says.");
-        if !args.consent.dry_run {
-            large_logs::put_aside(node, &directories, environment);
-        }
-        if !args.consent.dry_run || args.consent.json {
-            outcome.report(&[], &args.consent)?;
-        }
-        return ended(args, environment, outcome);
+        return unchanged(args, environment, &directories, outcome);
     }
+    let (node, plan) = (&outcome.node, &outcome.plan);
     if outcome.failed.is_none() {
         record(&profile, &directories, node)
             .context("the node is as the profile says, but its name cannot be noted")?;
         large_logs::put_aside_under_lock(node, &directories, environment);
     }
-    outcome.report(&[], &args.consent)?;
+    let mut all = None;
+    if outcome.failed.is_none() && args.consent.json {
+        // The document has the result.
+        all = verified(args, environment, node)?;
+    }
+    outcome.report(&[], &args.consent, all.as_deref())?;
     if let Some(error) = outcome.failed {
         if let Some(second) = &outcome.after {
             note(&second.to_string());
@@ -96,38 +88,93 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let beside = unmanaged::text(plan);
     if !beside.is_empty() {
-        say(beside.trim_end());
+        tell(beside.trim_end());
     }
     remark(node, plan);
     outcome.conclude(&[], &args.consent);
-    ended(args, environment, outcome)
+    if !args.consent.json {
+        all = verified(args, environment, node)?;
+    }
+    ended(args, outcome.after, all.as_deref())
 }
 
-/// Checks the devices if asked, and ends with the failure of what followed the change.
-fn ended(args: &UpArgs, environment: &Environment, outcome: Outcome) -> Result<ExitStatus> {
-    let status = verified(args, environment, &outcome.node)?;
-    match outcome.after {
+/// Refuses what cannot be applied by this user, before anything is planned. Returns the directories of the change.
+fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Result<Directories> {
+    accounts::check(profile, environment, environment.caller)?;
+    if args.verify {
+        verify::prepare(environment)?;
+    }
+    let directories = own_directories(environment, &args.consent)?;
+    refuse_cdi_of_user(profile, environment)?;
+    if profile.settings().next().is_some() {
+        environment.mps_programs()?;
+    }
+    check_pipe_dirs(&directories)?;
+    if environment.is_root() {
+        accounts::check_ways(profile, &directories)?;
+    }
+    Ok(directories)
+}
+
+/// Ends where there was nothing to do.
+fn unchanged(
+    args: &UpArgs,
+    environment: &Environment,
+    directories: &Directories,
+    outcome: Outcome,
+) -> Result<ExitStatus> {
+    let node = &outcome.node;
+    remark_on(node, &outcome.plan);
+    note("Nothing to do: the node is as the profile says.");
+    if !args.consent.dry_run {
+        large_logs::put_aside(node, directories, environment);
+    }
+    let all = verified(args, environment, node)?;
+    if !args.consent.dry_run || args.consent.json {
+        outcome.report(&[], &args.consent, all.as_deref())?;
+    }
+    ended(args, outcome.after, all.as_deref())
+}
+
+/// Shows what was checked, and ends with the failure of what followed the change.
+fn ended(
+    args: &UpArgs,
+    after: Option<CommandError>,
+    all: Option<&[Verified]>,
+) -> Result<ExitStatus> {
+    let status = conclude(args, all)?;
+    match after {
         None => Ok(status),
         Some(error) => Err(error.in_document()),
     }
 }
 
 /// Checks the devices if asked.
-fn verified(args: &UpArgs, environment: &Environment, node: &Node) -> Result<ExitStatus> {
+fn verified(
+    args: &UpArgs,
+    environment: &Environment,
+    node: &Node,
+) -> Result<Option<Vec<Verified>>> {
     if !args.verify || args.consent.dry_run {
-        return Ok(ExitStatus::Done);
+        return Ok(None);
     }
-    verify::prepare(environment)?;
     let own = environment.directories()?.run;
     let served = node.served.iter();
     let served = served.filter(|served| served.run_dir.path() == own);
-    let all = verify::all(environment, node, served.collect());
+    Ok(Some(verify::all(environment, node, served.collect())))
+}
+
+/// Shows what was checked, and returns the exit status.
+fn conclude(args: &UpArgs, all: Option<&[Verified]>) -> Result<ExitStatus> {
+    let Some(all) = all else {
+        return Ok(ExitStatus::Done);
+    };
     if args.consent.json {
-        verified::print_failures(&all);
+        verified::print_failures(all);
     } else {
-        verified::print(&all)?;
+        verified::print(all)?;
     }
-    Ok(verify::status(&all))
+    Ok(verify::status(all))
 }
 
 /// Refuses a file for container engines from a plain user, who cannot write it.
@@ -135,7 +182,11 @@ fn refuse_cdi_of_user(profile: &Profile, environment: &Environment) -> Result<()
     match profile.cdi {
         Some((true, span)) if !environment.is_root() => {
             let error = profile.error(span, "only root can have cdi = true");
-            Err(error.with_hint("mig-mps cdi prints the file of your own devices"))
+            let hint = format!(
+                "{}; mig-mps cdi prints the file of your own devices",
+                as_root()
+            );
+            Err(error.with_hint(hint))
         }
         _ => Ok(()),
     }

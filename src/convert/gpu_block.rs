@@ -24,7 +24,7 @@ pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
 /// Returns the record of a device's daemon.
 pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
     let served = node.served_on(&device.key);
-    served.filter(|served| served.device_is_there)
+    served.filter(|served| served.is_there())
 }
 
 fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use super::grouped;
 use super::packing::{MigDevice, PackedInstance, pack};
 use crate::geometry::ComputeInstanceProfile;
-use crate::node::{Gpu, Node};
+use crate::node::{Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;
 
 /// The name of the configuration, the one that mig-parted's own export gives.
@@ -25,7 +25,7 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
         Some((config, gpu.index))
     });
     let groups = grouped(configs);
-    if node.served.iter().any(|served| served.device_is_there) {
+    if node.served.iter().any(Served::is_there) {
         let what = "mig-parted knows nothing of MPS: names and settings of daemons are left out";
         notes.lost.push(what.to_owned());
     }

@@ -26,6 +26,15 @@ pub(super) const CHECKS: &[Check] = &[
         judge: Judge::Own(memory_limit),
     },
     Check {
+        id: "limits-open",
+        subject: Subject::Daemons,
+        fault: "every local user can change the limits of a device",
+        why: "before driver 550, MPS takes settings from every user who reaches the daemon's socket; later it takes them from root and the \
+              daemon's owner alone",
+        remedy: "install driver 550 or newer, or close the pipe directory with `serve = \"user:NAME\"`",
+        judge: Judge::Own(open_limits),
+    },
+    Check {
         id: "daemon-files",
         subject: Subject::Daemons,
         fault: "a daemon may open few files",
@@ -79,6 +88,27 @@ fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
         findings.push(finding.on(name).run(set));
     }
     findings
+}
+
+fn open_limits(examined: &Examined<'_>) -> Vec<Finding> {
+    let node = examined.node;
+    let is_open = |served: &&Served| {
+        let settings = &served.record.settings;
+        served.is_alive() && settings.limit_clients() && settings.open_to_others()
+    };
+    let finding = if node.control_program().has_open_settings {
+        Finding::warn(format!(
+            "every local user can change its limits: the MPS of driver {} takes settings from everybody",
+            node.driver
+        ))
+    } else if node.driver.is_empty() {
+        Finding::unknown("the driver's version is not known")
+    } else {
+        return Vec::new();
+    };
+    let open = examined.served().filter(is_open);
+    open.map(|served| finding.clone().on(&served.record.name))
+        .collect()
 }
 
 /// Returns the running daemons of mig-mps.

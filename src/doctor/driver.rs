@@ -8,7 +8,7 @@ use super::check::Judge;
 use super::{Check, Examined, Finding, Subject};
 use crate::cuda;
 use crate::host::run;
-use crate::mps::{ControlProgram, Support};
+use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 
 /// The first driver whose programs tell their version.
@@ -47,8 +47,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "driver-too-old",
         subject: Subject::Driver,
-        fault: "the control program of this driver lacks commands, or was never tried",
-        why: "mig-mps reads back what it sets, and cannot without these commands",
+        fault: "the driver is older than 535",
+        why: "its MPS lacks commands that mig-mps needs, or was never tried: nothing is changed with it",
         remedy: "install driver 535 or newer",
         judge: Judge::Own(too_old),
     },
@@ -116,16 +116,13 @@ fn too_old(examined: &Examined<'_>) -> Vec<Finding> {
     if driver.is_empty() {
         return vec![Finding::unknown("the driver's version is not known")];
     }
-    let first = ControlProgram::FIRST_MEASURED;
-    match examined.node.control_program().support {
-        Support::Measured => vec![Finding::ok(driver.as_str())],
-        Support::Unmeasured => vec![Finding::warn(format!(
-            "MPS is untested with driver {driver}: {first} is the oldest that was tried"
-        ))],
-        Support::TooOld => vec![Finding::fail(format!(
-            "driver {driver} has no memory limits, no priorities and no list of clients; {first} has"
-        ))],
+    if !examined.node.control_program().is_too_old {
+        return vec![Finding::ok(driver.as_str())];
     }
+    let first = ControlProgram::FIRST;
+    vec![Finding::fail(format!(
+        "driver {driver} is older than {first}, and mig-mps changes nothing with it"
+    ))]
 }
 
 fn libcuda(examined: &Examined<'_>) -> Vec<Finding> {

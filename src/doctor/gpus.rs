@@ -3,7 +3,7 @@
 use super::check::Judge;
 use super::{Check, Examined, Finding, Subject, reported};
 use crate::catalog;
-use crate::host::Holders;
+use crate::host::{Holders, with_sudo};
 use crate::node::{Gpu, ProblemId};
 use crate::nvml::{EXCLUSIVE_PROCESS, compute_mode_in_words};
 
@@ -142,7 +142,7 @@ fn held(examined: &Examined<'_>) -> Vec<Finding> {
                 "GPU {index}: {} processes are hidden, and each may hold it",
                 holders.hidden
             ))
-            .run("sudo mig-mps doctor"),
+            .run(with_sudo()),
             Some(_) => Finding::ok(format!("GPU {index}: nobody has it open")),
         }
     };

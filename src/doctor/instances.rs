@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::check::Judge;
 use super::{Check, Examined, Finding, Subject};
-use crate::host::{caller, may_open, user_name};
+use crate::host::{caller, may_open, user_name, with_sudo};
 use crate::node::{Device, Gpu};
 use crate::nvml::GpuInstanceReading;
 use crate::state::Created;
@@ -64,7 +64,7 @@ fn without_device(examined: &Examined<'_>) -> Vec<Finding> {
         let index = gpu.index;
         let Some(instances) = &gpu.all_instances else {
             let seen = format!("GPU {index}: the driver shows its instances to root alone");
-            findings.push(Finding::unknown(seen).run("sudo mig-mps doctor"));
+            findings.push(Finding::unknown(seen).run(with_sudo()));
             continue;
         };
         let empty = instances.iter().filter(|one| one.compute.is_empty());

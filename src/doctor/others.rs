@@ -56,6 +56,14 @@ pub(super) const CHECKS: &[Check] = &[
         remedy: "disable one of the two",
         judge: Judge::Own(managers),
     },
+    Check {
+        id: "dra-dynamic-mig",
+        subject: Subject::Surroundings,
+        fault: "NVIDIA's DRA driver for Kubernetes runs with DynamicMIG",
+        why: "when it starts, it destroys every MIG instance that it did not make, those of mig-mps included",
+        remedy: "set featureGates.DynamicMIG=false in the values of its Helm chart, or keep its pods off this node",
+        judge: Judge::Own(dynamic_mig),
+    },
 ];
 
 fn unmanaged(examined: &Examined<'_>) -> Vec<Finding> {
@@ -112,4 +120,39 @@ fn managers(examined: &Examined<'_>) -> Vec<Finding> {
         ))
     }));
     findings
+}
+
+/// The process of NVIDIA's DRA driver that hands out GPUs and MIG devices. The kernel cuts names to 15 bytes.
+const DRA_PLUGIN: &str = "gpu-kubelet-plu";
+
+/// The variable and the option that hold its feature gates, such as `DynamicMIG=true,MPSSupport=true`.
+const FEATURE_GATES: &str = "FEATURE_GATES";
+const FEATURE_GATES_OPTION: &str = "--feature-gates";
+
+fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
+    let plugins = examined.processes.iter();
+    let plugins = plugins.filter(|process| process.name == DRA_PLUGIN);
+    let judged = plugins.map(|process| {
+        let pid = process.pid;
+        let command = process.command();
+        let options = command.split_once(FEATURE_GATES_OPTION);
+        let environ = process.environ();
+        let variable = environ.as_ref().and_then(|is| is.get(FEATURE_GATES));
+        let is_on = |gates: &str| gates.contains("DynamicMIG=true");
+        if options.is_some_and(|(_, gates)| is_on(gates)) || variable.is_some_and(|is| is_on(is)) {
+            Finding::fail(format!(
+                "pid {pid} (gpu-kubelet-plugin) runs with DynamicMIG"
+            ))
+        } else if environ.is_none() {
+            Finding::unknown(format!(
+                "pid {pid} (gpu-kubelet-plugin) runs, and its feature gates are hidden"
+            ))
+            .run("sudo mig-mps doctor")
+        } else {
+            Finding::ok(format!(
+                "pid {pid} (gpu-kubelet-plugin) runs without DynamicMIG"
+            ))
+        }
+    });
+    judged.collect()
 }

@@ -2,7 +2,7 @@
 
 use super::check::Judge;
 use super::{Check, Examined, Finding, Severity, Subject};
-use crate::node::{DaemonState, ProblemId};
+use crate::node::ProblemId;
 
 /// Returns a check for each id.
 pub(super) fn checks() -> impl Iterator<Item = Check> {
@@ -36,44 +36,10 @@ pub(super) fn findings(examined: &Examined<'_>, id: ProblemId) -> Vec<Finding> {
     let mut findings: Vec<Finding> = found
         .map(|(problem, severity)| Finding::of_problem(problem, severity))
         .collect();
-    findings.extend(hidden(examined, id));
+    let unchecked = examined.node.unchecked(id, examined.devices).into_iter();
+    findings.extend(unchecked.map(|(device, why)| Finding {
+        device,
+        ..Finding::unknown(why)
+    }));
     findings
-}
-
-/// Returns what `status` cannot see, and would report.
-fn hidden(examined: &Examined<'_>, id: ProblemId) -> Vec<Finding> {
-    let node = examined.node;
-    match id {
-        ProblemId::DeviceHung | ProblemId::GpuFault => {
-            let hidden = examined
-                .served()
-                .filter(|served| served.state == DaemonState::Hidden);
-            let found = hidden
-                .map(|served| Finding::unknown("its daemon was not asked").on(&served.record.name));
-            found.collect()
-        }
-        ProblemId::OutsideMps => {
-            let unlisted = examined
-                .devices()
-                .filter(|(_, device)| !node.processes.contains_key(&device.uuid));
-            let found = unlisted.map(|(name, _)| {
-                Finding::unknown("the driver shows who computes on it to root alone").on(&name)
-            });
-            found.collect()
-        }
-        ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if node.may_be_changing => {
-            vec![Finding::unknown("the journal is hidden")]
-        }
-        ProblemId::SeesAllGpus | ProblemId::DefaultPipeDirectory => {
-            let hidden = node.unmanaged.iter().filter(|daemon| daemon.is_hidden());
-            let found = hidden.map(|daemon| {
-                Finding::unknown(format!(
-                    "the environment of daemon {} is hidden",
-                    daemon.pid
-                ))
-            });
-            found.collect()
-        }
-        _ => Vec::new(),
-    }
 }

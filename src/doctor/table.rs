@@ -30,8 +30,9 @@ pub fn checks() -> Vec<Check> {
 }
 
 /// Checks of other subjects than GPUs that the driver must answer for.
-const OF_DRIVER: [&str; 5] = [
+const OF_DRIVER: [&str; 6] = [
     "clients-full",
+    "memory-over-limit",
     "outside-mps",
     "pipe-too-long",
     "several-daemons",

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{CommandError, ExitStatus};
 use crate::apply::ApplyError;
-use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch};
+use crate::client::{NoAccess, NoRank, NoneFree, NotReady, TooMuch, UnreadableLimit};
 use crate::host::{
     EnvironmentError, LimitsError, LockError, OldKernel, SlurmError, TooFewFiles, TooLittleMemory,
     UnfitForDaemons, UnitsError, file_hint,
@@ -60,7 +60,7 @@ impl Ending for io::Error {
 
 impl Ending for LimitsError {
     fn hints(&self) -> Vec<String> {
-        vec![self.hint().to_owned()]
+        vec![self.hint()]
     }
 }
 
@@ -144,13 +144,13 @@ impl Ending for ObserveError {
 
 impl Ending for NvmlError {
     fn hints(&self) -> Vec<String> {
-        self.hint().map(str::to_owned).into_iter().collect()
+        self.hint().into_iter().collect()
     }
 }
 
 impl Ending for EnvironmentError {
     fn hints(&self) -> Vec<String> {
-        vec![self.hint().to_owned()]
+        vec![self.hint()]
     }
 }
 
@@ -196,6 +196,12 @@ impl Ending for NoneFree {
             [] => vec!["mig-mps status shows the devices".to_owned()],
             _ => vec!["mig-mps status shows the state of each device".to_owned()],
         }
+    }
+}
+
+impl Ending for UnreadableLimit {
+    fn hints(&self) -> Vec<String> {
+        vec![Self::hint()]
     }
 }
 

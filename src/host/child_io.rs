@@ -89,35 +89,6 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-    use crate::host::Pid;
-
-    /// Output without end is bounded by the time limit, also where there is always more to read.
-    #[test]
-    fn a_time_limit_holds_while_output_flows() {
-        let mut asleep = Command::new("sleep")
-            .arg("60")
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let flows = || File::open("/dev/zero").unwrap().into();
-        let child = Child {
-            pid: Pid(asleep.id()),
-            stdin: asleep.stdin.take().unwrap().into(),
-            stdout: flows(),
-            stderr: flows(),
-        };
-        let exchanged = exchange(child, "", Duration::ZERO).unwrap();
-        assert!(matches!(exchanged, Exchange::Late));
-        asleep.kill().unwrap();
-        asleep.wait().unwrap();
-    }
-}
-
 /// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
 struct Input<'a> {
     pipe: Option<OwnedFd>,
@@ -179,5 +150,34 @@ impl Stream {
 
     fn text(self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::host::Pid;
+
+    /// Output without end is bounded by the time limit, also where there is always more to read.
+    #[test]
+    fn a_time_limit_holds_while_output_flows() {
+        let mut asleep = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let flows = || File::open("/dev/zero").unwrap().into();
+        let child = Child {
+            pid: Pid(asleep.id()),
+            stdin: asleep.stdin.take().unwrap().into(),
+            stdout: flows(),
+            stderr: flows(),
+        };
+        let exchanged = exchange(child, "", Duration::ZERO).unwrap();
+        assert!(matches!(exchanged, Exchange::Late));
+        asleep.kill().unwrap();
+        asleep.wait().unwrap();
     }
 }

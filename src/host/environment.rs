@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Host, Interrupt, NvidiaSmi, Scopes, Slurm, TimeForUsers, Uid, Units, caller};
+use super::{Host, Interrupt, NvidiaSmi, Scopes, Slurm, TimeForUsers, Uid, Units, as_root, caller};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
     NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM, SYSTEM_LOG_DIR,
@@ -303,10 +303,14 @@ pub enum EnvironmentError {
 
 impl EnvironmentError {
     /// Returns the remedy.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> String {
+        let hint = match self {
             Self::NoRuntimeDir => {
-                "log in through a session that sets XDG_RUNTIME_DIR, set MIG_MPS_RUN_DIR, or run it as root"
+                return format!(
+                    "{}; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set \
+                     MIG_MPS_RUN_DIR",
+                    as_root()
+                );
             }
             Self::NoStateDir => "set HOME or MIG_MPS_LOG_DIR",
             Self::NoControlProgram | Self::NoServerProgram => {
@@ -321,7 +325,8 @@ impl EnvironmentError {
                  in a container on the host"
             }
             Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",
-            Self::WrongProgram { missing, .. } => missing.hint(),
-        }
+            Self::WrongProgram { missing, .. } => return missing.hint(),
+        };
+        hint.to_owned()
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::process::has_ended;
-use super::{Host, Pid, Process, StartTime, Uid, bounded, user_name};
+use super::{Host, Pid, Process, StartTime, Uid, Unit, bounded, user_name};
 
 /// A process that has a GPU open, with a CUDA context or for monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,27 @@ impl Host {
 }
 
 impl Holder {
+    /// True if it belongs to a known monitoring service, which `--stop-holders` stops and starts again.
+    pub fn is_monitoring(&self) -> bool {
+        let unit = self.unit.as_deref();
+        unit.is_some_and(|unit| Unit::named(unit).is_some())
+    }
+
+    /// Returns what to do about the holders of a GPU.
+    pub fn release(holders: &[Self]) -> &'static str {
+        let known = holders.iter().filter(|holder| holder.is_monitoring());
+        match (holders.len(), known.count()) {
+            (0, _) => {
+                "stop what has the GPU open (containers, the display, nvidia-persistenced), and run this again"
+            }
+            (all, known) if all == known => {
+                "--stop-holders stops them meanwhile, and starts them again"
+            }
+            (_, 0) => "end them, and run this again",
+            _ => "end what is not a monitoring service; --stop-holders stops the others meanwhile",
+        }
+    }
+
     pub fn of(process: &Process) -> Self {
         let cgroup = fs::read_to_string(process.directory.join("cgroup"));
         Self {

@@ -12,6 +12,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
+use super::as_root;
+
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
 /// The hidden subcommand that applies limits and initialises CUDA.
@@ -53,11 +55,13 @@ pub enum LimitsError {
 
 impl LimitsError {
     /// Returns the remedy.
-    pub fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> String {
         match self {
-            Self::Files { .. } => "sysctl fs.nr_open shows the most that the system allows",
-            Self::Cpus(_) => "lscpu shows the CPUs of this machine",
-            Self::User { .. } => "run it as root",
+            Self::Files { .. } => {
+                "sysctl fs.nr_open shows the most that the system allows".to_owned()
+            }
+            Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
+            Self::User { .. } => as_root(),
         }
     }
 }

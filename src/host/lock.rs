@@ -1,5 +1,5 @@
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -32,16 +32,20 @@ pub enum LockError {
     Unusable { path: PathBuf, error: io::Error },
 }
 
+/// The time after which a waiting process says so: most changes are shorter.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// The pause between two tries: flock(2) has no time limit.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Lock {
-    /// Takes the lock with this name in a directory. Waits up to `limit`.
+    /// Takes the lock with this name in a directory. Waits up to `limit`, and soon passes the holder to `waiting`.
     pub fn take(
         host: &Host,
         directory: &Directory,
         name: &str,
         limit: Duration,
+        waiting: impl FnOnce(&str),
     ) -> Result<Self, LockError> {
         let path = directory.path().join(name);
         let unusable = |error| LockError::Unusable {
@@ -50,6 +54,7 @@ impl Lock {
         };
         let mut file = open(directory, name).map_err(unusable)?;
         let start = Instant::now();
+        let mut waiting = Some(waiting);
         loop {
             match file.try_lock() {
                 Ok(()) => break,
@@ -61,12 +66,21 @@ impl Lock {
                         waited: limit,
                     });
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => {
+                    if start.elapsed() >= SILENCE
+                        && let Some(waiting) = waiting.take()
+                    {
+                        waiting(&holder(host, &mut file));
+                    }
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
         // Only we can write to the file, and it contains only the pid of its last holder.
         // On a full disk it names nobody.
-        let _ = write!(file, "{:<10}", std::process::id());
+        let _ = file
+            .rewind()
+            .and_then(|()| write!(file, "{:<10}", std::process::id()));
         Ok(Self { _file: file })
     }
 }
@@ -87,7 +101,7 @@ fn open(directory: &Directory, name: &str) -> io::Result<File> {
 
 fn holder(host: &Host, file: &mut File) -> String {
     let mut text = String::new();
-    let read = file.read_to_string(&mut text);
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
     let pid = read.ok().and_then(|_| text.trim().parse().ok()).map(Pid);
     match pid.and_then(|pid| host.process(pid)) {
         Some(process) => {
@@ -108,7 +122,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("mig-mps-lock-{}", std::process::id()));
         let directory = Directory::make(&path, 0o700).unwrap();
         let host = Host::at("/".as_ref());
-        let take = |limit| Lock::take(&host, &directory, "lock", limit);
+        let take = |limit| Lock::take(&host, &directory, "lock", limit, |_| {});
         let first = take(Duration::ZERO).unwrap();
         let error = take(Duration::ZERO).unwrap_err().to_string();
         assert!(

@@ -35,6 +35,7 @@ mod removal;
 mod scontrol;
 mod slurm_job;
 mod spawn;
+mod sudo;
 mod surroundings;
 mod system_command;
 mod text;
@@ -70,8 +71,11 @@ pub use process_handle::ProcessHandle;
 pub use reader::Reader;
 pub use scontrol::{Slurm, SlurmError, SlurmNode};
 pub use spawn::{heed_child_signal, ignore_again};
+pub use sudo::{as_root, with_sudo};
 pub use surroundings::{Surroundings, file_system, may_open, may_write};
-pub use text::{bounded, is_plain, nearest, printable, ranges, steers, without_error_numbers};
+pub use text::{
+    bounded, is_plain, nearest, printable, quoted, ranges, steers, without_error_numbers,
+};
 pub use time_for_users::TimeForUsers;
 pub use trusted_program::only_root_can_change;
 pub use units::{Scopes, Unit, Units, UnitsError};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::system_command::{printed, system_command};
-use super::{RunError, run};
+use super::{RunError, as_root, run};
 
 /// The time that a reset may take: seconds for a single GPU, longer with a fabric manager.
 const RESET_LIMIT: Duration = Duration::from_secs(180);
@@ -53,20 +53,21 @@ impl ResetError {
     }
 
     /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Refused { .. } if self.is_in_use() => Some(
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Refused { .. } if self.is_in_use() => {
                 "whatever has /dev/nvidiaN open must end first, containers included; persistence \
-                 mode (nvidia-smi -pm 0) and the module nvidia_drm hold a GPU too",
-            ),
+                 mode (nvidia-smi -pm 0) and the module nvidia_drm hold a GPU too"
+            }
             Self::Refused { said, .. } if said.contains("Not Supported") => {
-                Some("this GPU cannot be reset from here, as in a virtual machine: reboot")
+                "this GPU cannot be reset from here, as in a virtual machine: reboot"
             }
             Self::Refused { said, .. } if said.contains("Insufficient Permissions") => {
-                Some("run it as root")
+                return Some(as_root());
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(hint.to_owned())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::{Uid, caller, user_name};
+use super::{Uid, as_root, caller, user_name};
 
 /// A fault of a file, for which there is a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub fn file_hint(error: &io::Error) -> Option<String> {
         (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
         (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
         (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
-            "run this as root, or choose a path of your own".to_owned()
+            format!("{}; or choose a path of your own", as_root())
         }
         (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
             "make room on the file system, and run this again".to_owned()

@@ -34,6 +34,15 @@ pub fn is_plain(text: &str) -> bool {
     chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
 }
 
+/// Quotes a word for a POSIX shell, if need be.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// Shortens a command line for a message.
 pub fn bounded(command: &str) -> Cow<'_, str> {
     match command.char_indices().nth(LONGEST_COMMAND) {

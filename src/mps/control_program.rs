@@ -13,10 +13,13 @@
 pub struct ControlProgram {
     /// The driver's branch, such as 580; `None` if its version does not begin with one.
     pub branch: Option<u32>,
-    pub support: Support,
+    /// It is older than [`Self::FIRST`]: no change is made with it.
+    pub is_too_old: bool,
     /// A session waits while another one is open, and its commands are carried out even if it was killed meanwhile.
     /// Earlier programs refuse it at once.
     pub queues_sessions: bool,
+    /// Every user who reaches the daemon's socket may change its settings. From 550 on, only root and its owner may.
+    pub has_open_settings: bool,
     /// Supports `get_server_status`.
     pub has_server_status: bool,
     /// Supports `-multiuser-server`.
@@ -26,20 +29,10 @@ pub struct ControlProgram {
     pub client_limit: Option<u32>,
 }
 
-/// The support for a control program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Support {
-    /// It lacks necessary commands: memory limits, priorities, `ps`, `terminate_client`.
-    TooOld,
-    /// Not measured.
-    Unmeasured,
-    /// Measured, or newer than the measured ones.
-    Measured,
-}
-
 impl ControlProgram {
-    /// The first branch that was measured and has all necessary commands.
-    pub const FIRST_MEASURED: u32 = 535;
+    /// The first branch that was measured. 470 lacks memory limits, priorities, `get_server_status`, `ps` and
+    /// `terminate_client`; nobody has tried those in between.
+    pub const FIRST: u32 = 535;
     /// The first branch that supports `-multiuser-server` (CUDA 12.5).
     pub const FIRST_MULTIUSER: u32 = 555;
 
@@ -49,14 +42,9 @@ impl ControlProgram {
         let is_from = |first| branch.is_none_or(|branch: u32| branch >= first);
         Self {
             branch,
-            support: if is_from(Self::FIRST_MEASURED) {
-                Support::Measured
-            } else if is_from(471) {
-                Support::Unmeasured
-            } else {
-                Support::TooOld
-            },
+            is_too_old: !is_from(Self::FIRST),
             queues_sessions: is_from(615),
+            has_open_settings: !is_from(550),
             has_server_status: is_from(550),
             has_multiuser_server: is_from(Self::FIRST_MULTIUSER),
             client_limit: (!is_from(590)).then_some(48),
@@ -71,8 +59,10 @@ mod tests {
     /// Lists the features of a version in one line.
     fn traits(driver: &str) -> String {
         let program = ControlProgram::of(driver);
-        let mut words = vec![format!("{:?}", program.support)];
+        let mut words = Vec::new();
         for (has, word) in [
+            (program.is_too_old, "old"),
+            (program.has_open_settings, "open"),
             (program.has_server_status, "status"),
             (program.has_multiuser_server, "multiuser"),
             (program.queues_sessions, "queue"),
@@ -86,16 +76,16 @@ mod tests {
     #[test]
     fn each_version_does_what_was_measured() {
         for (driver, wanted) in [
-            ("390.157", "TooOld 48"),
-            ("470.256.02", "TooOld 48"),
-            ("525.147.05", "Unmeasured 48"),
-            ("535.183.01", "Measured 48"),
-            ("550.163.01", "Measured status 48"),
-            ("555.58.02", "Measured status multiuser 48"),
-            ("570.86", "Measured status multiuser 48"),
-            ("580.159.04", "Measured status multiuser 48"),
-            ("595.45.04", "Measured status multiuser"),
-            ("615.10", "Measured status multiuser queue"),
+            ("390.157", "old open 48"),
+            ("470.256.02", "old open 48"),
+            ("525.147.05", "old open 48"),
+            ("535.183.01", "open 48"),
+            ("550.163.01", "status 48"),
+            ("555.58.02", "status multiuser 48"),
+            ("570.86", "status multiuser 48"),
+            ("580.159.04", "status multiuser 48"),
+            ("595.45.04", "status multiuser"),
+            ("615.10", "status multiuser queue"),
         ] {
             assert_eq!(traits(driver), wanted, "{driver}");
         }
@@ -118,7 +108,7 @@ mod tests {
         let multiuser = ControlProgram::FIRST_MULTIUSER;
         assert!(ControlProgram::of(&multiuser.to_string()).has_multiuser_server);
         assert!(!before(multiuser).has_multiuser_server);
-        let measured = ControlProgram::FIRST_MEASURED;
-        assert_eq!(before(measured).support, Support::Unmeasured);
+        assert!(before(ControlProgram::FIRST).is_too_old);
+        assert!(!ControlProgram::of(&ControlProgram::FIRST.to_string()).is_too_old);
     }
 }

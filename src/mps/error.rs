@@ -63,10 +63,10 @@ impl MpsError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),
-            Self::KeptOut { closed, .. } => Some(format!(
-                "let them through with chmod o+x {}, or set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to other directories",
-                closed.display()
-            )),
+            Self::KeptOut { .. } => Some(
+                "unset MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR, or set them to directories that they may enter"
+                    .to_owned(),
+            ),
             Self::Busy { .. } => Some(
                 "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
                  wait, or close it"

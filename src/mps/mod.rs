@@ -28,7 +28,7 @@ mod terminate_client;
 mod unrecorded;
 
 pub use context_memory::ContextMemory;
-pub use control_program::{ControlProgram, Support};
+pub use control_program::ControlProgram;
 pub use daemon::Daemon;
 pub use error::MpsError;
 pub use invocation::Invocation;

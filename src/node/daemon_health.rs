@@ -2,7 +2,7 @@
 
 use super::problem::{Problem, ProblemId};
 use super::served::LogGrowth;
-use super::{Client, DaemonState, Node, Served};
+use super::{Client, DaemonState, LOST, Node, Served};
 use crate::settings::KEYS;
 
 /// Returns the problem of a device's daemon, if there is one.
@@ -10,6 +10,9 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
     let name = &served.record.name;
     let daemon = served.record.daemon;
     let pid = daemon.map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
+    if let Some(problem) = absent(node, served) {
+        return Some(problem);
+    }
     if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
         return Some(logs_without_pause(growth, served, &pid));
     }
@@ -49,14 +52,37 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
         .with_remedy(format!(
             "`up` continues, `mig-mps restart {name}` starts it again"
         )),
-        _ if !served.device_is_there => Problem::new(
-            ProblemId::DeviceGone,
-            format!("its daemon{pid} lives and its device is gone"),
-        )
-        .with_remedy(format!("`mig-mps down {name}`")),
         _ => return None,
     };
     Some(problem)
+}
+
+/// Describes a device that is gone, or whose GPU is lost: its daemon is of no use, whatever its state.
+fn absent(node: &Node, served: &Served) -> Option<Problem> {
+    if let Some(why) = served.lost() {
+        let seen = format!("its GPU cannot be read: {why}");
+        return Some(Problem::new(ProblemId::GpuLost, seen).with_remedy(LOST));
+    }
+    if !served.is_gone() || !node.misses(served) {
+        return None;
+    }
+    let is_again = node.devices().any(|device| device.key == served.record.key);
+    let seen = match (is_again, served.is_alive()) {
+        (true, _) => "its device was made again, with another UUID",
+        (false, true) => "its device is gone, and its daemon runs",
+        (false, false) => "its device is gone",
+    };
+    Some(Problem::new(ProblemId::DeviceGone, seen).with_remedy(restored(node, served)))
+}
+
+/// Returns the remedy for a device that is gone.
+pub fn restored(node: &Node, served: &Served) -> String {
+    let name = &served.record.name;
+    let removes = format!("`mig-mps down {name}` removes what is left");
+    match node.gpu(&served.record.key.gpu) {
+        Some(_) => format!("`mig-mps up PROFILE` restores it, {removes}"),
+        None => removes,
+    }
 }
 
 /// Describes a device that `heal` has given up.
@@ -100,14 +126,9 @@ fn dead(node: &Node, served: &Served) -> Option<Problem> {
         Some(_) => "its daemon has died",
         None => "an interrupted change has left it without a daemon",
     };
-    let remedy = if served.device_is_there {
-        format!("mig-mps restart {name}")
-    } else {
-        "up".to_owned()
-    };
     let dead = Problem::new(ProblemId::DaemonDead, what);
     Some(dead.with_remedy(format!(
-        "`{remedy}` starts it again, `mig-mps down {name}` removes what it left"
+        "`mig-mps restart {name}` starts it again, `mig-mps down {name}` removes what it left"
     )))
 }
 

@@ -11,16 +11,19 @@ pub(super) struct Candidate<'a, T> {
     pub(super) value: T,
     /// Its name, if it has one.
     pub(super) name: Option<&'a str>,
-    pub(super) uuid: &'a str,
+    /// Its UUID, and earlier ones.
+    pub(super) uuids: Vec<&'a str>,
 }
 
 impl<T> Candidate<'_, T> {
     fn fits(&self, test: impl Fn(&str) -> bool) -> bool {
-        self.name.is_some_and(&test) || test(self.uuid)
+        self.name.is_some_and(&test) || self.uuids.iter().any(|uuid| test(uuid))
     }
 
     fn title(&self) -> &str {
-        self.name.unwrap_or(self.uuid)
+        self.name
+            .or(self.uuids.first().copied())
+            .unwrap_or_default()
     }
 }
 
@@ -38,7 +41,13 @@ pub(super) fn select<T>(
     if let Some(glob) = &glob {
         // Every UUID is full of digits and dashes: only a glob that is meant for UUIDs is held against them.
         let is_for_uuids = ["MIG-", "GPU-"].iter().any(|kind| word.starts_with(kind));
-        candidates.retain(|one| glob.is_match(if is_for_uuids { one.uuid } else { one.title() }));
+        candidates.retain(|one| {
+            if is_for_uuids {
+                one.uuids.iter().any(|uuid| glob.is_match(uuid))
+            } else {
+                glob.is_match(one.title())
+            }
+        });
     } else if candidates.iter().any(|one| one.fits(|text| text == word)) {
         candidates.retain(|one| one.fits(|text| text == word));
     } else {
@@ -52,9 +61,10 @@ pub(super) fn select<T>(
                 .iter()
                 .map(|one| one.title().to_owned())
                 .collect();
-            // Two records can have the same name.
+            // The logs of several devices can have the same name.
             if known.iter().collect::<BTreeSet<_>>().len() < candidates.len() {
-                known = candidates.iter().map(|one| one.uuid.to_owned()).collect();
+                let uuids = candidates.iter().filter_map(|one| one.uuids.first());
+                known = uuids.map(|&uuid| uuid.to_owned()).collect();
             }
             Err(NoSuchDevice::Ambiguous { wanted, known })
         }
@@ -92,7 +102,7 @@ mod tests {
         let candidates = (0..).zip(all).map(|(value, (name, uuid))| Candidate {
             value,
             name: Some(name),
-            uuid,
+            uuids: vec![uuid],
         });
         select(word, candidates.collect()).map_err(|error| error.to_string())
     }

@@ -2,9 +2,10 @@
 
 use super::daemon_health::{daemon_problem, drift};
 use super::problem::{Problem, ProblemId};
-use super::{Client, Node, Served, Stray, Unmanaged};
+use super::{Client, DaemonState, LOST, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;
+use crate::settings::Serve;
 
 impl Node {
     /// Returns the problems that `status --exit-code` reports: those of these devices, or of all if none is named, and
@@ -26,7 +27,13 @@ impl Node {
         } else {
             ProblemId::GpuLost
         };
-        let lost = self.lost.iter().map(|what| Problem::new(lost, what));
+        let lost = self.lost.iter().map(|one| {
+            let problem = Problem::new(lost, &one.why);
+            match one.index {
+                Some(_) => problem.with_remedy(LOST),
+                None => problem,
+            }
+        });
         let unreadable = self.unreadable.iter();
         let unreadable =
             unreadable.map(|(_, what)| Problem::new(ProblemId::RecordUnreadable, what));
@@ -53,6 +60,10 @@ impl Node {
             let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
             let problem = Problem::new(ProblemId::OutsideMps, what).with_remedy(remedy);
             problems.push(problem.of(&name).listed());
+        }
+        for served in &self.served {
+            let over = served.clients_over_limit();
+            problems.extend(over.filter_map(|client| over_limit(client, served)));
         }
         problems.extend(self.shared());
         problems
@@ -111,6 +122,64 @@ impl Node {
             Problem::new(ProblemId::DefaultPipeDirectory, what).with_remedy(end_of(daemon, "it"))
         });
         sees_everything.into_iter().chain(is_at_default)
+    }
+
+    /// Returns the devices, or the node, on which a problem would not have been seen, with the reason.
+    pub fn unchecked(&self, id: ProblemId, devices: &[String]) -> Vec<(Option<String>, String)> {
+        let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
+        let served = self.served.iter();
+        let served = served.filter(|served| is_wanted(&served.record.name));
+        let on = |served: &Served, why: &str| (Some(served.record.name.clone()), why.to_owned());
+        match id {
+            ProblemId::DeviceHung | ProblemId::GpuFault => served
+                .filter(|served| served.state == DaemonState::Hidden)
+                .map(|served| on(served, "its daemon was not asked"))
+                .collect(),
+            ProblemId::SettingsChanged if self.is_changing() => {
+                vec![(None, "a change of the node is in progress".to_owned())]
+            }
+            ProblemId::SettingsChanged => served
+                .filter(|served| served.is_alive() && !served.is_read_back())
+                .map(|served| on(served, "its settings were not read back"))
+                .collect(),
+            ProblemId::MemoryOverLimit => served
+                .filter(|served| served.is_alive() && served.hides_memory_over_limit())
+                .map(|served| on(served, "the memory of its clients is hidden"))
+                .collect(),
+            ProblemId::OutsideMps
+            | ProblemId::SeveralDaemons
+            | ProblemId::ClientsFull
+            | ProblemId::TooManyClients
+            | ProblemId::NoMigDevices
+            | ProblemId::GpuLost
+                if self.has_no_driver =>
+            {
+                vec![(None, "the driver does not answer".to_owned())]
+            }
+            ProblemId::OutsideMps => self
+                .devices()
+                .filter(|device| !self.processes.contains_key(&device.uuid))
+                .map(|device| self.name_of(&device))
+                .filter(is_wanted)
+                .map(|name| {
+                    let why = "the driver shows who computes on it to root alone";
+                    (Some(name), why.to_owned())
+                })
+                .collect(),
+            ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if self.may_be_changing => {
+                vec![(None, "the journal is hidden".to_owned())]
+            }
+            ProblemId::SeesAllGpus | ProblemId::DefaultPipeDirectory => self
+                .unmanaged
+                .iter()
+                .filter(|daemon| daemon.is_hidden())
+                .map(|daemon| {
+                    let why = format!("the environment of daemon {} is hidden", daemon.pid);
+                    (None, why)
+                })
+                .collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Returns what is in order and still worth a line of `status`.
@@ -185,6 +254,27 @@ fn describe_stray(stray: &Stray, name: &str) -> Problem {
     };
     let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
     Problem::new(ProblemId::StrayServer, seen).with_remedy(remedy)
+}
+
+/// `pid 4711 (alice) uses 6147 MiB, more than the limit of 2G: …`
+fn over_limit(client: &Client, served: &Served) -> Option<Problem> {
+    let (name, settings) = (&served.record.name, &served.record.settings);
+    let (limit, mib) = (settings.pinned_memory_limit?, client.memory? >> 20);
+    let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
+    let seen = format!(
+        "pid {} ({user}) uses {mib} MiB, more than the pinned-memory-limit of {limit}: its \
+         CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit, or it is older than the limit",
+        client.shown_pid()
+    );
+    let ends = match (client.pid, &settings.serve) {
+        (None, _) => format!("`mig-mps restart {name} --force` ends all its clients"),
+        (Some(pid), Some(Serve::User(user))) => {
+            format!("`runuser -u {user} -- mig-mps kill {name} {pid} --signal` ends it")
+        }
+        (Some(pid), _) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
+    };
+    let problem = Problem::new(ProblemId::MemoryOverLimit, seen).with_remedy(ends);
+    Some(problem.of(name))
 }
 
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`

@@ -17,14 +17,16 @@ mod snapshot;
 mod unmanaged;
 
 pub use crate::mps::MpsProgram;
+pub use daemon_health::restored;
 pub use device_order::record_order;
 pub use gpu::{Device, Gpu};
-pub use no_such_device::NoSuchDevice;
+use no_such_device::LOST;
+pub use no_such_device::{NoSuchDevice, lost_hint};
 pub use observe::{
     Detail, DeviceLogs, Logs, ObserveError, Observer, observe, observe_device, observe_records,
 };
 pub use problem::{Problem, ProblemId};
 pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};
-pub use served::{DaemonState, Served};
-pub use snapshot::Node;
+pub use served::{DaemonState, Presence, Served, Unseen};
+pub use snapshot::{Lost, Node};
 pub use unmanaged::{Unmanaged, Variable};

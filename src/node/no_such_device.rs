@@ -13,6 +13,22 @@ pub enum NoSuchDevice {
         /// The names of all devices.
         known: Vec<String>,
     },
+    /// No record has this name or UUID, and nobody has looked for devices without one.
+    #[error("no daemon serves \"{wanted}\"{}", unread.as_ref().map_or_else(String::new, |why| format!(" that can be seen: {why}")))]
+    NotServed {
+        wanted: String,
+        /// The names of the devices with a record.
+        known: Vec<String>,
+        /// The reason why a record cannot be read.
+        unread: Option<String>,
+    },
+    /// No record is of a device of this GPU, and nobody has looked for GPUs.
+    #[error("no daemon serves a device of GPU {index}")]
+    NoneServedOn {
+        index: u32,
+        /// The indices of the GPUs in records.
+        gpus: Vec<u32>,
+    },
     /// There is no GPU with this index, or it has no device.
     #[error("{}", no_device_on(*index, gpus))]
     OfGpu {
@@ -20,6 +36,9 @@ pub enum NoSuchDevice {
         /// The indices of all GPUs.
         gpus: Vec<u32>,
     },
+    /// The GPU is lost or cannot be read, with the driver's error.
+    #[error("{0}")]
+    Lost(String),
     /// Several devices match.
     #[error("\"{wanted}\" can mean {}", list(known))]
     Ambiguous {
@@ -38,7 +57,20 @@ impl NoSuchDevice {
                 "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
                     .to_owned()
             }
-            Self::Unknown { wanted, known } => devices(wanted, known),
+            Self::Unknown { wanted, known } => devices(wanted, known, "device"),
+            Self::NotServed {
+                unread: Some(_), ..
+            } => "mig-mps doctor checks directories and records".to_owned(),
+            Self::NotServed { known, .. } if known.is_empty() => NO_DAEMON.to_owned(),
+            Self::NotServed { wanted, known, .. } => {
+                let served = devices(wanted, known, "device with a daemon");
+                format!("{served}; mig-mps list shows all devices")
+            }
+            Self::NoneServedOn { gpus, .. } if gpus.is_empty() => NO_DAEMON.to_owned(),
+            Self::NoneServedOn { gpus, .. } => format!(
+                "GPU {} has daemons; mig-mps list shows all devices",
+                ranges(gpus)
+            ),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
             }
@@ -47,6 +79,7 @@ impl NoSuchDevice {
                 [only] => format!("the only GPU is {only}"),
                 _ => format!("the GPUs are {}", ranges(gpus)),
             },
+            Self::Lost(_) => lost_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device; a command that takes several has --gpu {wanted} for all of GPU {wanted}"
             ),
@@ -57,21 +90,44 @@ impl NoSuchDevice {
     }
 }
 
+/// The remedy for a lost GPU.
+pub(super) const LOST: &str = "`sudo dmesg | grep NVRM` may say why; reset the GPU or reboot";
+
+/// Returns that remedy as a hint.
+pub fn lost_hint() -> String {
+    LOST.replace('`', "")
+}
+
 fn is_index(word: &str) -> bool {
     word.parse::<u32>().is_ok()
 }
+
+/// The remedy where no device has a daemon.
+const NO_DAEMON: &str =
+    "no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices";
 
 /// The most names of a message.
 const MOST: usize = 8;
 
 /// Names the devices, or the nearest of many.
-fn devices(wanted: &str, known: &[String]) -> String {
+fn devices(wanted: &str, known: &[String], kind: &str) -> String {
+    let index = wanted.to_ascii_lowercase();
+    let index = index.strip_prefix("gpu").filter(|index| is_index(index));
+    if let Some(index) = index {
+        return format!("--gpu {index} takes every device of GPU {index}");
+    }
+    if wanted.contains(',') {
+        return format!("separate devices by blanks: {}", wanted.replace(',', " "));
+    }
     let near = nearest(wanted, known.iter().map(String::as_str));
     let near = near.filter(|near| known.len() > MOST || near.contains(char::is_alphabetic));
     let near = near.map(|near| format!("did you mean \"{near}\"? "));
     let all = match known {
-        [only] => format!("the only device is {only}"),
-        _ if known.len() <= MOST => format!("the devices are {}", known.join(", ")),
+        [only] => format!("the only {kind} is {only}"),
+        _ if known.len() <= MOST => {
+            let kinds = kind.replacen("device", "devices", 1);
+            format!("the {kinds} are {}", known.join(", "))
+        }
         _ => format!("mig-mps status lists the {} devices", known.len()),
     };
     near.unwrap_or_default() + &all

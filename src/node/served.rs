@@ -1,3 +1,4 @@
+use std::fmt;
 use std::path::PathBuf;
 
 use super::program::{Client, Clients, ServerProcess};
@@ -6,14 +7,18 @@ use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{Reported, Serve, Server};
 use crate::state::{DeviceRecord, RunDir};
 
+/// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
+/// measured, and some for what other GPUs and drivers do.
+const NOT_COUNTED: u64 = 128 << 20;
+
 /// A device with a record, and the state of its daemon.
 #[derive(Clone, Debug)]
 pub struct Served {
     pub record: DeviceRecord,
     /// The run directory the record is in.
     pub run_dir: RunDir,
-    /// True if the device exists now, under the recorded UUID, or if the driver does not answer.
-    pub device_is_there: bool,
+    /// The presence of the device.
+    pub presence: Presence,
     /// The state of its daemon.
     pub state: DaemonState,
     /// True if its start was interrupted, and no change in progress will finish it.
@@ -36,6 +41,37 @@ pub struct Served {
     pub answered: Option<Reported>,
     /// The log that its daemon writes without pause. Read with `Detail::Status` alone.
     pub log_growth: Option<LogGrowth>,
+}
+
+/// The presence of a recorded device on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It exists, under the recorded UUID.
+    There,
+    /// It does not, or only under another UUID.
+    Gone,
+    /// It cannot be seen.
+    Unseen(Unseen),
+}
+
+/// The reason why a device cannot be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// The driver does not answer.
+    NoDriver,
+    /// Its GPU is lost or cannot be read.
+    Lost(String),
+    /// The driver hides the instances of its GPU from the caller.
+    Hidden(String),
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver => f.write_str("the driver does not answer"),
+            Self::Lost(why) | Self::Hidden(why) => f.write_str(why),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +99,24 @@ pub enum DaemonState {
 }
 
 impl Served {
+    /// True if the device exists.
+    pub fn is_there(&self) -> bool {
+        self.presence == Presence::There
+    }
+
+    /// True if the device is gone.
+    pub fn is_gone(&self) -> bool {
+        self.presence == Presence::Gone
+    }
+
+    /// Returns the reason why its GPU cannot be read.
+    pub fn lost(&self) -> Option<&str> {
+        match &self.presence {
+            Presence::Unseen(Unseen::Lost(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     /// True if its daemon runs as a user that root chose (`serve = "user:NAME"`).
     pub fn is_a_users(&self) -> bool {
         matches!(self.record.settings.serve, Some(Serve::User(_)))
@@ -85,9 +139,40 @@ impl Served {
             && self.record.settings.server == Server::Eager
     }
 
+    /// True if there is a memory limit, and the memory of some client cannot be seen.
+    pub fn hides_memory_over_limit(&self) -> bool {
+        let mut clients = self.clients.listed().iter();
+        self.record.settings.pinned_memory_limit.is_some()
+            && !(self.clients.are_known() && clients.all(|client| client.memory.is_some()))
+    }
+
+    /// Returns the clients that use more memory than the device lets each client have.
+    pub fn clients_over_limit(&self) -> impl Iterator<Item = &Client> {
+        let limit = self.record.settings.pinned_memory_limit;
+        // The limit of a daemon that somebody has changed is a problem of its own.
+        let answered = self.answered.as_ref();
+        let is_changed =
+            answered.is_some_and(|answered| answered.has_other_memory_limit(&self.record.settings));
+        let most = limit
+            .filter(|_| !is_changed)
+            .map(|limit| limit.bytes() + NOT_COUNTED);
+        let clients = self.clients.listed().iter();
+        clients.filter(move |client| {
+            client
+                .memory
+                .zip(most)
+                .is_some_and(|(used, most)| used > most)
+        })
+    }
+
     /// True if it is down, and `heal` has given it up.
     pub fn is_failing(&self) -> bool {
         self.is_given_up && matches!(self.state, DaemonState::Dead | DaemonState::Hung)
+    }
+
+    /// True if its daemon was asked for its settings.
+    pub fn is_read_back(&self) -> bool {
+        self.record.finished && self.answered.is_some()
     }
 
     /// Returns the most clients that the hardware admits, where that is known.

@@ -38,10 +38,12 @@ pub struct Node {
     pub switched_on: Vec<String>,
     /// Device directories whose record cannot be read, with the reason: a daemon may use them.
     pub unreadable: Vec<(RunDir, String)>,
+    /// The devices in such directories, as far as these tell what they are: for their end alone.
+    pub lost_records: Vec<Served>,
     /// Descriptions of everything that could not be read, `lost` included.
     pub hidden: Vec<String>,
-    /// Descriptions of the GPUs that are lost or cannot be read.
-    pub lost: Vec<String>,
+    /// The GPUs that are lost or cannot be read.
+    pub lost: Vec<Lost>,
     /// MPS programs that mig-mps did not start. Read with `Detail::Status`, `Settings` and `Plan`.
     pub unmanaged: Vec<Unmanaged>,
     /// Servers in the caller's run directory that outlived their daemons. Read wherever processes are.
@@ -54,6 +56,15 @@ pub struct Node {
     pub driver_error: Option<NvmlError>,
     /// True if the driver did not answer: devices are known by their records alone.
     pub has_no_driver: bool,
+}
+
+/// A GPU that is lost or cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its index; `None` for all, because the driver does not answer.
+    pub index: Option<u32>,
+    /// The driver's error, which names the GPU.
+    pub why: String,
 }
 
 impl Node {
@@ -110,9 +121,30 @@ impl Node {
         self.gpus.iter().flat_map(Gpu::devices)
     }
 
-    /// Returns the device's record and daemon, if it has any.
+    /// Returns the device's record and daemon, if it has any: those that were made with its present UUID, else with an
+    /// earlier one.
     pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
-        self.served.iter().find(|served| served.record.key == *key)
+        let on_it = || self.served.iter().filter(|one| one.record.key == *key);
+        on_it()
+            .find(|one| one.is_there())
+            .or_else(|| on_it().next())
+    }
+
+    /// True if a device was served in this boot and nobody is changing it: if it is gone, it is missed.
+    pub fn misses(&self, served: &Served) -> bool {
+        served.is_alive() || served.record.boot_id == self.boot_id && !self.is_changing()
+    }
+
+    /// Describes everything that cannot be seen.
+    pub fn unseen(&self) -> Vec<String> {
+        let hidden = self.gpus.iter().filter(|gpu| gpu.hidden.is_some());
+        let hidden = hidden.map(|gpu| {
+            format!(
+                "the MIG devices of GPU {}, which the driver shows to root alone",
+                gpu.index
+            )
+        });
+        self.hidden.iter().cloned().chain(hidden).collect()
     }
 
     /// Returns the served device with that name.
@@ -166,12 +198,14 @@ impl Node {
             .find_map(|daemon| daemon.managed_by(&format!("{verb} {name}")))
     }
 
-    /// Returns a device's recorded name, or its default name.
+    /// Returns a device's recorded name, or its default name; its UUID if another device has that name.
     pub fn name_of(&self, device: &Device) -> String {
-        let served = self.served_on(&device.key);
-        served
-            .map_or(&device.default_name, |served| &served.record.name)
-            .clone()
+        let name = match self.served_on(&device.key) {
+            Some(served) => &served.record.name,
+            None if self.served_as(&device.default_name).is_some() => &device.uuid,
+            None => &device.default_name,
+        };
+        name.clone()
     }
 
     /// Returns the name of the device with this UUID, or the UUID if there is none.
@@ -183,28 +217,47 @@ impl Node {
 
     /// Returns the names of the devices that the words of a command line mean, each once.
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
-        let place = |gpu, key: &DeviceKey, name: String, uuid: String| {
-            (device_order(gpu, key, &name), uuid, name)
+        // By place; a device that was made again has its present UUID and the recorded one.
+        let mut all: BTreeMap<_, (String, Vec<String>)> = BTreeMap::new();
+        let mut add = |gpu, key: &DeviceKey, name: &str, uuid: &str| {
+            let place = device_order(gpu, key, name);
+            let entry = all
+                .entry(place)
+                .or_insert_with(|| (name.to_owned(), Vec::new()));
+            entry.1.push(uuid.to_owned());
         };
-        let present = self.devices().map(|device| {
-            let name = self.name_of(&device);
-            place(Some(device.gpu), &device.key, name, device.uuid)
-        });
-        let recorded = self.served.iter().map(|served| {
+        for device in self.devices() {
+            add(
+                Some(device.gpu),
+                &device.key,
+                &self.name_of(&device),
+                &device.uuid,
+            );
+        }
+        for served in &self.served {
             let record = &served.record;
             let gpu = self.gpu(&record.key.gpu).map(|gpu| gpu.index);
-            let (name, uuid) = (record.name.clone(), record.uuid.clone());
-            place(gpu.or(record.gpu), &record.key, name, uuid)
-        });
-        let all: BTreeSet<_> = present.chain(recorded).collect();
+            add(gpu.or(record.gpu), &record.key, &record.name, &record.uuid);
+        }
         let mut names: Vec<String> = Vec::new();
         for word in words {
-            let candidates = all.iter().map(|(_, uuid, name)| Candidate {
+            let candidates = all.values().map(|(name, uuids)| Candidate {
                 value: name,
                 name: Some(name),
-                uuid,
+                uuids: uuids.iter().map(String::as_str).collect(),
             });
-            for name in select(word, candidates.collect())? {
+            let selected = select(word, candidates.collect()).map_err(|error| match error {
+                NoSuchDevice::Unknown { wanted, known } if self.has_no_driver => {
+                    let unread = self.unreadable.first().map(|(_, why)| why.clone());
+                    NoSuchDevice::NotServed {
+                        wanted,
+                        known,
+                        unread,
+                    }
+                }
+                error => error,
+            })?;
+            for name in selected {
                 if !names.contains(name) {
                     names.push(name.clone());
                 }
@@ -218,14 +271,19 @@ impl Node {
         let gpu = self.gpus.iter().find(|gpu| gpu.index == index);
         let devices = gpu.map(Gpu::devices).unwrap_or_default();
         let mut names: Vec<String> = devices.iter().map(|device| self.name_of(device)).collect();
+        let lost = self.lost.iter().find(|lost| lost.index == Some(index));
+        let is_unseen = self.has_no_driver || lost.is_some();
         let is_on_it = |served: &&Served| match gpu {
             Some(gpu) => gpu.uuid == served.record.key.gpu,
-            None => self.has_no_driver && served.record.gpu == Some(index),
+            None => is_unseen && served.record.gpu == Some(index),
         };
         for served in self.served.iter().filter(is_on_it) {
             if !names.contains(&served.record.name) {
                 names.push(served.record.name.clone());
             }
+        }
+        if let Some(lost) = lost.filter(|_| names.is_empty()) {
+            return Err(NoSuchDevice::Lost(lost.why.clone()));
         }
         if names.is_empty() {
             let gpus = self.gpus.iter().map(|gpu| gpu.index);
@@ -234,7 +292,11 @@ impl Node {
                 .chain(recorded.filter(|_| self.has_no_driver))
                 .collect();
             let gpus = gpus.into_iter().collect();
-            return Err(NoSuchDevice::OfGpu { index, gpus });
+            return Err(if self.has_no_driver {
+                NoSuchDevice::NoneServedOn { index, gpus }
+            } else {
+                NoSuchDevice::OfGpu { index, gpus }
+            });
         }
         Ok(names)
     }

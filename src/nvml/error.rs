@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use thiserror::Error;
 
-use crate::host::MORE_PROCESSES;
+use crate::host::{MORE_PROCESSES, as_root};
 
 /// NVML's return code (`nvmlReturn_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,31 +155,32 @@ impl NvmlError {
     }
 
     /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::NotFound { .. } => Some(
-                "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1",
-            ),
-            Self::TooOld { .. } => Some("MIG needs driver 450 or newer, this program needs 470"),
-            Self::Refused { code, .. } => match code.0 {
-                4 => Some("run it as root"),
-                3 => Some("mig-mps list shows what this GPU and driver support"),
-                9 => Some("load the NVIDIA kernel module; nvidia-smi shows whether it works"),
-                15 => Some(
-                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot",
-                ),
-                16 => Some("reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot"),
-                18 => Some("the driver was updated: reload its kernel module, or reboot"),
-                20 => Some("free memory on this machine, and run this again"),
-                _ => Some("mig-mps doctor finds known causes; the kernel log may say more"),
-            },
-            Self::LeftBehind { error, .. } => error.hint(),
-            Self::NoThread { .. } => Some(MORE_PROCESSES),
-            Self::Hung { .. } | Self::NotAsked => {
-                Some("search the kernel log for Xid messages; the GPU may need a reset")
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotFound { .. } => {
+                "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1"
             }
-            Self::Strange { .. } => Some("try a newer mig-mps, or another version of the driver"),
-        }
+            Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
+            Self::Refused { code, .. } => match code.0 {
+                4 => return Some(as_root()),
+                3 => "mig-mps list shows what this GPU and driver support",
+                9 => "load the NVIDIA kernel module; nvidia-smi shows whether it works",
+                15 => {
+                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot"
+                }
+                16 => "reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot",
+                18 => "the driver was updated: reload its kernel module, or reboot",
+                20 => "free memory on this machine, and run this again",
+                _ => "mig-mps doctor finds known causes; the kernel log may say more",
+            },
+            Self::LeftBehind { error, .. } => return error.hint(),
+            Self::NoThread { .. } => MORE_PROCESSES,
+            Self::Hung { .. } | Self::NotAsked => {
+                "search the kernel log for Xid messages; the GPU may need a reset"
+            }
+            Self::Strange { .. } => "try a newer mig-mps, or another version of the driver",
+        };
+        Some(hint.to_owned())
     }
 
     pub(super) fn at_init(library: &OsStr, error: &WrapperError) -> Self {

@@ -7,6 +7,7 @@ use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
     beside,
 };
+use crate::host::{Uid, as_root, caller};
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::settings::{Server, Settings};
@@ -52,10 +53,10 @@ impl Daemons {
                     continue;
                 }
                 NO_DAEMON
-            } else if served.device_is_there {
-                "not in the profile"
-            } else {
+            } else if served.is_gone() {
                 "its device is gone"
+            } else {
+                "not in the profile"
             };
             daemons.stop(planner.run_dir, served, because);
         }
@@ -206,7 +207,37 @@ pub(super) fn elsewhere(served: &Served) -> Obstacle {
         served.record.name,
         served.run_dir.path().display()
     );
-    Obstacle::new(what, "take that one down first, as its owner")
+    Obstacle::new(
+        what,
+        for_its_owner("take that one down first, as its owner"),
+    )
+}
+
+/// The obstacle that none of the daemons here is the caller's.
+pub(super) fn all_elsewhere(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
+    let first = node.served.first()?;
+    if node.served.iter().any(|served| served.run_dir == *run_dir) {
+        return None;
+    }
+    let (served, daemons) = match node.served.len() {
+        1 => ("1 device is".to_owned(), "a daemon"),
+        count => (format!("{count} devices are"), "daemons"),
+    };
+    let what = format!(
+        "none of the daemons here is yours: {served} served by {daemons} of {}",
+        first.run_dir.path().display()
+    );
+    Some(Obstacle::new(what, for_its_owner("run it as their owner")))
+}
+
+/// The remedy for a plain user, who finds no daemons but root's beside the own ones; root finds those of a directory that
+/// is not root's.
+pub(super) fn for_its_owner(of_root: &str) -> String {
+    if caller() == Uid::ROOT {
+        of_root.to_owned()
+    } else {
+        as_root()
+    }
 }
 
 /// A record that cannot be read may be that of a daemon that lives.
@@ -215,7 +246,8 @@ pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
     Some(Obstacle::new(
         format!("{problem}: whether a daemon lives there is unknown"),
-        "mig-mps up with its profile takes a living daemon over and writes the record anew",
+        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
+         with its clients",
     ))
 }
 
@@ -237,15 +269,14 @@ pub(super) fn recorded<'a>(
 }
 
 /// Refuses a device whose daemon somebody else started: only they can change it.
-pub(super) fn check_ours(served: &Served, run_dir: &RunDir, verb: &str) -> Result<(), Obstacle> {
+pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstacle> {
     if served.run_dir == *run_dir {
         return Ok(());
     }
-    let hint = format!(
-        "ask an administrator, or run sudo mig-mps {verb} {}",
-        served.record.name
-    );
-    Err(Obstacle::new(elsewhere(served).what, hint))
+    Err(Obstacle {
+        hint: for_its_owner("run it as its owner"),
+        ..elsewhere(served)
+    })
 }
 
 /// Refuses a daemon that takes no commands, or may not be asked.
@@ -291,7 +322,7 @@ fn unknowable(served: &Served) -> Obstacle {
         ),
         _ => (
             "it may not be asked",
-            "run this as its owner, or as root for root's".to_owned(),
+            for_its_owner("run this as its owner"),
         ),
     };
     let what = format!("the daemon of {name} cannot be asked for its clients: {why}");

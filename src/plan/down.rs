@@ -1,6 +1,6 @@
 //! Plans `down`.
 
-use super::daemons::{ailment, unreadable};
+use super::daemons::{ailment, all_elsewhere, check_ours, for_its_owner, unreadable};
 use super::instance_use::{is_made_by_us, outside_mps};
 use super::{
     ASKED_FOR, Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays,
@@ -34,8 +34,13 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     let selected =
         |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
-    if let Some(obstacle) = unreadable(node, run_dir) {
-        return Err(obstacle.into());
+    end_lost(node, run_dir, wanted, &selected, &mut plan)?;
+    let named = wanted
+        .devices
+        .iter()
+        .filter_map(|name| node.served_as(name));
+    for served in named {
+        check_ours(served, run_dir)?;
     }
     let ours = node
         .served
@@ -71,7 +76,52 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
             Purge::Devices(uuids.collect())
         });
     }
-    Ok(plan.with_compute_modes(node, run_dir))
+    let plan = plan.with_compute_modes(node, run_dir);
+    match all_elsewhere(node, run_dir) {
+        Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
+        _ => Ok(plan),
+    }
+}
+
+/// Plans the end of daemons whose records cannot be read: by force, since whether they live and have clients is unknown.
+/// Without it they are in the way, unless only others are asked for.
+fn end_lost(
+    node: &Node,
+    run_dir: &RunDir,
+    wanted: &Down,
+    selected: &impl Fn(&str) -> bool,
+    plan: &mut Plan,
+) -> Result<(), Obstacle> {
+    let mut is_one_asked_for = wanted.devices.is_empty();
+    let mut is_one_known = false;
+    for lost in &node.lost_records {
+        let record = &lost.record;
+        let mut devices = node.devices();
+        let device = devices.find(|device| device.uuid == record.uuid);
+        let default_name = device.as_ref().map(|device| device.default_name.as_str());
+        let is_asked_for = selected(&record.name) || default_name.is_some_and(selected);
+        if lost.run_dir != *run_dir || !is_asked_for {
+            continue;
+        }
+        is_one_asked_for = true;
+        if wanted.force.is_some() {
+            is_one_known = true;
+            let stop = Action::Stop(Stop {
+                alive: true,
+                means: Means::Signals,
+                patience: Patience::AT_ONCE,
+                unasked: None,
+                ..Stop::of(lost)
+            });
+            let gpu = device.map_or_else(|| record.uuid.clone(), |device| device.key.gpu);
+            let steps = &mut plan.of_gpu(node, &gpu).steps;
+            steps.push(stop.because("its record cannot be read"));
+        }
+    }
+    match unreadable(node, run_dir) {
+        Some(obstacle) if is_one_asked_for && !is_one_known => Err(obstacle),
+        _ => Ok(()),
+    }
 }
 
 /// Plans to stop a daemon.
@@ -157,7 +207,7 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
             gpu.index,
             served.run_dir.path().display()
         );
-        let hint = "have its owner take it down first, or leave --destroy-mig out";
+        let hint = for_its_owner("have its owner take it down first, or leave --destroy-mig out");
         return Err(Obstacle::new(what, hint));
     }
     let hint = "let them end first, or leave --destroy-mig out";

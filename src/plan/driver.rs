@@ -1,22 +1,20 @@
 //! Limits that the driver sets for a plan.
 
 use super::refusal::{Obstacle, Refusal};
-use crate::mps::{ContextMemory, ControlProgram, Support};
+use crate::host::as_root;
+use crate::mps::{ContextMemory, ControlProgram};
 use crate::node::{Gpu, Node};
 use crate::settings::MemoryLimit;
 
-/// Refuses a driver whose control program lacks what every daemon needs.
+/// Refuses a driver that is too old for any change but the end of what runs.
 pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
-    if node.control_program().support != Support::TooOld {
+    if !node.control_program().is_too_old {
         return Ok(());
     }
-    let first = ControlProgram::FIRST_MEASURED;
-    let what = format!(
-        "driver {} is too old for MPS: its control program has no memory limits, client priorities, \
-         get_server_status, ps or terminate_client",
-        node.driver
-    );
-    let hint = format!("MPS needs driver {first} or newer; mig-mps list works with this one");
+    let (driver, first) = (&node.driver, ControlProgram::FIRST);
+    let what =
+        format!("driver {driver} is too old: mig-mps changes a node with driver {first} or newer");
+    let hint = "install a newer driver; mig-mps list, status, check and down work with this one";
     Err(Refusal::NotMeant(Obstacle::new(what, hint)))
 }
 
@@ -31,5 +29,5 @@ pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
         return Ok(());
     };
     let what = format!("GPU {}: its instances cannot be seen: {why}", gpu.index);
-    Err(Obstacle::new(what, "run it as root"))
+    Err(Obstacle::new(what, as_root()))
 }

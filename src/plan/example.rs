@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
 use crate::host::{Pid, StartTime, Uid};
-use crate::node::{Client, Clients, DaemonState, Gpu, Node, Served, ServerProcess};
+use crate::node::{Client, Clients, DaemonState, Gpu, Node, Presence, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use crate::settings::{Serve, Settings};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, RunDir};
@@ -113,7 +113,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
             leaving: false,
         },
         run_dir: run_dir(),
-        device_is_there: true,
+        presence: Presence::There,
         is_abandoned: false,
         is_given_up: false,
         state: DaemonState::Ready,

@@ -1,13 +1,13 @@
 //! The plan, and its part for one GPU.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::action::{Action, Part, Set, Start, Step, Stop};
+use super::action::{Action, Part, Place, Set, Start, Step, Stop};
 use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle};
 use super::victim::Kill;
 use crate::geometry::{Placement, SliceMap};
-use crate::mps::Means;
+use crate::mps::{ControlProgram, Means};
 use crate::node::{Gpu, Node};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::MemoryLimit;
@@ -21,7 +21,13 @@ pub struct Plan {
     pub purge: Option<Purge>,
     /// Clients to terminate; nothing else is done then.
     pub kill: Option<Kill>,
+    /// Remarks on the profile: probable mistakes.
+    pub remarks: Vec<String>,
 }
+
+/// Memory limits that limit nothing, each with the memory in MiB that is less, and the names of the devices that have that
+/// memory.
+pub type LooseLimits = BTreeMap<(MemoryLimit, u64), Vec<String>>;
 
 /// The steps for one GPU, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,6 +122,39 @@ impl Plan {
         let all = starts.chain(self.sets().map(|set| &set.settings));
         all.filter_map(|settings| settings.pinned_memory_limit)
             .collect()
+    }
+
+    /// The daemons that start or change with limits that every user of their device can lift, with this control program.
+    pub fn with_open_limits(&self, program: ControlProgram) -> Vec<&str> {
+        let starts = self.starts().map(|start| (&start.name, &start.settings));
+        let sets = self.sets().map(|set| (&set.name, &set.settings));
+        let all = starts.chain(sets).filter(|(_, settings)| {
+            program.has_open_settings && settings.limit_clients() && settings.open_to_others()
+        });
+        all.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The memory limits above the memory of their device.
+    pub fn loose_limits(&self, node: &Node) -> LooseLimits {
+        let mut loose = LooseLimits::new();
+        for plan in &self.gpus {
+            let Some(gpu) = node.gpu(&plan.uuid) else {
+                continue;
+            };
+            for start in plan.steps.iter().filter_map(|step| step.action.as_start()) {
+                let limit = start.settings.pinned_memory_limit;
+                let memory = plan.memory_mib(gpu, start.place);
+                if let Some((limit, memory)) = limit.zip(memory)
+                    && limit.bytes() > memory << 20
+                {
+                    loose
+                        .entry((limit, memory))
+                        .or_default()
+                        .push(start.name.clone());
+                }
+            }
+        }
+        loose
     }
 
     /// The clients that keep their old settings.
@@ -225,6 +264,23 @@ impl GpuPlan {
             due: None,
             compute_mode: None,
         }
+    }
+
+    /// Returns the memory of a device of this GPU that is there or is made; `None` if it is not known.
+    fn memory_mib(&self, gpu: &Gpu, place: Place) -> Option<u64> {
+        let Place::Mig { placement, .. } = place else {
+            return gpu.memory.map(|memory| memory.total >> 20);
+        };
+        let made = self.steps.iter().find_map(|step| match &step.action {
+            Action::CreateGpuInstance(made) => {
+                (made.placement == placement).then_some(made.profile)
+            }
+            _ => None,
+        });
+        let mut there = gpu.instances.iter();
+        let there = there.find(|instance| instance.placement == placement);
+        let profile = made.or_else(|| Some(there?.profile))?;
+        Some(gpu.profile(profile)?.memory_mib)
     }
 
     /// Names the GPU, by its index if it has one.

@@ -137,12 +137,14 @@ fn refuse(
             wanted_gpu.block.span,
             "this does not fit on a GPU it selects",
         ),
+        span: wanted_gpu.block.span,
         gpu: gpu.index,
         product: gpu.product.clone(),
         wanted,
         why,
         part: map,
         nearest: near.iter().map(|requests| sum(gpu, requests)).collect(),
+        others: Vec::new(),
     }))
 }
 

@@ -92,7 +92,7 @@ pub(super) fn served_here<'a>(
     key: &DeviceKey,
 ) -> Option<&'a Served> {
     node.served_on(key)
-        .filter(|served| served.device_is_there && concerns_us(served, run_dir))
+        .filter(|served| served.is_there() && concerns_us(served, run_dir))
 }
 
 pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::daemons::{check_answers, recorded};
+use super::driver::too_old;
 use super::no_client::no_client;
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
-use crate::host::{Pid, Uid, user_name};
+use crate::host::{Pid, Uid, as_root, user_name};
 use crate::mps::Patience;
 use crate::node::{Client, DaemonState, Node, Served};
 use crate::settings::Serve;
@@ -64,6 +65,7 @@ pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, 
 /// # Errors
 /// [`Refusal::NotMeant`] if a process is not a client of that device.
 pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<Plan, Refusal> {
+    too_old(node)?;
     let name = request.device;
     let served = serving(node, run_dir, name)?;
     if request.caller == Uid::ROOT && served.is_a_users() {
@@ -188,7 +190,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
         "not enough privilege to end a client of {name}: only {} may control its server",
         who.join(" and ")
     );
-    Obstacle::new(what, "run this as root")
+    Obstacle::new(what, as_root())
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::host::Uid;
+use crate::catalog;
+use crate::host::{Uid, as_root};
 use crate::mps::ControlProgram;
-use crate::node::{Gpu, Node};
+use crate::node::{Gpu, Lost, Node, lost_hint};
 use crate::profile::{Block, Profile, ProfileError, Span};
 use crate::settings::Serve;
 use crate::state::RunDir;
+
+use super::Obstacle;
 
 /// The node, profile and run directory that `up` is planned for.
 #[derive(Clone, Copy)]
@@ -38,7 +41,10 @@ impl<'a> Planner<'a> {
         for (serve, span) in &self.profile.serves {
             if (*serve == Serve::Own) == (caller == Uid::ROOT) {
                 let message = format!("{who} cannot serve \"{serve}\"");
-                let hint = format!("for {who} it is {may}, or leave serve out");
+                let mut hint = format!("for {who} it is {may}, or leave serve out");
+                if caller != Uid::ROOT {
+                    hint = format!("{}; {hint}", as_root());
+                }
                 mistakes.push(self.profile.error(*span, message).with_hint(hint));
                 continue;
             }
@@ -55,6 +61,22 @@ impl<'a> Planner<'a> {
             }
         }
         mistakes
+    }
+
+    /// A GPU that a selector names may be one that is lost.
+    pub(super) fn lost_gpu(self) -> Option<Obstacle> {
+        let blocks = self.profile.blocks.iter();
+        let is_named = |block: &&Block, lost: &Lost| match lost.index {
+            _ if block.select.names_one_gpu() => {
+                !self.node.gpus.iter().any(|gpu| selects(block, gpu))
+            }
+            Some(index) => block.select.indices().any(|named| named == index),
+            None => false,
+        };
+        let mut named = self.node.lost.iter();
+        let lost = named.find(|lost| blocks.clone().any(|block| is_named(&block, lost)))?;
+        let hint = format!("{}; or leave it out of the profile", lost_hint());
+        Some(Obstacle::new(&lost.why, hint))
     }
 
     /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
@@ -93,6 +115,22 @@ impl<'a> Planner<'a> {
             }
         });
         mistakes.collect()
+    }
+
+    /// Describes blocks that select no GPU here and no model that the catalog knows: probably by a typing error, which a
+    /// block for all other GPUs hides.
+    pub(super) fn remarks(self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (position, block) in self.profile.blocks.iter().enumerate() {
+            let is_here = self.node.gpus.iter().any(|gpu| selects(block, gpu));
+            if !is_here && !catalog::has_product(|name| block.select.may_select(name)) {
+                remarks.push(format!(
+                    "{}: selects no GPU of this node, and no model that mig-mps knows",
+                    self.profile.heading(position)
+                ));
+            }
+        }
+        remarks
     }
 }
 

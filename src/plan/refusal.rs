@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::geometry::SliceMap;
 use crate::host::{Pid, bounded, user_name};
 use crate::node::{Client, NoSuchDevice, Served};
-use crate::profile::ProfileError;
+use crate::profile::{Profile, ProfileError, Span};
 
 /// The reason for refusing to plan. Nothing has been touched.
 #[derive(Debug, Error)]
@@ -71,6 +71,8 @@ impl From<Obstacle> for Refusal {
 pub struct Misfit {
     /// The error at the request's place in the profile.
     pub profile: ProfileError,
+    /// The request's place.
+    pub(super) span: Span,
     /// The GPU's index.
     pub gpu: u32,
     /// Its product name.
@@ -83,18 +85,50 @@ pub struct Misfit {
     pub part: Option<SliceMap>,
     /// The nearest requests that fit, that part first.
     pub nearest: Vec<String>,
+    /// The requests of other blocks that do not fit.
+    pub(super) others: Vec<Misfit>,
+}
+
+impl Misfit {
+    /// Joins the misfits of several blocks.
+    pub(super) fn all(misfits: Vec<Self>) -> Option<Self> {
+        let mut misfits = misfits.into_iter();
+        let first = misfits.next()?;
+        Some(Self {
+            others: misfits.collect(),
+            ..first
+        })
+    }
+
+    /// Describes it in one line, among other mistakes of the profile.
+    pub(super) fn as_mistake(&self, profile: &Profile) -> ProfileError {
+        let error = profile.error(self.span, self.why_not());
+        match self.remedy() {
+            Some(remedy) => error.with_hint(remedy),
+            None => error,
+        }
+    }
+
+    fn why_not(&self) -> String {
+        let (gpu, product) = (self.gpu, &self.product);
+        let (wanted, why) = (&self.wanted, &self.why);
+        format!("GPU {gpu} ({product}): {wanted} does not fit: {why}")
+    }
+
+    fn remedy(&self) -> Option<String> {
+        let fitting = || format!("{} would fit", self.nearest.join(", or "));
+        (!self.nearest.is_empty()).then(fitting)
+    }
 }
 
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (gpu, product) = (self.gpu, &self.product);
-        let (wanted, why) = (&self.wanted, &self.why);
-        write!(f, "{}\nGPU {gpu} ({product}): ", self.profile)?;
-        write!(f, "{wanted} does not fit: {why}")?;
-        match (&self.part, self.nearest.first()) {
-            (Some(map), Some(part)) => write!(f, "\n  {map}  {part}"),
-            _ => Ok(()),
+        write!(f, "{}\n{}", self.profile, self.why_not())?;
+        if let (Some(map), Some(part)) = (&self.part, self.nearest.first()) {
+            write!(f, "\n  {map}  {part}")?;
         }
+        let mut others = self.others.iter();
+        others.try_for_each(|other| write!(f, "\n{other}"))
     }
 }
 
@@ -154,8 +188,13 @@ impl Refusal {
         match self {
             Self::Profile(_) => None,
             Self::Device(unknown) => Some(unknown.hint()),
-            Self::Infeasible(because) => (!because.nearest.is_empty())
-                .then(|| format!("{} would fit", because.nearest.join(", or "))),
+            Self::Infeasible(misfit) if misfit.others.is_empty() => misfit.remedy(),
+            Self::Infeasible(misfit) => {
+                let misfits = std::iter::once(misfit.as_ref()).chain(&misfit.others);
+                let on_gpu = |one: &Misfit| Some(format!("on GPU {}, {}", one.gpu, one.remedy()?));
+                let remedies: Vec<String> = misfits.filter_map(on_gpu).collect();
+                (!remedies.is_empty()).then(|| remedies.join("; "))
+            }
             Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
             Self::InUse { hint, .. } => Some(hint.clone()),
         }

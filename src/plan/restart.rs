@@ -1,12 +1,12 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{ailment, check_ours, recorded};
+use super::daemons::{ailment, all_elsewhere, check_ours, recorded};
 use super::driver::{too_old, visible};
 use super::{
     ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays,
 };
 use crate::mps::Patience;
-use crate::node::{DaemonState, Gpu, Node, Served, Stray};
+use crate::node::{DaemonState, Gpu, Node, Presence, Served, Stray, Unseen, lost_hint, restored};
 use crate::state::RunDir;
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
@@ -21,14 +21,28 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
 
 /// Plans to start the daemons that have died, and to restart those that hang and have no clients. Of the devices with
 /// these names, or of all if none is named; the others stay as they are, and so do all while a change is in progress.
+///
+/// # Errors
+/// The daemon of a named device, or every daemon if none is named, is of another run directory and needs it.
 pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     if node.is_changing() {
         return Ok(Plan::default());
     }
     let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
     let served = node.served.iter().filter(is_meant);
-    let ill = served.filter(|served| served.run_dir == *run_dir && is_healed(served, node));
+    let (ill, elsewhere): (Vec<&Served>, Vec<&Served>) = served
+        .filter(|served| is_healed(served, node))
+        .partition(|served| served.run_dir == *run_dir);
+    if let Some(served) = elsewhere.first() {
+        if !names.is_empty() {
+            check_ours(served, run_dir)?;
+        }
+        if let Some(obstacle) = all_elsewhere(node, run_dir) {
+            return Err(obstacle.into());
+        }
+    }
     let (names, uuids): (Vec<String>, Vec<&String>) = ill
+        .into_iter()
         .map(|served| (served.record.name.clone(), &served.record.uuid))
         .unzip();
     let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
@@ -54,14 +68,15 @@ pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
 }
 
 /// True if `heal` starts or restarts it.
-fn is_healed(served: &Served, node: &Node) -> bool {
+pub fn is_healed(served: &Served, node: &Node) -> bool {
     let record = &served.record;
     let is_ill = match served.state {
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
         DaemonState::Hung => served.clients.are_none(),
         _ => false,
     };
-    is_ill && !served.is_given_up && served.device_is_there
+    let may_be_there = served.is_there() || served.presence == Presence::Unseen(Unseen::NoDriver);
+    is_ill && !served.is_given_up && may_be_there
 }
 
 fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Result<Plan, Refusal> {
@@ -108,32 +123,24 @@ fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served
         "start it with mig-mps up and its profile",
     );
     let served = recorded(node, run_dir, name, "restart", missing)?;
-    check_ours(served, run_dir, "restart")?;
+    check_ours(served, run_dir)?;
     Ok(served)
 }
 
 /// Returns the GPU and the place of a recorded device.
 fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstacle> {
     let record = &served.record;
-    let gone = || {
-        let name = &record.name;
-        Obstacle::new(
-            format!("the device of {name} is gone: no daemon could serve it"),
-            format!(
-                "mig-mps up with its profile makes it again; mig-mps down {name} removes what is left"
-            ),
-        )
-    };
+    let gone = || absent(node, served);
     let gpu = node.gpu(&record.key.gpu).ok_or_else(gone)?;
     let Some(key) = record.key.instance else {
-        let place = served.device_is_there.then_some((gpu, Place::Whole));
+        let place = served.is_there().then_some((gpu, Place::Whole));
         return place.ok_or_else(gone);
     };
     visible(gpu)?;
     let placement = key.placement;
     let mut instances = gpu.instances.iter();
     let instance = instances.find(|instance| {
-        instance.placement == placement && instance.profile == key.profile && served.device_is_there
+        instance.placement == placement && instance.profile == key.profile && served.is_there()
     });
     let nth = instance.and_then(|instance| {
         let mut compute = instance.compute.iter();
@@ -141,6 +148,25 @@ fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstac
     });
     let nth = nth.ok_or_else(gone)?;
     Ok((gpu, Place::Mig { placement, nth }))
+}
+
+/// The obstacle of a device that is gone or cannot be seen.
+fn absent(node: &Node, served: &Served) -> Obstacle {
+    let name = &served.record.name;
+    match &served.presence {
+        Presence::Unseen(unseen) => Obstacle::new(
+            format!("the device of {name} cannot be seen: {unseen}"),
+            match unseen {
+                Unseen::NoDriver => "mig-mps doctor finds out why".to_owned(),
+                Unseen::Lost(_) => lost_hint(),
+                Unseen::Hidden(_) => "run it as root".to_owned(),
+            },
+        ),
+        Presence::There | Presence::Gone => Obstacle::new(
+            format!("the device of {name} is gone: no daemon could serve it"),
+            restored(node, served).replace('`', ""),
+        ),
+    }
 }
 
 fn stop(served: &Served) -> Stop {
@@ -302,7 +328,7 @@ mod tests {
     #[test]
     fn what_has_no_place_or_is_somebody_elses_is_refused() {
         let mut node = node();
-        node.served[0].device_is_there = false;
+        node.served[0].presence = Presence::Gone;
         assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
@@ -310,7 +336,7 @@ mod tests {
         node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(
-            elsewhere.ends_with("; ask an administrator, or run sudo mig-mps restart 1"),
+            elsewhere.starts_with("device 1 is served by a daemon of /run/user/7/mig-mps"),
             "{elsewhere}"
         );
         node.unreadable

@@ -1,10 +1,10 @@
 //! Settings that `mig-mps set` changes.
 
 use super::daemons::{check_answers, check_ours, recorded};
-use super::driver::no_program_starts;
+use super::driver::{no_program_starts, too_old};
 use super::setting_change::changes;
 use super::{Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{DaemonState, Node, Served};
+use crate::node::{DaemonState, Node, Served, lost_hint};
 use crate::profile::SettingAssignment;
 use crate::state::RunDir;
 
@@ -18,6 +18,7 @@ pub fn set(
     names: &[String],
     assignments: &[SettingAssignment],
 ) -> Result<Plan, Refusal> {
+    too_old(node)?;
     let mut plan = Plan::default();
     for name in names {
         let served = settable(node, run_dir, name)?;
@@ -94,10 +95,14 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
     };
     let missing = refused("mig-mps does not serve it");
     let served = recorded(node, run_dir, name, "set", missing)?;
-    if !served.device_is_there {
+    if let Some(why) = served.lost() {
+        let what = format!("the device of {name} cannot be seen: {why}");
+        return Err(Obstacle::new(what, lost_hint()));
+    }
+    if served.is_gone() {
         return Err(refused("its device is gone"));
     }
-    check_ours(served, run_dir, "set")?;
+    check_ours(served, run_dir)?;
     if served.state == DaemonState::Dead {
         return Err(refused("it has died"));
     }

@@ -10,7 +10,7 @@ use super::names::name_all;
 use super::planner::Planner;
 use super::slot::Slot;
 use super::strays;
-use super::{Obstacle, Place, Plan, Refusal, mode};
+use super::{Misfit, Obstacle, Place, Plan, Refusal, mode};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::node::{Gpu, Node};
@@ -26,17 +26,27 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
     };
     too_old(node)?;
+    if let Some(obstacle) = planner.lost_gpu() {
+        return Err(obstacle.into());
+    }
     let mut mistakes = planner.serve_mistakes(caller);
     mistakes.extend(planner.selector_mistakes());
-    let mut layouts = planner.layouts(mistakes)?;
-    let mut names = planner.names_of_others()?;
+    let (mut layouts, mut refusals) = planner.layouts();
     let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
-    name_all(profile, &mut names, slots.collect())?;
+    match planner.names_of_others() {
+        Ok(mut names) => {
+            let given = name_all(profile, &mut names, slots.collect());
+            mistakes.extend(given.err());
+        }
+        Err(refusal) => refusals.push(refusal),
+    }
+    refuse(profile, mistakes, refusals)?;
     let gpus = layouts.into_iter().map(|layout| layout.finish(planner));
     let mut plan = Plan {
         gpus: gpus
             .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
             .collect(),
+        remarks: planner.remarks(),
         ..Plan::default()
     };
     strays::end_idle(node, &mut plan, |stray| {
@@ -68,31 +78,53 @@ fn with_serve(profile: &Profile, caller: Uid) -> Profile {
     profile
 }
 
+/// Refuses a profile with mistakes, all at once and in file order, whatever order its blocks have. Requests that do not
+/// fit are among them; without a mistake beside them they are shown with their maps.
+fn refuse(
+    profile: &Profile,
+    mut mistakes: Vec<ProfileError>,
+    refusals: Vec<Refusal>,
+) -> Result<(), Refusal> {
+    let (mut misfits, mut others) = (Vec::new(), Vec::new());
+    for refusal in refusals {
+        match refusal {
+            Refusal::Profile(error) => mistakes.push(error),
+            Refusal::Infeasible(misfit) => misfits.push(*misfit),
+            other => others.push(other),
+        }
+    }
+    if !mistakes.is_empty() {
+        mistakes.extend(misfits.iter().map(|misfit| misfit.as_mistake(profile)));
+    }
+    if let Some(error) = ProfileError::all(mistakes) {
+        return Err(error.into());
+    }
+    match Misfit::all(misfits) {
+        Some(misfit) => Err(Refusal::Infeasible(Box::new(misfit))),
+        None => others.into_iter().next().map_or(Ok(()), Err),
+    }
+}
+
 impl<'a> Planner<'a> {
-    /// Plans each GPU, without the names of its devices. Shows the mistakes of all blocks beside those found before.
-    fn layouts(self, mut mistakes: Vec<ProfileError>) -> Result<Vec<Layout<'a>>, Refusal> {
-        let mut layouts = Vec::new();
-        let mut wrong: Vec<&Block> = Vec::new();
+    /// Plans each GPU, without the names of its devices. Returns what refuses it too: a block's refusal is that of the
+    /// first of its GPUs.
+    fn layouts(self) -> (Vec<Layout<'a>>, Vec<Refusal>) {
+        let (mut layouts, mut refusals) = (Vec::new(), Vec::new());
+        let mut refused: Vec<&Block> = Vec::new();
         for gpu in &self.node.gpus {
-            let is_wrong = |block: &&Block| wrong.iter().any(|other| ptr::eq(*other, *block));
-            // A block's mistakes are shown for the first of its GPUs.
-            let Some(block) = self.block_of(gpu).filter(|block| !is_wrong(block)) else {
+            let is_refused = |block: &&Block| refused.iter().any(|other| ptr::eq(*other, *block));
+            let Some(block) = self.block_of(gpu).filter(|block| !is_refused(block)) else {
                 continue;
             };
             match self.layout(gpu, block) {
                 Ok(layout) => layouts.push(layout),
-                Err(Refusal::Profile(error)) => {
-                    mistakes.push(error);
-                    wrong.push(block);
+                Err(refusal) => {
+                    refusals.push(refusal);
+                    refused.push(block);
                 }
-                Err(refusal) if mistakes.is_empty() => return Err(refusal),
-                Err(_) => {}
             }
         }
-        match ProfileError::all(mistakes) {
-            Some(error) => Err(error.into()),
-            None => Ok(layouts),
-        }
+        (layouts, refusals)
     }
 
     /// Plans one GPU, without the names of its devices.

@@ -17,7 +17,7 @@ pub struct Profile {
     pub models: Vec<(String, Span)>,
     /// True for a CDI file, false for none, with its place; `None` leaves that as it is.
     pub cdi: Option<(bool, Span)>,
-    /// Every `serve` of the file with its place: the caller decides which are allowed.
+    /// Every `serve` that a device has, with its places: the caller decides which are allowed.
     pub serves: Vec<(Serve, Span)>,
     /// The blocks in the file's order: the first that selects a GPU applies.
     pub blocks: Vec<Block>,
@@ -87,6 +87,16 @@ impl Profile {
         settings.flatten()
     }
 
+    /// Drops each `serve` that every table inside overrides: it holds for no device.
+    pub(super) fn forget_overridden_serves(&mut self) {
+        let mut serves = std::mem::take(&mut self.serves);
+        serves.retain(|(serve, _)| {
+            let mut settings = self.settings();
+            settings.any(|settings| settings.serve.as_ref() == Some(serve))
+        });
+        self.serves = serves;
+    }
+
     /// Returns the memory limits of all devices, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
         let limits = self
@@ -98,6 +108,13 @@ impl Profile {
     /// Returns the number of the line on which a block begins.
     pub fn line(&self, block: usize) -> usize {
         self.source.line(self.blocks[block].span)
+    }
+
+    /// Names a block by its place and selector: `line 12: { all = true }`.
+    pub fn heading(&self, block: usize) -> String {
+        let select = self.source.written(self.blocks[block].span);
+        let first_line = select.lines().next().unwrap_or_default();
+        format!("line {}: {first_line}", self.line(block))
     }
 
     /// Returns an error at a place in this profile.

@@ -26,7 +26,7 @@ impl Profile {
         let (document, wrong) = DeTable::parse_recoverable(source.text());
         let wrong = wrong.iter().map(|error| {
             let span = error.span().map(Span::from).unwrap_or_default();
-            source.error(span, error.message().replace('`', "\""))
+            wrong_syntax(&source, span, error.message())
         });
         // The parser goes on after a mistake, but what it then reads may be wrong.
         if let Some(error) = ProfileError::all(wrong.collect()) {
@@ -37,15 +37,29 @@ impl Profile {
         let read = check.profile(&file);
         let serves = check.serves.take();
         let (name, models, cdi, blocks) = check.finish(read)?;
-        Ok(Self {
+        let mut profile = Self {
             source: Arc::clone(&source),
             name,
             models,
             cdi,
             serves,
             blocks,
-        })
+        };
+        profile.forget_overridden_serves();
+        Ok(profile)
     }
+}
+
+/// An error of the parser, in our words.
+fn wrong_syntax(source: &Arc<Source>, span: Span, message: &str) -> ProfileError {
+    let word = source.written(span).trim();
+    let meant = match word.to_ascii_lowercase().as_str() {
+        "on" | "yes" | "true" => "true",
+        "off" | "no" | "false" => "false",
+        _ => return source.error(span, message.replace('`', "\"")),
+    };
+    let error = source.error(span, format!("{word} is no value: it is {meant} in TOML"));
+    error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
 }
 
 /// A profile's name, models, `cdi`, and blocks.

@@ -45,9 +45,13 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     for (block, models) in &on_node.elsewhere {
         let line = format!(
             "{}: which GPU that is, only the node tells; it fits on {}",
-            heading(profile, *block),
+            profile.heading(*block),
             keys(models).join(", ")
         );
+        let _ = writeln!(out, "{}", fitted(&line, width));
+    }
+    for block in &on_node.unmatched {
+        let line = format!("{}: selects none of these GPUs", profile.heading(*block));
         let _ = writeln!(out, "{}", fitted(&line, width));
     }
     let shapes = || on_node.gpus.iter().filter_map(|(_, shape)| shape.as_ref());
@@ -113,22 +117,11 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
     table.within(width, "--json")
 }
 
-/// `line 12: { all = true }`
-fn heading(profile: &Profile, block: usize) -> String {
-    let span = profile.blocks[block].span;
-    let select = profile.source.written(span).lines().next();
-    format!(
-        "line {}: {}",
-        profile.line(block),
-        select.unwrap_or_default()
-    )
-}
-
 /// Formats the result of each block on each model that it can select.
 pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String {
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
-        let _ = writeln!(out, "{}", style(heading(profile, group[0].block)).bold());
+        let _ = writeln!(out, "{}", style(profile.heading(group[0].block)).bold());
         let mut shapes = group.iter().map(|one| &one.shape);
         let is_whole = |shape: &Shape| !shape.is_mig;
         if shapes.all(|shape| shape.as_ref().is_ok_and(is_whole)) {

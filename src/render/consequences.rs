@@ -7,10 +7,10 @@ use super::kill;
 use super::output::width;
 use crate::apply::Allowed;
 use crate::host::ranges;
-use crate::plan::Plan;
+use crate::plan::{Held, Plan};
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.
-pub fn text(plan: &Plan) -> String {
+pub fn text(plan: &Plan, held: &[Held]) -> String {
     let mut out = String::new();
     let clients: Vec<_> = plan.clients_in_the_way().collect();
     if !clients.is_empty() {
@@ -34,10 +34,36 @@ pub fn text(plan: &Plan) -> String {
     for obstacle in obstacles.chain(unasked) {
         let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
     }
+    for held in held {
+        let _ = writeln!(out, "\n{}", held_by(held));
+    }
     if out.is_empty() {
         return out;
     }
     fitted(&out, width()) + "\n"
+}
+
+/// Describes the processes that hold GPUs whose MIG mode is switched.
+fn held_by(held: &Held) -> String {
+    let title = held.title();
+    if let Some(obstacle) = held.obstacle() {
+        return format!("In the way: {obstacle}\n  {}", obstacle.hint);
+    }
+    let mut lines = Vec::new();
+    if !held.holders.is_empty() {
+        lines.push(format!(
+            "{title} is held open by {}. If the driver does not switch its MIG mode meanwhile, nothing else is done.\n  {}",
+            held.named(),
+            held.hint()
+        ));
+    }
+    if held.hidden > 0 {
+        lines.push(format!(
+            "{title} may be held open by {} of other users, which only root can inspect",
+            count(held.hidden, "program"),
+        ));
+    }
+    lines.join("\n")
 }
 
 /// Describes what a plan stops or destroys, as one phrase; empty if nothing.

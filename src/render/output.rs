@@ -102,7 +102,14 @@ pub fn error(text: &str, hints: &[String]) {
     }
 }
 
-/// Prints text that is safe for a terminal to standard error.
+/// Prints text that is safe for a terminal to standard error, unless only errors are wanted.
+pub fn tell(text: &str) {
+    if !is_quiet() {
+        say(text);
+    }
+}
+
+/// Prints text that is safe for a terminal to standard error in any case.
 pub fn say(text: &str) {
     // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "{}", on_stderr(text));

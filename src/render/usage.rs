@@ -96,6 +96,9 @@ impl<'a> Mistake<'a> {
             ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 format!("{} needs a command", self.name)
             }
+            ErrorKind::UnknownArgument if self.is_misplaced() => {
+                format!("mig-mps has no option {argument}")
+            }
             ErrorKind::UnknownArgument if argument.starts_with('-') => {
                 format!("{} has no option {argument}", self.name)
             }
@@ -104,7 +107,7 @@ impl<'a> Mistake<'a> {
             }
             ErrorKind::MissingRequiredArgument => {
                 let missing = self.list(ContextKind::InvalidArg);
-                let missing: Vec<String> = missing.iter().map(|one| plain(one)).collect();
+                let missing: Vec<String> = missing.iter().map(|one| alternatives(one)).collect();
                 format!("{} needs {}", self.name, missing.join(" and "))
             }
             ErrorKind::ArgumentConflict => {
@@ -124,7 +127,8 @@ impl<'a> Mistake<'a> {
             ErrorKind::ValueValidation => {
                 let reason = self.reason();
                 if argument.starts_with('-') {
-                    format!("{argument} {value}: {reason}")
+                    let between = if self.takes_equals() { '=' } else { ' ' };
+                    format!("{argument}{between}{value}: {reason}")
                 } else {
                     format!("\"{value}\": {reason}")
                 }
@@ -172,8 +176,10 @@ impl<'a> Mistake<'a> {
                 let word = self.text(ContextKind::InvalidSubcommand)?;
                 let names = self.command.get_subcommands();
                 let names = names.filter(|sub| !sub.is_hide_set());
-                let near = nearest(word, names.map(Command::get_name))?;
-                Some(format!("did you mean {} {near}?", self.name))
+                let near = near(word, names.map(Command::get_name));
+                let near = near
+                    .or_else(|| (self.name == "mig-mps").then(|| meant_by(word, OTHER_WORDS))?);
+                Some(format!("did you mean {} {}?", self.name, near?))
             }
             ErrorKind::UnknownArgument => self.instead(),
             ErrorKind::InvalidValue => self.possible(),
@@ -188,19 +194,47 @@ impl<'a> Mistake<'a> {
         if !argument.starts_with("--") {
             let mut arguments = self.command.get_arguments();
             if arguments.any(Arg::is_last_set) {
+                let mut arguments = self.command.get_arguments();
+                let device = arguments.find(|argument| argument.get_id() == "device");
+                let device = match device.map(Arg::is_positional) {
+                    Some(true) => " DEVICE",
+                    Some(false) => " [--device DEVICE]",
+                    None => "",
+                };
                 let name = &self.name;
-                return Some(format!("the program follows --: {name} DEVICE -- PROGRAM"));
+                return Some(format!("the program follows --: {name}{device} -- PROGRAM"));
             }
             return Some(self.usage());
+        }
+        if self.is_misplaced() {
+            return Some(format!(
+                "write it after the command: {} {argument}",
+                self.name
+            ));
         }
         let options = self.command.get_arguments();
         let options = options.filter(|option| !option.is_hide_set());
         let options: Vec<&str> = options.filter_map(Arg::get_long).collect();
-        let near = nearest(argument.trim_start_matches('-'), options.iter().copied())?;
-        let given = argument.trim_start_matches('-');
-        let distance = damerau_levenshtein(given, near);
-        // Every option is somewhat near to a word of three letters.
-        (distance <= (given.len() / 3).max(1)).then(|| format!("did you mean --{near}?"))
+        let near = near(argument.trim_start_matches('-'), options.iter().copied())?;
+        Some(format!("did you mean --{near}?"))
+    }
+
+    /// The option of the command that was given.
+    fn option(&self) -> Option<&Arg> {
+        let argument = self.argument();
+        let name = argument.strip_prefix("--")?;
+        let mut options = self.command.get_arguments();
+        options.find(|option| option.get_long() == Some(name))
+    }
+
+    /// True for an option of the command that stands before the command.
+    fn is_misplaced(&self) -> bool {
+        self.option().is_some_and(|option| !option.is_hide_set())
+    }
+
+    /// True for an option whose value comes after an =.
+    fn takes_equals(&self) -> bool {
+        self.option().is_some_and(Arg::is_require_equals_set)
     }
 
     /// The values that an argument takes.
@@ -210,7 +244,11 @@ impl<'a> Mistake<'a> {
         if all.is_empty() {
             return Some(self.usage());
         }
-        let near = nearest(value, all.iter().map(String::as_str)).filter(|_| !value.is_empty());
+        let values = all.iter().map(String::as_str);
+        let near = match self.argument().as_str() {
+            SUBJECT => meant_by(value, OTHER_TOPICS).or_else(|| near(value, values)),
+            _ => nearest(value, values).filter(|_| !value.is_empty()),
+        };
         let list = all.join(", ");
         Some(match (near, all.as_slice()) {
             (_, [only]) => format!("the only value is {only}"),
@@ -229,6 +267,62 @@ impl<'a> Mistake<'a> {
             .map(|line| line.trim_start_matches("Usage:").trim());
         let lines: Vec<&str> = lines.collect();
         format!("usage: {}", lines.join("\n             "))
+    }
+}
+
+/// The word of `known` that a word is for. Every one is somewhat near to a word of three letters.
+fn near<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = nearest(word, known)?;
+    let distance = damerau_levenshtein(word, near);
+    (distance <= (word.len() / 3).max(1)).then_some(near)
+}
+
+/// The words that other programs have for what a command does.
+const OTHER_WORDS: &[(&str, &[&str])] = &[
+    ("up", &["apply", "start", "create"]),
+    ("down", &["stop", "delete", "destroy", "remove", "rm"]),
+    ("status", &["show", "ps", "top", "info", "get"]),
+    ("list", &["ls", "gpus", "devices"]),
+    ("run", &["exec"]),
+    ("plan", &["diff"]),
+    ("check", &["validate", "lint"]),
+    ("doctor --explain", &["explain"]),
+    ("--version", &["version"]),
+];
+
+/// Words that are explained in a topic.
+const OTHER_TOPICS: &[(&str, &[&str])] = &[(
+    "running",
+    &[
+        "docker",
+        "podman",
+        "container",
+        "containers",
+        "kubernetes",
+        "k8s",
+        "mpi",
+    ],
+)];
+
+/// Returns what has another word elsewhere.
+fn meant_by(word: &str, others: &[(&'static str, &[&str])]) -> Option<&'static str> {
+    let mut others = others.iter();
+    let (command, _) = others.find(|(_, words)| words.contains(&word))?;
+    Some(command)
+}
+
+/// `--any, --by-rank or -n` of clap's `<--any|--by-rank|-n <N>>`.
+fn alternatives(argument: &str) -> String {
+    let inner = argument
+        .strip_prefix('<')
+        .and_then(|rest| rest.strip_suffix('>'));
+    let Some(inner) = inner.filter(|inner| inner.starts_with('-')) else {
+        return plain(argument);
+    };
+    let words: Vec<String> = inner.split('|').map(plain).collect();
+    match words.as_slice() {
+        [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),
+        _ => words.concat(),
     }
 }
 

@@ -29,7 +29,7 @@ pub fn print(all: &[Verified]) -> Result<()> {
 /// Notes how many devices are well: `32 devices verified`, `2 of 32 devices failed`.
 pub fn note_total(all: &[Verified]) {
     let errors = || all.iter().filter_map(|one| one.result.as_ref().err());
-    let unchecked = errors().filter(|error| error.is_passing()).count();
+    let unchecked = errors().filter(|error| error.is_unchecked()).count();
     let failed = errors().count() - unchecked;
     let devices = count(all.len(), "device");
     note(&match (failed, unchecked) {
@@ -47,7 +47,7 @@ pub fn print_failures(all: &[Verified]) {
 }
 
 fn print_failure(cause: &NotReady) {
-    if cause.is_passing() {
+    if cause.is_unchecked() {
         note(&format!("not checked: {cause}"));
     } else {
         error(&cause.to_string(), &[cause.hint()]);

@@ -41,6 +41,20 @@ pub struct Settings {
 /// NVIDIA's k8s device plugin and service files.
 pub const NOFILE: u64 = 65536;
 
+impl Settings {
+    /// True if they limit what a client may use.
+    pub fn limit_clients(&self) -> bool {
+        self.active_thread_percentage != Percentage::FULL
+            || self.pinned_memory_limit.is_some()
+            || self.client_priority != ClientPriority::Normal
+    }
+
+    /// True if users who do not own the daemon can enter its pipe directory.
+    pub fn open_to_others(&self) -> bool {
+        !matches!(self.serve, Some(Serve::User(_) | Serve::Own))
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

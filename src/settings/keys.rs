@@ -72,7 +72,7 @@ pub const KEYS: &[SettingKey] = &[
         }),
     },
     SettingKey {
-        name: "client-priority",
+        name: CLIENT_PRIORITY,
         form: Form::Text,
         parse: |settings, text| set(&mut settings.client_priority, text.parse()),
         show: |settings| settings.client_priority.to_string(),
@@ -124,8 +124,9 @@ pub const KEYS: &[SettingKey] = &[
 
 pub const SERVE: &str = "serve";
 pub const COMPUTE_MODE: &str = "compute-mode";
-pub(super) const ACTIVE_THREAD_PERCENTAGE: &str = "active-thread-percentage";
-pub(super) const PINNED_MEMORY_LIMIT: &str = "pinned-memory-limit";
+pub const ACTIVE_THREAD_PERCENTAGE: &str = "active-thread-percentage";
+pub const PINNED_MEMORY_LIMIT: &str = "pinned-memory-limit";
+pub const CLIENT_PRIORITY: &str = "client-priority";
 
 /// Up to well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
 const CLIENTS: RangeInclusive<u32> = 1..=1024;

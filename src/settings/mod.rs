@@ -13,7 +13,9 @@ mod wrong_value;
 pub use cpus::{CpuChoice, Cpus};
 pub use device::{ClientPriority, NOFILE, Percentage, Server, Settings};
 pub use key::{Control, Form, SettingKey, Update};
-pub use keys::{COMPUTE_MODE, KEYS, SERVE};
+pub use keys::{
+    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, COMPUTE_MODE, KEYS, PINNED_MEMORY_LIMIT, SERVE,
+};
 pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use reported::Reported;
 pub use serve::Serve;

@@ -49,6 +49,11 @@ impl Reported {
         over
     }
 
+    /// True if the daemon has answered with its value of a setting.
+    pub fn has(&self, key: &SettingKey) -> bool {
+        self.answers.contains_key(key.name)
+    }
+
     /// Returns the value of a setting if it is not that of these settings.
     pub fn difference(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
         let (_, control, answer) = self.rows().find(|(row, ..)| row.name == key.name)?;
@@ -63,6 +68,14 @@ impl Reported {
     /// Returns the memory limit, if there is one.
     pub fn memory_limit(&self) -> Option<LimitAnswer> {
         LimitAnswer::read(self.answers.get(PINNED_MEMORY_LIMIT)?)
+    }
+
+    /// True if the memory limit is known not to be that of these settings.
+    pub fn has_other_memory_limit(&self, settings: &Settings) -> bool {
+        let mut rows = self.rows();
+        rows.any(|(key, control, answer)| {
+            key.name == PINNED_MEMORY_LIMIT && (control.differs)(settings, answer)
+        })
     }
 
     /// Makes the memory limit exact by what a server logged.

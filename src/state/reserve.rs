@@ -6,11 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::run_dir::RunDir;
+use super::run_dir::{RESERVE, RunDir};
 use crate::host::{Directory, Uid, caller};
-
-/// The directory of the files that are given up.
-const RESERVE: &str = "reserve";
 
 /// The number of files, since a file system limits that as well, and the bytes of each: together a journal, and a record
 /// for each of 56 devices.

@@ -5,21 +5,28 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 
 use super::json::{self, HALF_MADE, half_made};
-use super::record::{DeviceRecord, Journal, NodeFile};
+use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
 use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
 use crate::profile::is_device_name;
+use crate::settings::{Serve, Settings};
 
 /// Attempts to make a link: a process that removes the last other one also removes their directory.
 const TRIES: u32 = 20;
 
 pub(super) const RECORD: &str = "device.json";
+
+/// The directory of the files that are given up on a full disk.
+pub(super) const RESERVE: &str = "reserve";
 pub(super) const NODE: &str = "node.json";
 pub(super) const JOURNAL: &str = "journal.json";
 pub(super) const BY_NAME: &str = "by-name";
+/// The pipe directory in a device's directory.
+const PIPE: &str = "pipe";
 /// The file whose lock allows changes.
 const LOCK: &str = "lock";
 
@@ -70,7 +77,7 @@ impl RunDir {
 
     /// Returns a device's pipe directory.
     pub fn pipe_dir(&self, uuid: &str) -> PathBuf {
-        self.path.join(uuid).join("pipe")
+        self.path.join(uuid).join(PIPE)
     }
 
     /// Returns the link to a device's directory that jobs use: it survives a reboot that changes UUIDs.
@@ -133,13 +140,30 @@ impl RunDir {
             return Ok(Vec::new());
         };
         let names = directory.names()?.into_iter();
-        let devices = names.filter(|name| name != BY_NAME && name != LEFT);
+        let devices = names.filter(|name| ![BY_NAME, LEFT, RESERVE].iter().any(|own| name == own));
         let records = devices.filter_map(|name| {
             let name = name.into_string().ok()?;
             let record = record_in(&directory, &name).transpose()?;
             Some((name, record))
         });
         Ok(records.collect())
+    }
+
+    /// Returns a record for each device whose own cannot be read, with what its directory tells: enough to end the daemon
+    /// there, and to remove both.
+    pub fn lost_records(&self, boot_id: &str) -> Vec<DeviceRecord> {
+        let (Ok(Some(directory)), Ok(read)) = (self.open_if_there(), self.read_records()) else {
+            return Vec::new();
+        };
+        let is_lost = |uuid: &str, record: &io::Result<DeviceRecord>| {
+            let is_devices = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
+            let is_unread = record.as_ref().map_or(true, |record| !is_of(record, uuid));
+            is_devices && is_unread && !uuid.contains(steers)
+        };
+        let lost = read.into_iter();
+        let lost = lost.filter(|(uuid, record)| is_lost(uuid, record));
+        lost.map(|(uuid, _)| lost_record(&directory, uuid, boot_id))
+            .collect()
     }
 
     /// Returns the record of one device, if it has one.
@@ -300,6 +324,42 @@ fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecor
         Ok(Some(device)) => json::read(&device, RECORD),
         Err(error) if error.kind() != io::ErrorKind::NotADirectory => Err(error),
         _ => Ok(None),
+    }
+}
+
+/// Returns a record with what the directory of a device tells: its name by the link, and its daemon's user.
+fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceRecord {
+    let target = Path::new("..").join(&uuid);
+    let by_name = directory.child(BY_NAME).ok().flatten();
+    let name = by_name.and_then(|by_name| {
+        let names = by_name.names().ok()?.into_iter();
+        let mut names = names.filter_map(|name| name.into_string().ok());
+        names.find(|name| is_device_name(name) && by_name.link(name).as_ref() == Some(&target))
+    });
+    let device = directory.child(&uuid).ok().flatten();
+    let pipe = device.and_then(|device| device.stat(PIPE).ok()?);
+    let owner = pipe.map(|meta| Uid(meta.st_uid));
+    let serve = owner.filter(|owner| *owner != caller());
+    DeviceRecord {
+        // The part behind the kind: a UUID is no name.
+        name: name.unwrap_or_else(|| uuid["GPU-".len()..].to_owned()),
+        key: DeviceKey::whole(&uuid),
+        gpu: None,
+        profile: None,
+        settings: Settings {
+            serve: serve.map(|owner| Serve::User(user_name(owner))),
+            ..Settings::default()
+        },
+        by_hand: Vec::new(),
+        compute_mode_before: None,
+        daemon: None,
+        finished: false,
+        boot_id: boot_id.to_owned(),
+        since: Timestamp::UNIX_EPOCH,
+        restarts: 0,
+        healed: Vec::new(),
+        leaving: true,
+        uuid,
     }
 }
 

@@ -64,7 +64,7 @@ fn a_monitoring_unit_is_stopped_only_where_allowed_and_started_again() {
     scene.sim.node.service(DCGM);
     let error = refused(&scene, Allowed::default());
     assert!(error.to_string().contains(DCGM), "{error}");
-    let hint = "run it again with --stop-holders, which stops them and starts them again";
+    let hint = "--stop-holders stops them meanwhile, and starts them again";
     assert_eq!(error.hints(), [hint]);
     assert_eq!(scene.sim.happened("systemctl stop"), 0);
     scene.hand.bring_with(ONE, STOP).unwrap();
@@ -219,7 +219,8 @@ fn the_exit_status_tells_busy_from_not_yet() {
     let holder = sim.node.holder(&[0]);
     let ran = sim.up(SMALL, &[]).ended(4);
     assert!(
-        ran.stderr.contains("the GPU is in use: held by pid "),
+        ran.stderr
+            .contains("cannot switch the MIG mode of GPU 0: held open by pid "),
         "{}",
         ran.stderr
     );

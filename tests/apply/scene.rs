@@ -165,7 +165,7 @@ impl Scene {
             for served in &node.served {
                 if served.record.key.gpu == gpu.uuid {
                     let name = &served.record.name;
-                    let as_recorded = served.device_is_there
+                    let as_recorded = served.is_there()
                         && served.record.finished
                         && matches!(served.state, DaemonState::Ready | DaemonState::NoServerYet);
                     let how = if as_recorded {

@@ -7,7 +7,7 @@ use mig_mps::internals::plan::check::{GpuArgument, against};
 use mig_mps::internals::profile::Profile;
 use serde_json::json;
 
-use crate::common::{Ran, without_gpu};
+use crate::common::{Ran, Sim, without_gpu};
 
 fn check(profile: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["check", "/dev/stdin"], args].concat(), profile)
@@ -62,6 +62,50 @@ fn a_profile_is_judged_on_the_gpus_that_are_named() {
       no block selects it: it is not touched
     It fits: 13 devices on 5 GPUs.
     ");
+}
+
+/// A catch-all behind it hides a typing error.
+#[test]
+fn a_block_that_selects_nothing_is_named_beside_a_catch_all() {
+    let profile = |product: &str| {
+        format!(
+            "[[gpu]]\nselect = {{ product = \"{product}\" }}\ndevices = [ {{ profile = \"3g\", count = 2 }} ]\n\
+             [[gpu]]\nselect = {{ all = true }}\nmig = false\n"
+        )
+    };
+    let typo = profile("A100.*80BG");
+    let ran = check(&typo, &["--gpu", "a100-80gb:4"]).ended(2);
+    insta::assert_snapshot!(said(&ran), @r#"
+    error: /dev/stdin:2:10: this selects no model that has MIG
+      |
+    2 | select = { product = "A100.*80BG" }
+      |          ^^^^^^^^^^^^^^^^^^^^^^^^^^ mig-mps check --models lists their product names
+    "#);
+    // A block for other nodes of the fleet is none.
+    let others = profile("H200");
+    let ran = check(&others, &["--gpu", "a100-80gb:4"]).ended(0);
+    let unmatched = "line 2: { product = \"H200\" }: selects none of these GPUs\n";
+    assert!(ran.stdout.contains(unmatched), "{}", ran.stdout);
+    let ran = check(&others, &["--gpu", "a100-80gb:4", "--json"]).ended(0);
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(document["unmatched_blocks"], json!([2]));
+
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(&typo).display().to_string();
+    let remark = "line 2: { product = \"A100.*80BG\" }: selects no GPU of this node, and no model that mig-mps knows\n";
+    assert_eq!(sim.run(&["plan", &path]).ended(0).stderr, remark);
+    let plan = sim.run(&["plan", &path, "--json"]).ended(0).stdout;
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    assert_eq!(plan["remarks"], json!([remark.trim_end()]));
+    let up = sim.run(&["up", &path, "--yes"]).ended(0).stderr;
+    assert!(up.starts_with(remark), "{up}");
+    let again = sim.run(&["up", &path, "--yes"]).ended(0).stderr;
+    assert!(again.starts_with(remark), "{again}");
+    let path = sim.profile(&others).display().to_string();
+    assert_eq!(
+        sim.run(&["plan", &path]).ended(0).stderr,
+        "Nothing to do: the node is as the profile says.\n"
+    );
 }
 
 #[test]

@@ -27,6 +27,16 @@ fn compare(sim: &Sim, options: &[&str], script: &str) -> Ran {
     sim.run(&[&["compare"], options, &["--", "sh", "-c", script]].concat())
 }
 
+/// What is said after the time that it will take.
+fn without_time(said: &str) -> &str {
+    let (first, rest) = said.split_once('\n').unwrap_or_default();
+    if first.contains("measurements of up to") {
+        rest
+    } else {
+        said
+    }
+}
+
 #[test]
 fn the_rate_that_a_program_prints() {
     let sim = whole();
@@ -50,7 +60,8 @@ fn the_rate_that_a_program_prints() {
        8 outside #################### 80.0
          clients ############################################################ 244
     "#);
-    assert_eq!(ran.stderr, "");
+    // It says beforehand how long it will take.
+    assert_snapshot!(ran.stderr, @"24 measurements of up to 10.0 s each: up to 4m0s in all, or longer where one run of the program takes longer. Ctrl-C ends them.");
     let json = compare(&sim, &["-n", "2", "--rounds", "2", "--json"], FASTER).json();
     let compared = &json["comparisons"][0];
     assert_eq!(json["quantity"], "rate");
@@ -134,7 +145,7 @@ fn a_number_need_not_be_a_rate() {
     let options = ["-n", "1,2", "--rounds", "1", "--seconds", "0"];
     let mixed = "case $CUDA_MPS_PIPE_DIRECTORY in */by-name/*) echo 1 ;; esac";
     let refused = compare(&sim, &options, mixed).ended(1);
-    assert_snapshot!(refused.stderr, @r#"
+    assert_snapshot!(without_time(&refused.stderr), @r#"
     error: the program ends its output with a number in some measurements alone
     hint: --by-runs measures how often the program runs
     "#);
@@ -143,7 +154,10 @@ fn a_number_need_not_be_a_rate() {
 #[test]
 fn what_fails_is_said() {
     let sim = whole();
-    let failed = |options: &[&str], script: &str| compare(&sim, options, script).stderr;
+    let failed = |options: &[&str], script: &str| {
+        let said = compare(&sim, options, script).stderr;
+        without_time(&said).to_owned()
+    };
     assert_snapshot!(failed(&["-n", "2"], "echo no GPU >&2; exit 3"), @"
     error: sh ended with exit status: 3: no GPU
     hint: try the program alone first: mig-mps run DEVICE -- PROGRAM
@@ -157,7 +171,7 @@ fn what_fails_is_said() {
     hint: the only device is 0
     "#);
     let missing = sim.run(&["compare", "--", "no-such-program"]).ended(127);
-    assert_snapshot!(missing.stderr, @"
+    assert_snapshot!(without_time(&missing.stderr), @"
     error: cannot run no-such-program: No such file or directory
     hint: it is not in PATH: install it, or give its path
     ");
@@ -228,11 +242,54 @@ fn an_interrupt_ends_the_copies() {
     }
     shell(format!("kill -TERM {}", compare.id())).ended(0);
     let ran = Ran::from(compare.wait_with_output().unwrap()).ended(130);
-    assert_snapshot!(ran.stderr, @r#"
+    assert_snapshot!(without_time(&ran.stderr), @r#"
     interrupted: stopping at the next safe point
     error: interrupted
     "#);
     for pid in pids() {
         assert!(!std::path::Path::new("/proc").join(&pid).exists(), "{pid}");
     }
+}
+
+/// A program that it starts has a session of its own, and keeps its output open.
+#[test]
+fn what_a_program_leaves_behind_holds_nothing_up() {
+    let sim = whole();
+    let marks = sim.node.dir().join("left");
+    let script = format!(
+        "setsid sh -c 'echo $$ >>{}; exec sleep 600' & echo 5",
+        marks.display()
+    );
+    let options = ["-n", "1", "--rounds", "1", "--seconds", "0", "--json"];
+    let json = compare(&sim, &options, &script).json();
+    let pids = std::fs::read_to_string(&marks).unwrap();
+    for pid in pids.split_whitespace() {
+        let alive = std::path::Path::new("/proc").join(pid).exists();
+        let _ = shell(format!("kill {pid}"));
+        assert!(alive, "{pid} would have held it up");
+    }
+    assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
+}
+
+/// Ctrl-C ends it, too, while something of the program's that no signal reaches has its output.
+#[test]
+fn an_interrupt_ends_it_whatever_keeps_the_output_open() {
+    let sim = whole();
+    let marks = sim.node.dir().join("left");
+    let script = format!(
+        "setsid sh -c 'echo $$ >>{}; exec sleep 600' & exec sleep 600",
+        marks.display()
+    );
+    let mut command = sim.command(&["compare", "-n", "1", "--", "sh", "-c", &script]);
+    let compare = command.stderr(Stdio::piped()).spawn().unwrap();
+    let left = || std::fs::read_to_string(&marks).unwrap_or_default();
+    while !left().ends_with('\n') {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    shell(format!("kill -INT {}", compare.id())).ended(0);
+    let ran = Ran::from(compare.wait_with_output().unwrap());
+    for pid in left().split_whitespace() {
+        shell(format!("kill {pid}")).ended(0);
+    }
+    ran.ended(130);
 }

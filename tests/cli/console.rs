@@ -254,6 +254,9 @@ fn blocks(text: &str) -> Vec<Vec<Shown<'_>>> {
 
 #[test]
 fn every_console_block_is_run_or_says_why_not() {
+    if !is_root("every_console_block_is_run_or_says_why_not") {
+        return;
+    }
     let mut met = BTreeSet::new();
     for (path, text) in documents() {
         let file = path.file_name().unwrap().to_str().unwrap();

@@ -70,6 +70,9 @@ fn names(cdi: &Value) -> Vec<&str> {
 
 #[test]
 fn engines_get_options() {
+    if !is_root("engines_get_options") {
+        return;
+    }
     let sim = node();
     let text = |device: &str, format: &str| {
         let ran = sim.run(&["env", device, "--threads", "25", "--format", format]);
@@ -160,6 +163,9 @@ fn a_container_joins_the_group_of_its_device() {
 
 #[test]
 fn older_drivers_share_memory_files() {
+    if !is_root("older_drivers_share_memory_files") {
+        return;
+    }
     let sim = Sim::with("a100-80gb", 1);
     let version = sim.node.dir().join("root/proc/driver/nvidia/version");
     fs::write(
@@ -187,6 +193,9 @@ fn older_drivers_share_memory_files() {
 
 #[test]
 fn the_cdi_file_follows_the_devices() {
+    if !is_root("the_cdi_file_follows_the_devices") {
+        return;
+    }
     let sim = node();
     let first = sim.cdi();
     let uuids = ["nobodys", "0.1", "trainer"].map(|name| sim.uuid(name));
@@ -235,6 +244,9 @@ fn said(sim: &Sim, ran: &Ran) -> String {
 
 #[test]
 fn a_cdi_file_of_others_stays() {
+    if !is_root("a_cdi_file_of_others_stays") {
+        return;
+    }
     let sim = node();
     let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
     fs::write(sim.cdi_file(), theirs).unwrap();
@@ -299,6 +311,9 @@ fn after_a_change_that_fails_the_cdi_file_says_what_runs() {
 
 #[test]
 fn a_file_that_the_user_names_is_replaced_at_once() {
+    if !is_root("a_file_that_the_user_names_is_replaced_at_once") {
+        return;
+    }
     let sim = node();
     let file = sim.node.dir().join("devices.json");
     fs::write(&file, "before").unwrap();
@@ -328,7 +343,7 @@ fn only_root_has_a_cdi_file() {
     error: NODE/profile.toml:1:7: only root can have cdi = true
       |
     1 | cdi = true
-      |       ^^^^ mig-mps cdi prints the file of your own devices
+      |       ^^^^ run it as root: sudo mig-mps up NODE/profile.toml; mig-mps cdi prints the file of your own devices
     ");
 }
 
@@ -369,8 +384,8 @@ struct Engine {
 }
 
 impl Engine {
-    /// `None` if there is no podman.
-    fn of(sim: Sim, test: &str) -> Option<Self> {
+    /// On a node with this profile; `None` if there is no podman.
+    fn of(test: &str, profile: &str) -> Option<Self> {
         let has_podman = ["podman", "runc", "unshare"].iter().all(|program| {
             let version = Command::new(program).arg("--version").output();
             version.is_ok_and(|output| output.status.success())
@@ -378,6 +393,8 @@ impl Engine {
         if !is_root(test) || !can_run(test, has_podman, "podman and runc are missing") {
             return None;
         }
+        let sim = Sim::with("a100-80gb", 1);
+        sim.up(profile, &[]).ended(0);
         let dir = sim.node.dir();
         let own = dir.join("podman");
         let root = own.join("rootfs");
@@ -444,7 +461,7 @@ impl Sim {
 
 #[test]
 fn a_container_is_a_client_of_its_device() {
-    let Some(engine) = Engine::of(node(), "a_container_is_a_client_of_its_device") else {
+    let Some(engine) = Engine::of("a_container_is_a_client_of_its_device", PROFILE) else {
         return;
     };
     let sim = &engine.sim;
@@ -479,7 +496,7 @@ fn a_container_is_a_client_of_its_device() {
 
 #[test]
 fn the_options_of_env_do_the_same() {
-    let Some(engine) = Engine::of(node(), "the_options_of_env_do_the_same") else {
+    let Some(engine) = Engine::of("the_options_of_env_do_the_same", PROFILE) else {
         return;
     };
     let sim = &engine.sim;
@@ -502,15 +519,13 @@ fn the_options_of_env_do_the_same() {
 
 #[test]
 fn a_container_of_a_group_is_a_client_or_does_not_start() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(GROUPS, &[]).ended(0);
     let test = "a_container_of_a_group_is_a_client_or_does_not_start";
-    let Some(engine) = Engine::of(sim, test) else {
+    let Some(engine) = Engine::of(test, GROUPS) else {
         return;
     };
     let sim = &engine.sim;
-    let text = sim.run(&["env", "team", "--format", "podman"]).ended(0);
-    let mut options: Vec<&str> = text.stdout.split_whitespace().collect();
+    let printed = sim.run(&["env", "team", "--format", "podman"]).ended(0);
+    let mut options: Vec<&str> = printed.stdout.split_whitespace().collect();
     options.extend(["--user", "65534:65534"]);
     let mut app = App::start(engine.run(&options, &["cuda-app", "hold"]));
     let up = app.wait_up();
@@ -548,7 +563,7 @@ fn a_container_of_a_group_is_a_client_or_does_not_start() {
 #[test]
 fn a_container_user_without_a_name_waits_without_end() {
     let test = "a_container_user_without_a_name_waits_without_end";
-    let Some(engine) = Engine::of(node(), test) else {
+    let Some(engine) = Engine::of(test, PROFILE) else {
         return;
     };
     let sim = &engine.sim;

@@ -195,8 +195,8 @@ fn the_number_of_copies_has_a_bound() {
 fn ctrl_c_ends_a_wait_for_what_copies_have_left() {
     let sim = small();
     let script = "setsid sleep 600 & echo $!; kill -0 $!";
-    let mut command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
-    let mut command = crate::common::hearing(&command.stdout(Stdio::piped()));
+    let command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
+    let mut command = crate::common::hearing(&command);
     let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
     let left = read_until(&mut run, "\n").replace("[0] ", "");
     let children = || {

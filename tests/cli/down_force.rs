@@ -187,6 +187,58 @@ fn a_server_that_starts_meanwhile() {
     assert_eq!(sim.happened("server start"), 1);
 }
 
+#[test]
+fn whose_record_cannot_be_read() {
+    let sim = Sim::with("a100-80gb", 1);
+    let named = "[[gpu]]\nselect = { all = true }\ndevices = [ { name = \"trainer\", profile = \"3g\" } ]\n";
+    sim.up(named, &[]).ended(0);
+    let client = sim.client("trainer");
+    let uuid = sim.device("trainer")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
+    let refused = sim.run(&["down"]).ended(4).stderr;
+    assert!(
+        refused.contains("mig-mps down --force ends it"),
+        "{refused}"
+    );
+    assert!(!mps_programs(&sim).is_empty());
+    sim.run(&["down", "--force"]).ended(0);
+    assert_eq!(mps_programs(&sim), [""; 0]);
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
+    drop(client);
+    // Nothing of it is in the way.
+    sim.up(named, &["--yes"]).ended(0);
+    sim.client("trainer").finish();
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_in_the_way_of_its_own_device_alone() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
+    sim.run(&["down", "0.0"]).ended(0);
+    sim.run(&["down", "0.2"]).ended(4);
+    assert!(!mps_programs(&sim).is_empty());
+    sim.run(&["down", "0.2", "--force"]).ended(0);
+    assert_eq!(mps_programs(&sim), [""; 0]);
+    assert!(!sim.run_dir().contains(&uuid));
+}
+
+/// As root with a daemon that runs as a user.
+#[test]
+fn of_a_user_whose_record_cannot_be_read() {
+    if !is_root("of_a_user_whose_record_cannot_be_read") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
+        .ended(0);
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "").unwrap();
+    assert!(!mps_programs(&sim).is_empty());
+    goes(&sim);
+}
+
 /// `up` was killed when its daemon had started and was not yet recorded.
 #[test]
 fn started_half_way() {

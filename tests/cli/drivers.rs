@@ -267,29 +267,59 @@ fn with_driver(gpu: &str, version: &str) -> Sim {
     sim
 }
 
-/// 470 has neither memory limits nor `get_server_status`, `ps` or `terminate_client`.
+const TOO_OLD: &str = "\
+error: driver VERSION is too old: mig-mps changes a node with driver 535 or newer
+hint: install a newer driver; mig-mps list, status, check and down work with this one
+";
+
+/// Older drivers lack commands, or were never tried.
 #[test]
-fn a_driver_that_lacks_commands_is_refused_by_name_before_anything_is_touched() {
-    let sim = with_driver("h200", "470.256.02");
-    let path = sim.profile(&whole("")).display().to_string();
-    let refused = sim.run(&["up", &path, "--yes"]).ended(2);
-    assert_snapshot!(plain(&refused.stderr), @"
-    error: driver 470.256.02 is too old for MPS: its control program has no memory limits, client priorities, get_server_status, ps or terminate_client
-    hint: MPS needs driver 535 or newer; mig-mps list works with this one
-    ");
-    assert_eq!(sim.run(&["plan", &path]).ended(2).stderr, refused.stderr);
-    assert_eq!(sim.run_dir(), [""; 0]);
-    sim.run(&["list"]).ended(0);
-    sim.run(&["check", &path, "--gpu", "h200"]).ended(0);
+fn a_driver_before_535_is_refused_by_name_by_every_command_that_changes_the_node() {
+    for version in ["470.256.02", "525.147.05"] {
+        let sim = with_driver("a100-80gb", version);
+        let refused = |args: &[&str]| {
+            let ran = sim.run(args).ended(2);
+            assert_eq!(ran.stdout, "", "{args:?}");
+            plain(&ran.stderr).replace(version, "VERSION")
+        };
+        let path = sim.profile(&whole("")).display().to_string();
+        let said = refused(&["up", &path, "--yes"]);
+        assert_eq!(said, TOO_OLD);
+        assert_eq!(refused(&["plan", &path]), said);
+        // MIG too, without any daemon.
+        let path = sim.profile(&format!("mps = false\n{}", crate::common::SMALL));
+        let path = path.display().to_string();
+        assert_eq!(refused(&["up", &path, "--yes"]), said);
+        assert_eq!(sim.run_dir(), [""; 0]);
+        sim.run(&["list"]).ended(0);
+        sim.run(&["status"]).ended(0);
+        sim.run(&["check", &path, "--gpu", "a100-80gb"]).ended(0);
+
+        // The driver was exchanged under running daemons: only their end is left.
+        let name = |version: &str| {
+            let update = sim.node.node();
+            let update = update.update(|state| version.clone_into(&mut state.driver.version));
+            update.unwrap();
+        };
+        name("580.159.04");
+        sim.up(&whole(""), &[]).ended(0);
+        name(version);
+        let client = sim.client("0");
+        for args in [
+            &["set", "0", "active-thread-percentage=50"][..],
+            &["restart", "0", "--force", "--yes"],
+            &["kill", "0", &client.pid().to_string(), "--yes"],
+            &["heal"],
+        ] {
+            assert_eq!(refused(args), said, "{args:?}");
+        }
+        sim.run(&["down", "--force"]).ended(0);
+        assert_eq!(sim.run_dir(), ["lock"]);
+    }
 }
 
 #[test]
-fn a_driver_that_nobody_has_measured_is_named_and_gone_on_with() {
-    let sim = with_driver("h200", "525.147.05");
-    let said = sim.up(&whole(""), &[]).ended(0).stderr;
-    let unmeasured = "MPS is untested with driver 525.147.05: 535 is the oldest that was tried.";
-    assert!(said.contains(unmeasured), "{said}");
-    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+fn drivers_from_535_on_are_taken_without_a_word() {
     for known in ["535.183.01", "700.01"] {
         let sim = with_driver("h200", known);
         let path = sim.profile(&whole("")).display().to_string();

@@ -455,6 +455,14 @@ fn either_compute_instance_of_a_double_memory_1g_comes_back_from_mig_parted() {
         import.extend(exact.then_some("--exact"));
         let back = sim.run(&import).ended(0).stdout;
         assert!(is_as_there(&sim, &back), "{back}");
+        if exact {
+            // As after mig-parted: without --exact the compute instances are made anew.
+            let larger = sim.run(&["import", yaml.to_str().unwrap()]).ended(0).stdout;
+            let path = sim.profile(&larger);
+            let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
+            let plan = sim.run(&plan).ended(3).stdout;
+            assert!(plan.contains("- destroy compute instance"), "{plan}");
+        }
     }
     let sim = Sim::with("h100-80gb-sxm", 1);
     let both = "{ profile = '1g.20gb' }, { profile = '1g.20gb', compute = ['1c'] }";

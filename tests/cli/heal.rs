@@ -114,6 +114,7 @@ fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() 
     assert_eq!(ran.stdout, "");
     assert_snapshot!(ran.stderr.trim_end(), @"0: `heal` has started it 5 times within an hour, and it is dead again: `mig-mps logs 0` may show the cause, `mig-mps restart 0` starts it again [device-failing]");
     assert_eq!(in_state(&sim.status(), "failing"), ["0"]);
+    sim.run(&["heal", "--dry-run"]).ended(3);
     sim.run(&["restart", "0"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     kill_daemon(&sim, "0");
@@ -167,7 +168,14 @@ fn it_waits_for_no_other_change() {
     let ran = sim.run(&["heal"]);
     does_nothing(&ran);
     assert!(ran.stderr.contains("is changing this node"), "{ran:?}");
-    assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
+    let json = sim.run(&["heal", "--json"]);
+    assert!(json.stderr.contains("is changing this node"), "{json:?}");
+    let document = json.json();
+    assert_eq!(
+        (&document["changed"], &document["error"]),
+        (&false.into(), &Value::Null)
+    );
+    assert_eq!(in_state(&document["status"], "dead"), ["0"]);
     drop(lock);
     sim.run(&["heal"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
@@ -209,4 +217,24 @@ fn devices_can_be_named() {
     sim.run(&["heal", &devices[0]]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), devices[..1]);
     assert_eq!(in_state(&sim.status(), "dead"), devices[1..]);
+}
+
+/// One device is given up, and another one has just died.
+#[test]
+fn a_dry_run_ends_as_heal_would() {
+    let sim = Sim::with("h200", 2);
+    sim.up(&whole(""), &[]).ended(0);
+    for _ in 1..=5 {
+        kill_daemon(&sim, "0");
+        sim.run(&["heal"]).ended(0);
+    }
+    kill_daemon(&sim, "0");
+    kill_daemon(&sim, "1");
+    let dry = sim.run(&["heal", "--dry-run"]).ended(3);
+    assert!(dry.stdout.contains("start 1 daemon"), "{dry:?}");
+    assert!(dry.stderr.contains("[device-failing]"), "{dry:?}");
+    sim.run(&["heal", "--dry-run", "--json"]).ended(3);
+    assert_eq!(in_state(&sim.status(), "dead"), ["1"]);
+    sim.run(&["heal"]).ended(3);
+    assert_eq!(in_state(&sim.status(), "ready"), ["1"]);
 }

@@ -208,6 +208,7 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "step",
         "step_count",
         "clients_unseen",
+        "hidden_processes",
         "client_limit",
         "copies",
         "rounds",

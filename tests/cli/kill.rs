@@ -620,7 +620,7 @@ fn users_end_their_own_clients_and_no_others() {
     all += &said(&wait.ended(4), &names);
     assert_snapshot!(all, @"
     error: not enough privilege to end a client of 0: only USER may control its server
-    hint: run this as USER
+    hint: run it as USER: sudo MIG_MPS_RUN_DIR=/tmp/…/run mig-mps kill 0 ROOTS --yes
     error: pid WAITING is not a client of 0 yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU
     hint: end the process itself: kill WAITING
     ");

@@ -3,6 +3,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use simnode::harness::CLOSE_INHERITED;
+
 use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root};
 
 /// The same command as another user, with so many processes and threads for that user.
@@ -313,10 +315,9 @@ fn few_open_files_make_no_daemon_dead() {
     sim.run(&["up", profile]).ended(0);
     let limited = |limit: String, args: &[&str]| {
         let command = sim.command(args);
-        // Descriptors that whoever runs the tests has open count as well.
         let mut limited = Command::new("/bin/sh");
-        let closing = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; exec prlimit \"$@\"";
-        limited.args(["-c", closing, "sh"]);
+        let script = format!("{CLOSE_INHERITED}; exec prlimit \"$@\"");
+        limited.args(["-c", &script, "sh"]);
         limited.arg(format!("--nofile={limit}"));
         limited.arg(command.get_program()).args(command.get_args());
         Ran::of(limited.env_clear().envs(sim.node.env()))

@@ -110,11 +110,12 @@ fn what_status_shows_is_counted() {
     );
     let used = value(&text, &of("memory_used_bytes", first)).unwrap();
     assert!(used > 0.0 && used < value(&text, &of("memory_size_bytes", first)).unwrap());
-    let uuid = sim.device(first)["uuid"].as_str().unwrap().to_owned();
+    let device = sim.device(first);
+    let [uuid, serve] = ["uuid", "serve"].map(|key| device[key].as_str().unwrap());
     has(
         &text,
         &format!(
-            "mig_mps_device_info{{device=\"{first}\",uuid=\"{uuid}\",gpu=\"0\",profile=\"2g.20gb\",serve=\"one-at-a-time\"}}"
+            "mig_mps_device_info{{device=\"{first}\",uuid=\"{uuid}\",gpu=\"0\",profile=\"2g.20gb\",serve=\"{serve}\"}}"
         ),
         1.0,
     );
@@ -411,4 +412,22 @@ fn a_real_prometheus_has_them_from_a_real_collector() {
         "{rules:?}"
     );
     client.finish();
+}
+
+/// No daemon was asked whether somebody has changed its settings: that none has is not said.
+#[test]
+fn settings_that_were_not_read_back_are_unknown() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let changed = "mig_mps_problems{id=\"settings-changed\"}";
+    let text = metrics(&sim, &[]);
+    assert_eq!(value(&text, changed), None);
+    has(&text, "mig_mps_problems{id=\"daemon-dead\"}", 0.0);
+    let client = sim.client("0");
+    has(&metrics(&sim, &[]), changed, 0.0);
+    let percentage =
+        "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
+    crate::settings::ask(&sim, "0", percentage);
+    has(&metrics(&sim, &[]), changed, 1.0);
+    drop(client);
 }

@@ -44,8 +44,8 @@ impl Case {
         })
     }
 
-    /// Imports the configuration, applies it without daemons, and exports the node in both formats. Returns true if the
-    /// node has something that a profile can say.
+    /// Imports the configuration, applies it without daemons, and exports the node in both formats. Returns true if a GPU
+    /// has MIG on.
     fn run(&self) -> bool {
         let case = format!("{} of {} on {}", self.name, self.path, self.model.key);
         let sim = Sim::with(&self.model.key, self.gpus as usize);
@@ -61,15 +61,11 @@ impl Case {
         made.retain(|gpu, _| self.wanted.contains_key(gpu));
         assert_eq!(made, self.wanted, "{case}");
 
-        let own = sim.run(&["export"]);
-        let has_mig = self.wanted.values().any(|(is_enabled, _)| *is_enabled);
-        assert_eq!(own.status == 0, has_mig, "{case}: {}", own.stderr);
-        if has_mig {
-            let path = sim.profile(&own.stdout);
-            let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
-            sim.run(&plan).ended(0);
-        }
-        has_mig
+        let own = sim.run(&["export"]).ended(0);
+        let path = sim.profile(&own.stdout);
+        let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
+        sim.run(&plan).ended(0);
+        self.wanted.values().any(|(is_enabled, _)| *is_enabled)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `mps = false`: devices without daemons, whole GPUs without one, and MIG mode without instances.
 
+use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::common::{ONE_EACH, SMALL, Sim, in_state, plain, without_gpu};
@@ -179,4 +180,38 @@ devices = []
         "{}",
         fleet.stdout
     );
+}
+
+/// Programs that read records alone have not looked for devices without a daemon, and do not deny them.
+#[test]
+fn a_device_without_a_daemon_is_not_denied() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(UNSERVED, &["--yes"]).ended(0);
+    let words: [&[&str]; 5] = [
+        &["env", "0.0"],
+        &["run", "0.0", "--", "true"],
+        &["run", "-n", "2", "0.0", "--", "true"],
+        &["verify", "0.0"],
+        &["verify", "--gpu", "0"],
+    ];
+    let said = || {
+        let said = words.map(|args| sim.run(args).stderr);
+        for (args, said) in words.iter().zip(&said) {
+            let is_of_daemons = said.starts_with("error: no daemon serves");
+            let is_of_a_choice = said.starts_with("error: no device with a daemon matches");
+            assert!(is_of_daemons || is_of_a_choice, "{args:?}: {said}");
+        }
+        said
+    };
+    assert_snapshot!(said()[0], @r#"
+    error: no daemon serves "0.0"
+    hint: no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices
+    "#);
+    // Another device has one.
+    sim.up(SMALL, &["--yes"]).ended(0);
+    sim.run(&["down", "0.0"]).ended(0);
+    assert_snapshot!(sim.run(&["env", "0.0"]).ended(2).stderr, @r#"
+    error: no daemon serves "0.0"
+    hint: the only device with a daemon is 0.2; mig-mps list shows all devices
+    "#);
 }

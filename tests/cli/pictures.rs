@@ -6,7 +6,7 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
-use crate::common::{Sim, is_alive, plain, stop};
+use crate::common::{Sim, is_alive, is_root, plain, stop};
 use crate::shipped::is_shipped;
 
 /// Half a node of H100s.
@@ -53,6 +53,9 @@ fn the_shipped_picture_of_a_plan() {
 
 #[test]
 fn the_shipped_picture_of_devices() {
+    if !is_root("the_shipped_picture_of_devices") {
+        return;
+    }
     let sim = node();
     sim.run(&["up", "balanced"]).ended(0);
     let clients = ["0.2", "0.4", "0.4", "1.4"].map(|name| sim.client(name));

@@ -214,6 +214,87 @@ mig = false
     assert_eq!(ran.matches("profile.toml:").count(), 2, "{ran}");
 }
 
+/// What does not fit in one block hides no mistake in another, whatever their order.
+#[test]
+fn all_mistakes_are_shown_whatever_order_the_blocks_have() {
+    let sim = Sim::with("a100-80gb", 3);
+    let block = |index: u32, devices: &str| {
+        format!("[[gpu]]\nselect = {{ index = [{index}] }}\ndevices = [ {devices} ]\n")
+    };
+    let too_many = block(0, r#"{ profile = "3g", count = 3 }"#);
+    let unknown = block(1, r#"{ profile = "9g" }"#);
+    let twice = block(
+        2,
+        r#"{ name = "a", profile = "1g" }, { name = "a", profile = "1g" }"#,
+    );
+    let said = |blocks: &[&String]| {
+        let path = sim.profile(&blocks.iter().copied().cloned().collect::<String>());
+        sim.run(&["plan", path.to_str().unwrap()]).ended(2).stderr
+    };
+    let all = [
+        "GPU 0 (NVIDIA A100-SXM4-80GB): 3 × 3g.40gb does not fit: 3 × 3g.40gb requested, and at most 2 can exist",
+        "GPU 1 (NVIDIA A100-SXM4-80GB) has no profile \"9g\"",
+        "\"a\" would name a device of GPU 2 and a device of GPU 2",
+    ];
+    for blocks in [
+        [&too_many, &unknown, &twice],
+        [&twice, &too_many, &unknown],
+        [&unknown, &twice, &too_many],
+    ] {
+        let said = said(&blocks);
+        for mistake in all {
+            assert!(said.contains(mistake), "no {mistake}: {said}");
+        }
+    }
+    assert!(said(&[&too_many, &unknown]).contains("2 × 3g.40gb would fit"));
+    // Several requests that do not fit are shown with their maps.
+    let other = block(1, r#"{ profile = "4g", count = 2 }"#);
+    let path = sim.profile(&format!("{too_many}{other}"));
+    let ran = sim.run(&["plan", path.to_str().unwrap()]).ended(5);
+    assert_snapshot!(plain(&ran.stderr), @"
+    error: profile.toml:2:10: this does not fit on a GPU it selects
+      |
+    2 | select = { index = [0] }
+      |          ^^^^^^^^^^^^^^^
+    GPU 0 (NVIDIA A100-SXM4-80GB): 3 × 3g.40gb does not fit: 3 × 3g.40gb requested, and at most 2 can exist
+      |3g.40gb                |3g.40gb                |  2 × 3g.40gb
+    profile.toml:5:10: this does not fit on a GPU it selects
+      |
+    5 | select = { index = [1] }
+      |          ^^^^^^^^^^^^^^^
+    GPU 1 (NVIDIA A100-SXM4-80GB): 2 × 4g.40gb does not fit: 2 × 4g.40gb requested, and at most 1 can exist
+      |4g.40gb                |.....|.....|.....|.....|  4g.40gb
+    hint: on GPU 0, 2 × 3g.40gb would fit; on GPU 1, 4g.40gb would fit
+    ");
+}
+
+/// A setting that every device overrides holds for none.
+#[test]
+fn a_serve_that_every_block_overrides_is_no_mistake() {
+    if !is_root("a_serve_that_every_block_overrides_is_no_mistake") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let block = |index: u32, mps: &str| {
+        format!("[[gpu]]\nselect = {{ index = [{index}] }}\nmig = false\n{mps}")
+    };
+    let all = "mps = { serve = \"all\" }\n";
+    let (first, second) = (block(0, all), block(1, all));
+    sim.up(&format!("[mps]\nserve = \"self\"\n{first}{second}"), &[])
+        .ended(0);
+    let ran = sim
+        .up(
+            &format!("[mps]\nserve = \"self\"\n{first}{}", block(1, "")),
+            &[],
+        )
+        .ended(2);
+    assert!(
+        ran.stderr.contains("root cannot serve \"self\""),
+        "{}",
+        ran.stderr
+    );
+}
+
 #[test]
 fn all_names_given_twice_are_shown_at_once() {
     let sim = Sim::with("a100-80gb", 3);
@@ -247,10 +328,10 @@ fn every_syntax_error_is_shown() {
       |
     1 | name = 
       |        ^
-    standard input:3:18: string values must be quoted, expected literal string
+    standard input:3:18: yes is no value: it is true in TOML
       |
     3 | select = { all = yes }
-      |                  ^^^
+      |                  ^^^ write true, or "yes" for a string
     standard input:4:7: extra "=", expected nothing
       |
     4 | mig = = false
@@ -263,6 +344,31 @@ fn every_syntax_error_is_shown() {
 }
 
 /// All keys of `select` must hold.
+#[test]
+fn a_word_of_another_language_is_no_truth() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = "[[gpu]]\nselect = { all = true }\nmig = off\n";
+    assert_snapshot!(plain(&sim.up(profile, &[]).ended(2).stderr), @r#"
+    error: profile.toml:3:7: off is no value: it is false in TOML
+      |
+    3 | mig = off
+      |       ^^^ write false, or "off" for a string
+    "#);
+}
+
+#[test]
+fn a_device_serves_one_user_by_name() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile =
+        "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:alice,bob\" }\n";
+    assert_snapshot!(plain(&sim.up(profile, &[]).ended(2).stderr), @r#"
+    error: profile.toml:4:17: serve = "user:alice,bob": it names one user or one group; "group:NAME" is for several users
+      |
+    4 | mps = { serve = "user:alice,bob" }
+      |                 ^^^^^^^^^^^^^^^^
+    "#);
+}
+
 #[test]
 fn a_selector_with_several_keys() {
     let sim = Sim {

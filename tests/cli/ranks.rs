@@ -82,6 +82,12 @@ fn ranks_have_devices_by_their_launcher() {
     };
     assert_eq!(name(&[("SLURM_LOCALID", "3")], &[]), "0.3");
     assert_eq!(name(&[("MPI_LOCALRANKID", "8")], &[]), "0.1");
+    // torchrun sets these alone; a Slurm step that starts one torchrun on each node is rank 0 there.
+    let torchrun = [("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "4")];
+    assert_eq!(name(&torchrun, &[]), "0.3");
+    assert_eq!(name(&torchrun, &["--map", "block", "0.[0-1]"]), "0.1");
+    let in_slurm = [("SLURM_LOCALID", "0"), ("LOCAL_RANK", "5")];
+    assert_eq!(name(&in_slurm, &[]), "0.5");
     let of_four = [("PMI_LOCAL_RANK", "2"), ("PMI_LOCAL_SIZE", "4")];
     assert_eq!(name(&of_four, &["--map", "block", "0.[0-1]"]), "0.1");
     assert_eq!(name(&of_four, &["0.[0-1]"]), "0.0");
@@ -99,8 +105,8 @@ fn a_rank_without_a_device_is_refused() {
         device_of(&sim, variables, words).ended(125).stderr
     };
     assert_snapshot!(refused(&[], &[]), @"
-    error: no launcher has set the rank of this process: none of OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK, PALS_LOCAL_RANKID, SLURM_LOCALID is set
-    hint: start it with mpirun or srun, or use --any in place of --by-rank
+    error: no launcher has set the rank of this process: none of LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK, PALS_LOCAL_RANKID, SLURM_LOCALID is set
+    hint: start it with mpirun, srun or torchrun, or use --any in place of --by-rank
     ");
     let rank = [("SLURM_LOCALID", "2")];
     assert_snapshot!(refused(&rank, &["--map", "block"]), @"

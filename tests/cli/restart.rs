@@ -60,6 +60,8 @@ fn said(sim: &Sim, ran: &Ran) -> String {
     tidy(&plain(&format!("{}{}", ran.stdout, ran.stderr)))
         .replace(sim.node.dir().to_str().unwrap(), "NODE")
         .replace(&user(), "USER")
+        .replace("  one-at-a-time  ", "  SERVE  ")
+        .replace("  self  ", "  SERVE  ")
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0  0  whole GPU  ready  USER  0/8  25%  0.1/140.4  -  N  N  Ns  one-at-a-time  GPU-…
+    0  0  whole GPU  ready  USER  0/8  25%  0.1/140.4  -  N  N  Ns  SERVE  GPU-…
 
     No clients.
     1 device on 1 GPU ready in N s
@@ -539,7 +541,7 @@ fn what_cannot_be_restarted_is_refused() {
     let gone = sim.run(&["restart", "0.2"]).ended(4);
     assert_snapshot!(gone.stderr, @"
     error: the device of 0.2 is gone: no daemon could serve it
-    hint: mig-mps up with its profile makes it again; mig-mps down 0.2 removes what is left
+    hint: mig-mps up PROFILE restores it, mig-mps down 0.2 removes what is left
     ");
 }
 

@@ -332,7 +332,7 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
     };
     assert_snapshot!(refused("0"), @"
     error: only daemon may use 0, and this is nobody
-    hint: run it as that user (sudo -u daemon), or use another device: mig-mps status
+    hint: run it as that user (sudo -u daemon COMMAND), or use another device: mig-mps status
     ");
     assert_snapshot!(refused("1"), @"
     error: only the group daemon may use 1, and this is nobody
@@ -341,7 +341,7 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
     // Root's client would end the user's server.
     assert_snapshot!(sim.run(&["run", "0", "--", "true"]).ended(125).stderr, @"
     error: only daemon may use 0, and this is root
-    hint: run it as that user (sudo -u daemon), or use another device: mig-mps status
+    hint: run it as that user (runuser -u daemon -- COMMAND), or use another device: mig-mps status
     ");
     assert_eq!(sim.device("0")["servers"][0]["pid"], server);
     let mut own = sim.by_other(&["run", "0", "--", "cuda-app", "run", "0"]);
@@ -412,13 +412,13 @@ fn env_has_formats_for_other_programs() {
     export CUDA_VISIBLE_DEVICES=UUID
     unset CUDA_MPS_PROTOCOL_VERSION
     unset CUDA_MPS_SM_PARTITION
-    unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
     unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+    unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
     unset CUDA_MPS_CLIENT_PRIORITY
     ");
     assert_snapshot!(sim.run(&["env", "0.7"]).ended(2).stderr, @r#"
-    error: no device is called "0.7"
-    hint: the devices are 0.0, 0.2
+    error: no daemon serves "0.7"
+    hint: the devices with a daemon are 0.0, 0.2; mig-mps list shows all devices
     "#);
 }
 
@@ -493,11 +493,11 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
         ran.ended(125).stderr
     };
     assert_snapshot!(refused(&["--profile", "3g"]), @"
-    error: no device is as asked for
+    error: no device with a daemon matches
     hint: mig-mps status shows the devices
     ");
     assert_snapshot!(refused(&["--product", "H100"]), @"
-    error: no device is as asked for
+    error: no device with a daemon matches
     hint: mig-mps status shows the devices
     ");
     for name in ["0.0", "0.2"] {

@@ -46,6 +46,9 @@ fn write_as_printed(sim: &Sim) {
 
 #[test]
 fn gres_prints_devices_by_type() {
+    if !is_root("gres_prints_devices_by_type") {
+        return;
+    }
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     let printed = Ran::of(&mut slurm(&sim, &["gres", "--shard", "4"])).ended(0);
@@ -143,6 +146,9 @@ fn a_plain_users_health_check_drains_nothing() {
 
 #[test]
 fn check_finds_each_difference() {
+    if !is_root("check_finds_each_difference") {
+        return;
+    }
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);
@@ -176,6 +182,9 @@ fn task(sim: &Sim, more: &[(&str, &str)]) -> Ran {
 
 #[test]
 fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
+    if !is_root("a_task_is_led_to_its_device_by_number_or_by_uuid") {
+        return;
+    }
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);

@@ -76,7 +76,9 @@ fn a_server_without_a_word_is_told_with_the_likely_cause() {
 #[test]
 fn a_server_for_another_user_is_not_permitted() {
     let sim = Sim::with("h200", 1);
-    assert_snapshot!(said(&sim, Some(("nvidia-cuda-mps-server", "exit 126"))), @"error: GPU 0 (GPU-…): start the daemon of 0: the MPS server did not start: the daemon may not start a server for user 0: Operation not permitted (a daemon that is not root's serves its own user alone)");
+    let user = format!("user {}:", rustix::process::geteuid());
+    let said = said(&sim, Some(("nvidia-cuda-mps-server", "exit 126"))).replace(&user, "user UID:");
+    assert_snapshot!(said, @"error: GPU 0 (GPU-…): start the daemon of 0: the MPS server did not start: the daemon may not start a server for user UID: Operation not permitted (a daemon that is not root's serves its own user alone)");
 }
 
 /// A client knocks before `up` gets to its server: the daemon starts one after another for it.

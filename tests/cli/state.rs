@@ -76,6 +76,9 @@ fn unversioned() -> Sim {
 
 #[test]
 fn daemons_of_a_program_without_versions_are_adopted() {
+    if !is_root("daemons_of_a_program_without_versions_are_adopted") {
+        return;
+    }
     let sim = unversioned();
     let before: Vec<Value> = DEVICES
         .map(|device| sim.device(device)["daemon_pid"].clone())
@@ -101,6 +104,9 @@ fn daemons_of_a_program_without_versions_are_adopted() {
 
 #[test]
 fn a_journal_of_a_program_without_versions_is_taken_up() {
+    if !is_root("a_journal_of_a_program_without_versions_is_taken_up") {
+        return;
+    }
     let sim = unversioned();
     let record = read(&record_of(&sim, "left"));
     let journal = sim.node.run_dir().join("journal.json");

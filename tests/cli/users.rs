@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_root, plain};
+use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -43,14 +44,19 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
     )
     .json();
     assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
+    assert!(
+        !status["hidden"].to_string().contains("reserve"),
+        "{status:#}"
+    );
     let down = Ran::of(
         sim.by_nobody(&["down"])
             .env("MIG_MPS_RUN_DIR", roots)
             .env("MIG_MPS_LOG_DIR", sim.node.log_dir()),
     );
-    assert_snapshot!(plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN"), @"
+    let said = plain(&down.ended(1).stderr).replace(roots.to_str().unwrap(), "RUN");
+    assert_snapshot!(said.replace(sim.node.log_dir().to_str().unwrap(), "LOG"), @"
     error: only root can change this node: the run directory RUN belongs to root
-    hint: run it as root, or unset MIG_MPS_RUN_DIR for daemons of your own
+    hint: run it as root: sudo MIG_MPS_RUN_DIR=RUN MIG_MPS_LOG_DIR=LOG mig-mps down; or unset MIG_MPS_RUN_DIR for daemons of your own
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
@@ -94,9 +100,9 @@ fn a_plain_user_without_a_runtime_directory_is_told_so() {
     let profile = sim.profile(WHOLE);
     let mut command = sim.by_nobody(&["up", profile.to_str().unwrap()]);
     let ran = Ran::of(command.env_remove("XDG_RUNTIME_DIR")).ended(1);
-    assert_snapshot!(ran.stderr, @"
+    assert_snapshot!(ran.stderr.replace(profile.to_str().unwrap(), "PROFILE"), @"
     error: XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons
-    hint: log in through a session that sets XDG_RUNTIME_DIR, set MIG_MPS_RUN_DIR, or run it as root
+    hint: run it as root: sudo mig-mps up PROFILE; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set MIG_MPS_RUN_DIR
     ");
 }
 
@@ -108,9 +114,134 @@ fn a_plain_user_cannot_partition_and_nothing_is_left() {
     let sim = Sim::with("a100-80gb", 1);
     let profile = sim.profile(SMALL);
     let ran = Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(1);
-    assert_snapshot!(plain(&ran.stderr), @"
+    let said = plain(&ran.stderr.replace(profile.to_str().unwrap(), "PROFILE"));
+    assert_snapshot!(said, @"
     error: GPU 0 (GPU-…): enable MIG mode: GPU-…: nvmlDeviceSetMigMode: Insufficient Permissions (4)
-    hint: run it as root
+    hint: run it as root: sudo mig-mps up PROFILE
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
+}
+
+/// Runs `mig-mps` with these arguments as a plain user, on a node whose devices root serves from the system's run
+/// directory, in a mount namespace of its own.
+fn beside_roots(sim: &Sim, args: &[&str]) -> Ran {
+    let plain = sim.by_nobody(args);
+    let mut shell = Command::new("unshare");
+    let script = "mount -t tmpfs tmpfs /run; mkdir /run/mig-mps; mount --bind \"$0\" /run/mig-mps; \
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"";
+    shell.args(["-m", "--propagation", "private", "sh", "-ec", script]);
+    shell.arg(sim.node.run_dir()).arg(plain.get_program());
+    shell.args(plain.get_args()).env_clear();
+    for (name, value) in plain.get_envs() {
+        shell.envs(value.map(|value| (name, value)));
+    }
+    Ran::of(&mut shell)
+}
+
+#[test]
+fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
+    if !is_root("a_forgotten_sudo_is_named_with_the_whole_command_line") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    let words: [&[&str]; 6] = [
+        &["down"],
+        &["down", "0.0", "--purge"],
+        &["set", "0.0", "active-thread-percentage=50"],
+        &["restart", "0.0", "--force"],
+        &["heal", "0.0"],
+        &["doctor", "--fix"],
+    ];
+    let daemon = sim.device("0.0")["daemon_pid"].clone();
+    for args in &words[..4] {
+        let ran = beside_roots(&sim, args);
+        let hint = format!("hint: run it as root: sudo mig-mps {}\n", args.join(" "));
+        assert!(ran.stderr.ends_with(&hint), "{args:?}: {ran:?}");
+        assert_ne!(ran.status, 0, "{args:?}");
+        assert!(!ran.stderr.contains("Nothing to do"), "{args:?}: {ran:?}");
+    }
+    assert_eq!(sim.device("0.0")["daemon_pid"], daemon);
+    shell(format!("kill -9 {daemon}")).ended(0);
+    while is_alive(&daemon) {
+        std::thread::yield_now();
+    }
+    for args in &words[4..] {
+        let ran = beside_roots(&sim, args);
+        let hint = format!("hint: run it as root: sudo mig-mps {}\n", args.join(" "));
+        assert!(ran.stderr.ends_with(&hint), "{args:?}: {ran:?}");
+        assert_ne!(ran.status, 0, "{args:?}");
+    }
+}
+
+#[test]
+fn down_names_roots_daemons_to_a_user_who_has_none() {
+    if !is_root("down_names_roots_daemons_to_a_user_who_has_none") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &[]).ended(0);
+    assert_snapshot!(beside_roots(&sim, &["down"]).ended(4).stderr, @"
+    error: none of the daemons here is yours: 2 devices are served by daemons of /run/mig-mps
+    hint: run it as root: sudo mig-mps down
+    ");
+    sim.run(&["down"]).ended(0);
+    assert_eq!(
+        beside_roots(&sim, &["down"]).ended(0).stderr,
+        "Nothing to do: mig-mps serves no device here.\n"
+    );
+}
+
+/// The arguments are quoted for a shell, and nobody is told to open a directory of his session.
+#[test]
+fn a_profile_for_others_is_roots_to_apply() {
+    if !is_root("a_profile_for_others_is_roots_to_apply") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let text = "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:daemon\" }\n";
+    let profile = sim.node.dir().join("two users'.toml");
+    fs::write(&profile, text).unwrap();
+    let mut up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
+    // As a session's directory is.
+    let runtime = sim.node.run_dir().with_file_name("nobody");
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
+    let ran = Ran::of(&mut up).ended(2);
+    let said = ran.stderr.replace(sim.node.dir().to_str().unwrap(), "DIR");
+    assert_snapshot!(said, @r#"
+    error: DIR/two users'.toml:4:17: a plain user cannot serve "user:daemon"
+      |
+    4 | mps = { serve = "user:daemon" }
+      |                 ^^^^^^^^^^^^^ run it as root: sudo mig-mps up 'DIR/two users'\''.toml' --yes; for a plain user it is "self", or leave serve out
+    "#);
+}
+
+/// A plain user's `heal` says the same as root's.
+#[test]
+fn heal_says_the_same_to_everybody() {
+    if !is_root("heal_says_the_same_to_everybody") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(WHOLE, &[]).ended(0);
+    let root = sim.run(&["heal"]).ended(0);
+    let plain = beside_roots(&sim, &["heal"]).ended(0);
+    assert_eq!((root.stdout, root.stderr), (plain.stdout, plain.stderr));
+    assert_eq!(sim.run(&["heal", "--json"]).json()["changed"], false);
+}
+
+/// Without a directory of the own, too, the devices are those of the run directory that was named.
+#[test]
+fn export_takes_the_run_directory_that_was_named() {
+    if !is_root("export_takes_the_run_directory_that_was_named") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    sim.up(&WHOLE.replace("mig", "name = \"big\"\nmig"), &[])
+        .ended(0);
+    let mut export = sim.by_nobody(&["export"]);
+    export.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    export.env_remove("XDG_STATE_HOME").env_remove("HOME");
+    let ran = Ran::of(&mut export).ended(0);
+    assert!(ran.stdout.contains("name = \"big\""), "{ran:?}");
 }

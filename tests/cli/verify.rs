@@ -38,8 +38,8 @@ fn devices_that_are_well_are_said_to_be() {
     let of_gpu = sim.run(&["verify", "--gpu", "0"]).ended(0);
     assert_eq!(of_gpu.stdout.lines().count(), 2);
     assert_snapshot!(sim.run(&["verify", "--gpu", "3"]).ended(2).stderr, @"
-    error: there is no GPU 3
-    hint: the only GPU is 0
+    error: no daemon serves a device of GPU 3
+    hint: GPU 0 has daemons; mig-mps list shows all devices
     ");
 }
 
@@ -144,5 +144,45 @@ fn up_can_verify_what_it_made() {
         "{}",
         ran.stderr
     );
-    serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+    // The document has the result.
+    let document = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+    let verified = &document["verified"];
+    assert_eq!(
+        (&verified[0]["name"], &verified[0]["result"]),
+        (&"0.0".into(), &"failed".into())
+    );
+    let what = verified[0]["error"]["what"].as_str().unwrap();
+    assert!(what.contains("cuInit fails with error 999"), "{what}");
+    sim.run(&["down"]).ended(0);
+    let ran = sim.up(SMALL, &["--verify", "--json"]).ended(1);
+    let document = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+    assert_eq!(document["changed"], true);
+    assert_eq!(document["verified"][1]["result"], "failed");
+    assert_eq!(
+        sim.up(SMALL, &["--json"]).json()["verified"],
+        serde_json::Value::Null
+    );
+}
+
+/// Devices of other users are not checked, and nothing is wrong with them.
+#[test]
+fn devices_of_others_are_no_failure() {
+    if !is_root("devices_of_others_are_no_failure") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"user:daemon\" }\n\
+         [[gpu]]\nselect = { index = [1] }\nmig = false\n";
+    sim.up(profile, &[]).ended(0);
+    let mut verify = sim.by_nobody(&["verify"]);
+    let ran = Ran::of(verify.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).ended(4);
+    assert!(ran.stdout.starts_with("1: attached in"), "{ran:?}");
+    assert_eq!(
+        ran.stderr,
+        "not checked: only daemon may use 0, and this is nobody\n1 of 2 devices verified\n"
+    );
+    let mut verify = sim.by_nobody(&["verify", "--json"]);
+    let ran = Ran::of(verify.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).ended(4);
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(document["devices"][0]["result"], "reserved");
 }

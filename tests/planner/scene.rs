@@ -7,7 +7,7 @@ use mig_mps::internals::geometry::{
     ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
 };
 use mig_mps::internals::host::{Pid, StartTime, Uid};
-use mig_mps::internals::node::{Client, Clients, DaemonState, Device, Node, Served};
+use mig_mps::internals::node::{Client, Clients, DaemonState, Device, Node, Presence, Served};
 use mig_mps::internals::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use mig_mps::internals::plan::{self, Action, Place, Plan, Refusal, Start};
 use mig_mps::internals::profile::Profile;
@@ -296,7 +296,7 @@ impl Scene {
                 leaving: false,
             },
             run_dir: directories(),
-            device_is_there: true,
+            presence: Presence::There,
             is_abandoned: false,
             is_given_up: false,
             state: DaemonState::Ready,

@@ -80,12 +80,13 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
         Ok(node) => node,
         Err(error) => return Ok(vec![error.to_string()]),
     };
-    let mut problems = node.lost.clone();
+    let lost = node.lost.iter().map(|lost| lost.why.clone());
+    let mut problems: Vec<String> = lost.collect();
     let own = environment.roots_run_dir();
     let served = node.served.iter();
     let served = served.filter(|served| served.run_dir.path() == own);
-    let (there, gone): (Vec<_>, Vec<_>) = served.partition(|served| served.device_is_there);
-    let gone = gone.into_iter();
+    let (there, absent): (Vec<_>, Vec<_>) = served.partition(|served| served.is_there());
+    let gone = absent.into_iter().filter(|served| served.is_gone());
     problems.extend(gone.map(|served| format!("{}: its device is gone", served.record.name)));
     let names: Vec<String> = there
         .iter()

@@ -130,7 +130,7 @@ pub(super) fn devices_of_job(
 
 fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
     let mut served = node.served.iter();
-    let served = served.find(|served| served.record.uuid == uuid && served.device_is_there);
+    let served = served.find(|served| served.record.uuid == uuid && served.is_there());
     let name = served.map(|served| served.record.name.clone());
     name.ok_or_else(|| {
         CommandError::failed(format_args!("the job has {uuid}, which no daemon serves"))

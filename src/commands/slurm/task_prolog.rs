@@ -36,7 +36,12 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
         CommandError::failed(format_args!("no daemon serves {name} any more"))
             .with_hint("mig-mps heal starts daemons that have died")
     })?;
-    let variables = Recorded::of(served).variables(environment, &ClientLimits::default())?;
+    // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
+    let device = Recorded::of(served);
+    let limits = ClientLimits::default();
+    let variables = device
+        .variables_over_own(environment, &limits)
+        .or_else(|_| device.variables(environment, &limits))?;
     print(&slurm_lines(&variables))?;
     Ok(ExitStatus::Done)
 }

@@ -3,7 +3,7 @@ use std::process::ExitStatus;
 use thiserror::Error;
 
 use super::Unit;
-use crate::host::RunError;
+use crate::host::{RunError, as_root};
 
 /// A failed operation of systemd.
 #[derive(Debug, Error)]
@@ -49,7 +49,7 @@ impl UnitsError {
             Self::Refused { said, .. }
                 if said.contains("Access denied") || said.contains("authentication") =>
             {
-                "run it as root".to_owned()
+                as_root()
             }
             Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
                 format!("find out why systemctl {asked} fails, and run this again")

@@ -223,6 +223,7 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
+    use crate::host::as_root;
     use crate::host::programs::Fake;
     use crate::host::{Holder, StartTime};
 
@@ -320,7 +321,7 @@ mod tests {
             denied.to_string(),
             "systemctl stop nvidia-dcgm.service (exit status: 4) said: Failed to stop nvidia-dcgm.service: Access denied"
         );
-        assert_eq!(denied.hint(), "run it as root");
+        assert_eq!(denied.hint(), as_root());
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::log_growth;
 use super::probe::{Answers, Context, Probe};
 use crate::host::{Environment, Pool, Process, ProcessTable};
 use crate::mps::{ControlProgram, LogDir};
-use crate::node::{DaemonState, Node, Served};
+use crate::node::{DaemonState, Gpu, Lost, Node, Presence, Served, Unseen};
+use crate::state::DeviceRecord;
 
 /// Fills in the state of every recorded daemon. `answers` are the daemons' last answers, and are replaced by the
 /// current ones.
@@ -61,7 +62,8 @@ pub(super) fn observe(
         if detail.is_for_show() {
             let written = probe.logs.as_ref().and_then(log_growth::fresh);
             fresh.extend(written.map(|logs| (uuid.clone(), logs)));
-            if probe.fill_in_passively() {
+            // Only a session reads settings back.
+            if detail != Detail::Doctor && probe.fill_in_passively() {
                 continue;
             }
         }
@@ -99,12 +101,34 @@ fn fill_in_devices(node: &mut Node, program: ControlProgram) {
     for served in &mut node.served {
         let record = &served.record;
         let is_its = |(key, uuid): &(_, String)| *key == record.key && *uuid == record.uuid;
-        served.device_is_there = node.has_no_driver || devices.iter().any(is_its);
+        served.presence = if node.has_no_driver {
+            Presence::Unseen(Unseen::NoDriver)
+        } else if devices.iter().any(is_its) {
+            Presence::There
+        } else {
+            absent(record, &node.gpus, &node.lost)
+        };
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == record.uuid);
         served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
         let of_gpu = served.most_clients(program);
         let max_clients = record.settings.max_clients;
         served.client_limit = of_gpu.into_iter().chain(max_clients).min();
+    }
+}
+
+/// Returns the reason why a recorded device is not among those that the driver shows.
+fn absent(record: &DeviceRecord, gpus: &[Gpu], lost: &[Lost]) -> Presence {
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == record.key.gpu) {
+        return match &gpu.hidden {
+            Some(why) => Presence::Unseen(Unseen::Hidden(why.clone())),
+            None => Presence::Gone,
+        };
+    }
+    // A lost GPU does not tell its UUID.
+    let its = lost.iter().find(|lost| lost.index == record.gpu);
+    match its.or(lost.first()) {
+        Some(lost) => Presence::Unseen(Unseen::Lost(lost.why.clone())),
+        None => Presence::Gone,
     }
 }
 

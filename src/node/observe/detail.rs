@@ -12,7 +12,7 @@ pub enum Detail {
     Status,
     /// `Status`, and the profiles that every GPU offers: enough to draw a GPU with its free slices.
     Map,
-    /// `Status`, all GPU instances, and the facts about GPUs that only `doctor` needs.
+    /// `Status`, with every daemon asked, all GPU instances, and the facts about GPUs that only `doctor` needs.
     Doctor,
     /// Geometry, servers and clients, with every daemon asked: enough to see which clients a change would disrupt.
     Clients,

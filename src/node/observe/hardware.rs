@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::detail::Detail;
-use crate::node::{Gpu, Node};
+use crate::node::{Gpu, Lost, Node};
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
 /// Attempts to read a GPU while another command destroys its devices: each that disappears costs one, and a GPU has up to
@@ -41,7 +41,10 @@ pub(super) fn read_hardware(
             }
             // A GPU that is lost must not hide the others.
             Err(error) if error.code().is_some() => {
-                node.lost.push(error.to_string());
+                node.lost.push(Lost {
+                    index: Some(index),
+                    why: error.to_string(),
+                });
                 node.hidden.push(error.to_string());
             }
             Err(error) => return Err(error),

@@ -101,7 +101,7 @@ impl Logs {
         let candidates = self.all.iter().filter(is_meant).map(|logs| Candidate {
             value: logs,
             name: logs.name.as_deref(),
-            uuid: &logs.uuid,
+            uuids: vec![&logs.uuid],
         });
         select(word, candidates.collect())
     }

@@ -11,7 +11,7 @@ use super::probe::Answers;
 use super::records::read_records;
 use super::{daemons, outside_mps, strays, unmanaged};
 use crate::host::Environment;
-use crate::node::Node;
+use crate::node::{Lost, Node};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
 
@@ -160,7 +160,10 @@ impl<'a> Observer<'a> {
         self.nvml = None;
         node.has_no_driver = true;
         let failure = format!("the GPUs, since the driver does not answer: {failure}");
-        node.lost.push(failure.clone());
+        node.lost.push(Lost {
+            index: None,
+            why: failure.clone(),
+        });
         node.hidden.push(failure);
         Ok(())
     }

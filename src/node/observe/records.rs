@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::host::{Environment, printable};
 use crate::node::device_order::record_order;
-use crate::node::{Clients, DaemonState, Node, Served};
+use crate::node::{Clients, DaemonState, Node, Presence, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
@@ -14,6 +14,11 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for run_dir in RunDir::all(environment) {
         let (records, problems) = run_dir.records();
         // A user chooses the names of directories in his own: they must not steer root's terminal.
+        if !problems.is_empty() {
+            let lost = run_dir.lost_records(&node.boot_id).into_iter();
+            node.lost_records
+                .extend(lost.map(|record| served(record, false, &run_dir)));
+        }
         let problems = problems.iter().map(|problem| printable(problem));
         let unreadable = problems.map(|problem| (run_dir.clone(), problem));
         node.unreadable.extend(unreadable);
@@ -88,11 +93,16 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         node.hidden.push(hidden);
         return;
     }
-    node.served.push(Served {
+    node.served.push(served(record, is_abandoned, run_dir));
+}
+
+/// A device with a record, of whose daemon nothing is known yet.
+fn served(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir) -> Served {
+    Served {
         is_given_up: record.is_given_up(Timestamp::now()),
         record,
         run_dir: run_dir.clone(),
-        device_is_there: false,
+        presence: Presence::Unseen(Unseen::NoDriver),
         is_abandoned,
         state: DaemonState::Dead,
         problem: None,
@@ -103,5 +113,5 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         compute_mode: None,
         answered: None,
         log_growth: None,
-    });
+    }
 }

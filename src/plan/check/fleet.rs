@@ -1,8 +1,9 @@
 use super::Shape;
+use super::reach::{meets, meets_none};
 use super::virtual_node::alone;
 use crate::catalog::{self, Model};
 use crate::plan::Refusal;
-use crate::profile::{Block, Profile, ProfileError, Want};
+use crate::profile::{Profile, ProfileError, Want};
 
 /// One block of a profile judged on one model.
 #[derive(Debug)]
@@ -63,54 +64,4 @@ fn models_of(profile: &Profile) -> Result<Vec<&'static Model>, ProfileError> {
         Some(error) => Err(error),
         None => Ok(found.into_iter().flatten().collect()),
     }
-}
-
-/// True if a GPU of that model can reach this block: it selects one, and none before it has taken
-/// all such GPUs.
-fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
-    let products: Vec<&str> = match model.product_names.as_slice() {
-        [] => vec![model.product()],
-        names => names.iter().map(String::as_str).collect(),
-    };
-    products.iter().any(|product| {
-        let selected = block.select.may_select(product);
-        selected
-            && !earlier
-                .iter()
-                .any(|block| block.select.selects_all(product))
-    })
-}
-
-fn meets_none(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileError {
-    let unknown: Vec<String> = catalog::incomplete()
-        .iter()
-        .filter(|model| {
-            model
-                .product_names
-                .iter()
-                .any(|name| block.select.may_select(name))
-        })
-        .map(|model| format!("{} lacks {}", model.key, model.missing.join(", ")))
-        .collect();
-    let known = catalog::models()
-        .iter()
-        .any(|model| meets(block, &[], model));
-    if known && !earlier.is_empty() {
-        let message = "the blocks before this one take every model it could select";
-        return profile.error(block.span, message);
-    }
-    if known && !profile.models.is_empty() {
-        let message = "this selects none of the models that the profile is for";
-        return profile.error(block.span, message);
-    }
-    if unknown.is_empty() {
-        let error = profile.error(block.span, "this selects no model that has MIG");
-        return error.with_hint("mig-mps check --models lists their product names");
-    }
-    let message = "this selects only models of which too little is known";
-    let hint = format!(
-        "on such a machine, mig-mps up --dry-run tells: {}",
-        unknown.join("; ")
-    );
-    profile.error(block.span, message).with_hint(hint)
 }

@@ -1,6 +1,7 @@
 //! Checks a profile without a GPU: runs the planner of `up` on GPUs of the catalog.
 
 mod fleet;
+mod reach;
 mod shape;
 mod virtual_node;
 

@@ -2,10 +2,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::reach::refuse_unknown_products;
 use super::{Shape, judge};
 use crate::catalog::{self, Model};
 use crate::node::Node;
-use crate::plan::Refusal;
+use crate::plan::{LooseLimits, Refusal};
 use crate::profile::{Block, Profile, Selector};
 
 /// `--gpu MODEL[:COUNT]`
@@ -43,34 +44,49 @@ pub struct OnNode {
     /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
     /// the node such a GPU can be of.
     pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
+    /// The memory limits above the memory of their device.
+    pub loose_limits: LooseLimits,
+    /// Blocks that select none of these GPUs.
+    pub unmatched: Vec<usize>,
 }
 
 /// Judges a profile on a node of these GPUs.
 ///
 /// # Errors
 /// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
-/// model where it fits on none.
+/// model where it fits on none. A [`ProfileError`] for blocks that partition and can select no model at all: a catch-all
+/// behind them would hide a typing error.
 pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
     refuse_other_models(profile, gpus)?;
+    refuse_unknown_products(profile)?;
     let models = gpus
         .iter()
         .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
     let mut on_node = OnNode {
         gpus: models.map(|model| (model, None)).collect(),
         elsewhere: Vec::new(),
+        loose_limits: LooseLimits::new(),
+        unmatched: Vec::new(),
     };
     let (real, seen): (Vec<_>, Vec<_>) = profile
         .blocks
         .iter()
         .enumerate()
         .partition(|(_, block)| block.select.names_a_real_gpu());
+    for (position, block) in &seen {
+        if !selects_one(block, &on_node) {
+            on_node.unmatched.push(*position);
+        }
+    }
     if !seen.is_empty() {
         let rest = Profile {
             blocks: seen.into_iter().map(|(_, block)| block.clone()).collect(),
             ..profile.clone()
         };
         let indices = (0..).zip(on_node.gpus.iter().map(|(model, _)| *model));
-        let plan = judge(&Node::of_models(indices), &rest)?;
+        let node = Node::of_models(indices);
+        let plan = judge(&node, &rest)?;
+        on_node.loose_limits = plan.loose_limits(&node);
         let mut shapes: BTreeMap<u32, Shape> = plan
             .gpus
             .iter()
@@ -87,21 +103,36 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
         }
     }
     for (position, block) in real {
-        let mut fits: Vec<&'static Model> = Vec::new();
-        let mut refused = None;
-        for gpu in gpus {
-            match alone(profile, block, gpu.model) {
-                Ok(_) if fits.iter().any(|model| model.key == gpu.model.key) => {}
-                Ok(_) => fits.push(gpu.model),
-                Err(refusal) => refused = refused.or(Some(refusal)),
-            }
-        }
-        match refused {
-            Some(refusal) if fits.is_empty() => return Err(refusal),
-            _ => on_node.elsewhere.push((position, fits)),
-        }
+        let fits = models_of(profile, block, gpus)?;
+        on_node.elsewhere.push((position, fits));
     }
     Ok(on_node)
+}
+
+/// Returns the models on which a block fits that selects what only a real GPU has; a refusal if it fits on none.
+fn models_of(
+    profile: &Profile,
+    block: &Block,
+    gpus: &[GpuArgument],
+) -> Result<Vec<&'static Model>, Refusal> {
+    let mut fits: Vec<&'static Model> = Vec::new();
+    let mut refused = None;
+    for gpu in gpus {
+        match alone(profile, block, gpu.model) {
+            Ok(_) if fits.iter().any(|model| model.key == gpu.model.key) => {}
+            Ok(_) => fits.push(gpu.model),
+            Err(refusal) => refused = refused.or(Some(refusal)),
+        }
+    }
+    match refused {
+        Some(refusal) if fits.is_empty() => Err(refusal),
+        _ => Ok(fits),
+    }
+}
+
+fn selects_one(block: &Block, on_node: &OnNode) -> bool {
+    let mut gpus = (0..).zip(&on_node.gpus);
+    gpus.any(|(index, (model, _))| block.select.selects(index, "", model.product(), ""))
 }
 
 /// Refuses GPUs that the profile says it is not for.

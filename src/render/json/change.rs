@@ -1,9 +1,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::verify::VerifiedDevice;
 use super::{Message, PlanDocument, VERSION, Version};
+use crate::client::Verified;
 use crate::node::Node;
-use crate::plan::Plan;
+use crate::plan::{Held, Plan};
 use crate::render::status::Status;
 
 /// The output of a command that changes the node, with `--json`: `up`, `set`, `restart`, `kill`, `down`.
@@ -19,17 +21,29 @@ pub struct ChangeDocument {
     error: Option<Message>,
     /// True if something was changed.
     changed: bool,
+    /// The devices that were checked afterwards; null without `up --verify`.
+    verified: Option<Vec<VerifiedDevice>>,
 }
 
 impl ChangeDocument {
     /// Describes a plan that is not applied.
-    pub fn planned(plan: &Plan) -> Self {
+    pub fn planned(plan: &Plan, held: &[Held]) -> Self {
         Self {
             version: VERSION,
-            plan: PlanDocument::of(plan),
+            plan: PlanDocument::of(plan, held),
             status: None,
             error: None,
             changed: false,
+            verified: None,
+        }
+    }
+
+    /// Adds the devices that were checked afterwards.
+    #[must_use]
+    pub fn with_verified(self, all: &[Verified]) -> Self {
+        Self {
+            verified: Some(VerifiedDevice::all(all)),
+            ..self
         }
     }
 
@@ -39,7 +53,7 @@ impl ChangeDocument {
             status: Some(Status::of(node, &[])),
             error,
             changed: !plan.is_empty(),
-            ..Self::planned(plan)
+            ..Self::planned(plan, &[])
         }
     }
 }

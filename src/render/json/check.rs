@@ -18,6 +18,8 @@ pub struct CheckDocument {
     gpus: Option<Vec<GpuOnNode>>,
     /// With `--gpu`: the blocks that select by UUID or PCI address, which only a node can tell; else null.
     blocks_by_uuid_or_pci: Option<Vec<BlockElsewhere>>,
+    /// With `--gpu`: the lines of the blocks that select none of these GPUs; else null.
+    unmatched_blocks: Option<Vec<usize>>,
     /// Without `--gpu`: each block on each model that it can select; else null.
     blocks: Option<Vec<Block>>,
     /// The reason why the profile does not fit; null if it does.
@@ -118,6 +120,7 @@ impl CheckDocument {
             fits: error.is_none(),
             gpus: None,
             blocks_by_uuid_or_pci: None,
+            unmatched_blocks: None,
             blocks: None,
             error,
         }
@@ -138,9 +141,12 @@ impl CheckDocument {
                 line: profile.line(*block),
                 fits_on: models.iter().map(|model| model.key.as_str()).collect(),
             });
+        let unmatched = on_node.unmatched.iter();
+        let unmatched = unmatched.map(|block| profile.line(*block));
         Self {
             gpus: Some(on_node.gpus.iter().enumerate().map(gpu).collect()),
             blocks_by_uuid_or_pci: Some(elsewhere.collect()),
+            unmatched_blocks: Some(unmatched.collect()),
             ..Self::judged(None)
         }
     }

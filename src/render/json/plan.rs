@@ -5,8 +5,9 @@ use super::client::PlannedClient;
 use super::step::PlannedStep;
 use super::{Message, VERSION, Version};
 use crate::geometry::{Placement, SliceMap};
+use crate::host::{Holder, user_name};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{GpuPlan, Kill, Plan, Signal};
+use crate::plan::{GpuPlan, Held, Kill, Plan, Signal};
 
 /// The output of `mig-mps plan --json`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -21,6 +22,8 @@ pub struct PlanDocument {
     purges: bool,
     /// The clients whose work is ended; null if there is nothing of the kind to do.
     kill: Option<PlannedKill>,
+    /// Remarks on the profile: probable mistakes, such as a block that selects no GPU.
+    remarks: Vec<String>,
 }
 
 /// A GPU that changes.
@@ -49,6 +52,38 @@ struct PlannedGpu {
     disrupts: Vec<PlannedClient>,
     /// The reasons why the plan cannot be applied as it is.
     obstacles: Vec<Message>,
+    /// The processes that have the GPU open although its MIG mode is switched; null if it is not, or nobody has.
+    holders: Option<Vec<PlannedHolder>>,
+    /// The number of processes that could not be inspected: each may have it open, too.
+    hidden_processes: usize,
+}
+
+/// A process that has a GPU open.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "planned_holder")]
+struct PlannedHolder {
+    /// The process id.
+    pid: u32,
+    /// The user's name; null if hidden.
+    user: Option<String>,
+    /// The command line.
+    command: String,
+    /// The systemd unit, such as `nvidia-dcgm.service`; null if there is none, or hidden.
+    unit: Option<String>,
+    /// The option that stops it for the switch and starts it again; null if it has to be ended by hand.
+    option: Option<&'static str>,
+}
+
+impl PlannedHolder {
+    fn of(holder: &Holder) -> Self {
+        Self {
+            pid: holder.pid.0,
+            user: holder.user.map(user_name),
+            command: holder.command.clone(),
+            unit: holder.unit.clone(),
+            option: holder.is_monitoring().then_some("--stop-holders"),
+        }
+    }
 }
 
 /// A GPU instance on the map of a GPU.
@@ -87,19 +122,26 @@ struct PlannedKill {
 
 impl PlanDocument {
     /// Describes a plan.
-    pub fn of(plan: &Plan) -> Self {
+    pub fn of(plan: &Plan, held: &[Held]) -> Self {
         Self {
             version: VERSION,
             changes: !plan.is_empty(),
-            gpus: plan.gpus.iter().map(PlannedGpu::of).collect(),
+            gpus: plan
+                .gpus
+                .iter()
+                .map(|gpu| PlannedGpu::of(gpu, held))
+                .collect(),
             purges: plan.purge.is_some(),
             kill: plan.kill.as_ref().map(PlannedKill::of),
+            remarks: plan.remarks.clone(),
         }
     }
 }
 
 impl PlannedGpu {
-    fn of(gpu: &GpuPlan) -> Self {
+    fn of(gpu: &GpuPlan, held: &[Held]) -> Self {
+        let held = held.iter().find(|held| held.uuids.contains(&gpu.uuid));
+        let obstacle = held.and_then(Held::obstacle);
         let stops = gpu.steps.iter().filter_map(|step| step.action.as_stop());
         let unasked = stops.clone().filter_map(|stop| stop.unasked.as_ref());
         Self {
@@ -123,8 +165,11 @@ impl PlannedGpu {
                 .obstacles
                 .iter()
                 .chain(unasked)
+                .chain(&obstacle)
                 .map(Message::from)
                 .collect(),
+            holders: held.map(|held| held.holders.iter().map(PlannedHolder::of).collect()),
+            hidden_processes: held.map_or(0, |held| held.hidden),
         }
     }
 }

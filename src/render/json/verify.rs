@@ -16,10 +16,10 @@ pub struct VerifyDocument {
 /// A device that was checked.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "verified_device")]
-struct VerifiedDevice {
+pub(super) struct VerifiedDevice {
     name: String,
     uuid: String,
-    /// The result: `attached`, `in use` by others and therefore not checked, or `failed`.
+    /// The result: `attached`, `failed`, or not checked because it is `in use` by others or `reserved` for others.
     result: &'static str,
     /// The user who became a client; null if nobody did.
     user: Option<String>,
@@ -38,12 +38,16 @@ impl VerifyDocument {
     pub fn of(all: &[Verified]) -> Self {
         Self {
             version: VERSION,
-            devices: all.iter().map(VerifiedDevice::of).collect(),
+            devices: VerifiedDevice::all(all),
         }
     }
 }
 
 impl VerifiedDevice {
+    pub(super) fn all(all: &[Verified]) -> Vec<Self> {
+        all.iter().map(Self::of).collect()
+    }
+
     fn of(one: &Verified) -> Self {
         let ready = one.result.as_ref().ok();
         let attached = ready.map(|ready| &ready.attached);
@@ -54,6 +58,7 @@ impl VerifiedDevice {
             result: match error {
                 None => "attached",
                 Some(error) if error.is_passing() => "in use",
+                Some(error) if error.is_unchecked() => "reserved",
                 Some(_) => "failed",
             },
             user: attached.map(|attached| user_name(attached.user)),

@@ -13,7 +13,7 @@ use crate::host::{Uid, user_name};
 use crate::node::{Served, ServerProcess};
 use crate::render::format::{age, gib, or};
 use crate::render::table::{Column, Table};
-use crate::settings::Reported;
+use crate::settings::{ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_MEMORY_LIMIT};
 
 /// A column of the table of devices.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ const ALL: [StatusColumn; 18] = [
         name: "gpu",
         help: "Index of its GPU",
         column: Column::right("GPU", 5),
-        cell: |row| row.gpu().map(|gpu| gpu.index.to_string()),
+        cell: |row| row.gpu_index().map(|index| index.to_string()),
     },
     StatusColumn {
         name: "profile",
@@ -72,9 +72,9 @@ const ALL: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "threads",
-        help: "Active thread percentage",
+        help: "Active thread percentage, in parentheses if not read back",
         column: Column::right("THREADS", 6),
-        cell: |row| row.served.map(threads),
+        cell: |row| setting(row, ACTIVE_THREAD_PERCENTAGE, "%"),
     },
     StatusColumn {
         name: "memory",
@@ -128,18 +128,15 @@ const ALL: [StatusColumn; 18] = [
     },
     StatusColumn {
         name: "limit",
-        help: "Most device memory of a client",
+        help: "Most device memory of a client, in parentheses if not read back",
         column: Column::right("LIMIT", 0),
-        cell: |row| {
-            let limit = row.served?.record.settings.pinned_memory_limit;
-            Some(or(limit, "none"))
-        },
+        cell: |row| setting(row, PINNED_MEMORY_LIMIT, ""),
     },
     StatusColumn {
         name: "priority",
-        help: "Priority of the clients",
+        help: "Priority of the clients, in parentheses if not read back",
         column: Column::left("PRIORITY", 0),
-        cell: |row| Some(row.served?.record.settings.client_priority.to_string()),
+        cell: |row| setting(row, CLIENT_PRIORITY, ""),
     },
     StatusColumn {
         name: "cpus",
@@ -215,13 +212,23 @@ pub(super) fn clients(served: &Served, is_known: bool) -> String {
     text
 }
 
-fn threads(served: &Served) -> String {
-    let set = served.record.settings.active_thread_percentage;
-    let answered = served.answered.as_ref().and_then(Reported::percentage);
-    match answered {
-        Some(answered) if set.differs_from(answered) => format!("{answered}%!={set}%"),
-        _ => format!("{set}%"),
-    }
+/// `50%`, `70%!=50%` if somebody has changed it, `(50%)` as configured if the daemon was not asked for it.
+fn setting(row: &Row<'_>, name: &str, unit: &str) -> Option<String> {
+    let served = row.served?;
+    let key = KEYS.iter().find(|key| key.name == name)?;
+    let settings = &served.record.settings;
+    let set = format!("{}{unit}", (key.show)(settings));
+    let reported = served
+        .answered
+        .as_ref()
+        .filter(|reported| reported.has(key));
+    let Some(reported) = reported else {
+        return Some(format!("({set})"));
+    };
+    Some(match reported.difference(key, settings) {
+        Some(is) => format!("{is}{unit}!={set}"),
+        None => set,
+    })
 }
 
 fn users(served: &Served) -> Option<String> {
@@ -248,9 +255,12 @@ fn since(served: &Served) -> Duration {
 pub(super) fn style(state: State) -> Style {
     match state {
         State::Ready => Style::new().green(),
-        State::Fault | State::Dead | State::Failing | State::Orphan | State::NoDevice => {
-            Style::new().red().bold()
-        }
+        State::Fault
+        | State::Dead
+        | State::Failing
+        | State::Orphan
+        | State::NoDevice
+        | State::GpuLost => Style::new().red().bold(),
         State::NoDaemon | State::NoServerYet => Style::new().dim(),
         _ => Style::new().yellow(),
     }

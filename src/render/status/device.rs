@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::program::Server;
 use super::row::Row;
-use crate::node::DaemonState;
+use crate::node::{DaemonState, Served};
 
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,6 +42,8 @@ pub(super) struct Device {
     active_thread_percentage: Option<f64>,
     /// The active thread percentage that the daemon reports now; null if it was not asked.
     answered_active_thread_percentage: Option<f64>,
+    /// True if the daemon was asked for its settings, and false if they are shown as configured; null without a daemon.
+    settings_read_back: Option<bool>,
     /// The setting `pinned-memory-limit`: the most device memory of a client; null for no limit.
     pinned_memory_limit_bytes: Option<u64>,
     /// The setting `client-priority`.
@@ -77,7 +79,7 @@ impl Device {
         Self {
             name: row.name.clone(),
             uuid: row.uuid.clone(),
-            gpu: row.device.as_ref().map(|device| device.gpu),
+            gpu: row.gpu_index(),
             profile: part.map(|part| part.title.clone()),
             state: State::of(row),
             serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
@@ -94,6 +96,7 @@ impl Device {
                 .map(|record| record.settings.active_thread_percentage.value()),
             answered_active_thread_percentage: served
                 .and_then(|served| served.answered.as_ref()?.percentage()),
+            settings_read_back: served.map(Served::is_read_back),
             pinned_memory_limit_bytes: settings
                 .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
             client_priority: settings.map(|settings| settings.client_priority.to_string()),
@@ -145,16 +148,19 @@ pub(super) enum State {
     /// It is dead or hung, and `heal` has given it up.
     #[serde(rename = "failing")]
     Failing,
-    /// It runs, and its device is gone.
+    /// Its device is gone.
     #[serde(rename = "no device")]
     NoDevice,
+    /// It runs, and its GPU is lost or cannot be read.
+    #[serde(rename = "gpu lost")]
+    GpuLost,
     /// mig-mps does not serve the device.
     #[serde(rename = "no daemon")]
     NoDaemon,
 }
 
 impl State {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Ready,
         Self::NoServerYet,
         Self::Starting,
@@ -167,13 +173,15 @@ impl State {
         Self::Dead,
         Self::Failing,
         Self::NoDevice,
+        Self::GpuLost,
         Self::NoDaemon,
     ];
 
     pub(super) fn of(row: &Row<'_>) -> Self {
         match row.served {
             None => Self::NoDaemon,
-            Some(served) if served.is_alive() && !served.device_is_there => Self::NoDevice,
+            Some(served) if row.is_missed() && served.is_gone() => Self::NoDevice,
+            Some(served) if served.is_alive() && served.lost().is_some() => Self::GpuLost,
             Some(served) if served.is_failing() => Self::Failing,
             Some(served) => match served.state {
                 DaemonState::Ready => Self::Ready,

@@ -104,7 +104,7 @@ impl Status {
                 .into_iter()
                 .map(Remark::from)
                 .collect(),
-            hidden: node.hidden.clone(),
+            hidden: node.unseen(),
         }
     }
 }

@@ -108,14 +108,20 @@ fn of_versions(metrics: &mut Metrics, node: &Node) {
 
 fn of_problems(metrics: &mut Metrics, node: &Node) {
     let reported = [node.problems(&[]), node.remarks(&[])].concat();
-    let count = |id| reported.iter().filter(|problem| problem.id == id).count();
+    // Where not all was checked, no problem is no proof that there is none.
+    let count = |id| {
+        let found = reported.iter().filter(|problem| problem.id == id).count();
+        (found > 0 || node.unchecked(id, &[]).is_empty()).then_some(found)
+    };
     metrics.add(
         "mig_mps_problems",
         Kind::Gauge,
         "Problems and remarks of status, by their id.",
         |samples| {
             for &id in ProblemId::ALL {
-                samples.push(&[("id", id.name())], count(id));
+                if let Some(count) = count(id) {
+                    samples.push(&[("id", id.name())], count);
+                }
             }
         },
     );
@@ -128,7 +134,7 @@ fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
         "A device, with its UUID, GPU and profile, and the users that it serves.",
         |samples| {
             for Named { name, row } in devices {
-                let gpu = row.gpu().map(|gpu| gpu.index.to_string());
+                let gpu = row.gpu_index().map(|index| index.to_string());
                 let serve = row.served.map(|served| &served.record.settings.serve);
                 let serve = serve.and_then(|serve| Some(serve.as_ref()?.to_string()));
                 let labels = [
@@ -209,6 +215,18 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         |row| {
             let known = row.alive().filter(|_| row.is_known())?;
             count(known.waiting.len())
+        },
+    );
+    gauge(
+        metrics,
+        devices,
+        "mig_mps_device_clients_over_memory_limit",
+        "MPS clients that use more memory than the device lets each client have.",
+        |row| {
+            let known = row.alive().filter(|_| row.is_known())?;
+            let mut clients = known.clients.listed().iter();
+            let is_seen = clients.all(|client| client.memory.is_some());
+            count(known.clients_over_limit().count()).filter(|_| is_seen)
         },
     );
     gauge(

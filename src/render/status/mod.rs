@@ -20,6 +20,7 @@ use super::format::wrapped;
 use super::output;
 use super::table::Table;
 use crate::node::{Gpu, Node, Problem, ProblemId};
+use crate::plan::is_healed;
 use row::{Row, rows};
 
 pub use columns::StatusColumn;
@@ -85,7 +86,7 @@ pub(super) fn text(
     };
     let rows = rows(node, devices);
     if rows.is_empty() {
-        if !node.hidden.is_empty() {
+        if !node.unseen().is_empty() {
             parts.line("No device can be seen on this node.");
         } else if !node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) {
             parts.line("There is no device on this node.");
@@ -148,15 +149,23 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     for problem in to_say() {
         parts.line_as(&problem.to_string(), &Style::new().red());
     }
-    let is_healed =
-        |problem: &&Problem| matches!(problem.id, ProblemId::DaemonDead | ProblemId::DeviceHung);
+    let is_healed = |problem: &&Problem| {
+        let served = problem
+            .device
+            .as_deref()
+            .and_then(|name| node.served_as(name));
+        let is_ill = matches!(problem.id, ProblemId::DaemonDead | ProblemId::DeviceHung);
+        is_ill && served.is_some_and(|served| is_healed(served, node))
+    };
     if problems.iter().filter(is_healed).count() > 1 {
-        parts.line("`mig-mps heal` cures all devices whose daemon has died or that hang.");
+        parts.line(
+            "`mig-mps heal` cures all devices whose daemon has died or that hang without clients.",
+        );
     }
     for remark in &remarks {
         parts.line(&remark.to_string());
     }
-    for hidden in &node.hidden {
+    for hidden in node.unseen() {
         parts.line(&format!("not seen: {hidden}"));
     }
 }

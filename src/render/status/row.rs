@@ -1,3 +1,5 @@
+use std::ptr;
+
 use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::Memory;
 use crate::render::format::or;
@@ -17,24 +19,29 @@ pub(super) struct Row<'a> {
 /// Returns the devices in the order of `list`; those that are gone come last.
 pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     let served = node.served.iter().map(|served| {
-        let (key, uuid) = (&served.record.key, &served.record.uuid);
-        let is_it = |device: &Device| device.key == *key && device.uuid == *uuid;
+        let record = &served.record;
+        // A device that was made again may have two records.
+        let is_its = |device: &Device| {
+            let its = node.served_on(&device.key);
+            device.key == record.key && its.is_some_and(|its| ptr::eq(its, served))
+        };
+        let device = node.devices().find(is_its);
+        let uuid = device.as_ref().map_or(&record.uuid, |device| &device.uuid);
         Row {
             node,
-            name: served.record.name.clone(),
+            name: record.name.clone(),
             uuid: uuid.clone(),
-            key: key.clone(),
-            device: node.devices().find(is_it),
+            key: record.key.clone(),
+            device,
             served: Some(served),
         }
     });
     let mut rows: Vec<Row<'a>> = served.collect();
     for device in node.devices() {
-        let is_shown = |row: &Row<'_>| row.device.as_ref() == Some(&device);
-        if !rows.iter().any(is_shown) {
+        if node.served_on(&device.key).is_none() {
             rows.push(Row {
                 node,
-                name: device.default_name.clone(),
+                name: node.name_of(&device),
                 uuid: device.uuid.clone(),
                 key: device.key.clone(),
                 device: Some(device),
@@ -56,6 +63,20 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
 impl Row<'_> {
     pub(super) fn gpu(&self) -> Option<&Gpu> {
         self.node.gpu(&self.key.gpu)
+    }
+
+    /// Returns the index of its GPU, also of one that is lost.
+    pub(super) fn gpu_index(&self) -> Option<u32> {
+        let recorded = || {
+            let served = self.served.filter(|served| !served.is_gone())?;
+            served.record.gpu
+        };
+        self.gpu().map(|gpu| gpu.index).or_else(recorded)
+    }
+
+    /// True if its device should be there.
+    pub(super) fn is_missed(&self) -> bool {
+        self.served.is_some_and(|served| self.node.misses(served))
     }
 
     pub(super) fn profile(&self) -> Option<String> {

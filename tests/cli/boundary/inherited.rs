@@ -117,11 +117,11 @@ fn a_sudo_user_who_is_none_is_not_served() {
 /// A time namespace changes the start times in `/proc`, by which processes are known.
 #[test]
 fn a_time_namespace_hides_no_daemon() {
+    const NAMESPACE: [&str; 3] = ["--time", "--boottime", "100000000"];
     let test = "a_time_namespace_hides_no_daemon";
     if !is_root(test) {
         return;
     }
-    const NAMESPACE: [&str; 3] = ["--time", "--boottime", "100000000"];
     let works = Command::new("unshare").args(NAMESPACE).arg("true").status();
     if !can_run(
         test,

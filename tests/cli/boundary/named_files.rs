@@ -17,22 +17,22 @@ const ROUNDS: usize = 60;
 
 /// A directory of nobody's, and a file of root's beside it.
 struct Hers {
-    _directory: tempfile::TempDir,
-    hers: PathBuf,
+    _parent: tempfile::TempDir,
+    directory: PathBuf,
     victim: PathBuf,
 }
 
 impl Hers {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        let (hers, victim) = (at("hers"), at("victim"));
-        fs::create_dir(&hers).unwrap();
-        chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        let (directory, victim) = (at("hers"), at("victim"));
+        fs::create_dir(&directory).unwrap();
+        chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
         fs::write(&victim, "root's").unwrap();
         Self {
-            _directory: directory,
-            hers,
+            _parent: parent,
+            directory,
             victim,
         }
     }
@@ -43,7 +43,7 @@ impl Hers {
 
     /// The error of a command, without the name of the directory.
     fn said(&self, ran: &Ran) -> String {
-        let parent = self.hers.parent().unwrap().to_str().unwrap();
+        let parent = self.directory.parent().unwrap().to_str().unwrap();
         let error = ran.stderr.find("error: ").unwrap();
         ran.stderr[error..].replace(parent, "")
     }
@@ -90,7 +90,7 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     let place = Hers::new();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
-    let file = place.hers.join("file");
+    let file = place.directory.join("file");
     // As a disk would be, this is no regular file.
     let device = place.victim.with_file_name("device");
     let device_reads = fifo(&device);
@@ -112,9 +112,9 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     hint: choose another path
     ");
     // A page and a unit, at their names.
-    let hers = place.hers.to_str().unwrap();
+    let hers = place.directory.to_str().unwrap();
     for name in ["mig-mps-up.1", "mig-mps.service"] {
-        symlink(&place.victim, place.hers.join(name)).unwrap();
+        symlink(&place.victim, place.directory.join(name)).unwrap();
     }
     let man = without_gpu(&["man", "--dir", hers], "");
     let package = without_gpu(&["systemd", "--package", hers], "");
@@ -136,11 +136,12 @@ fn a_link_of_a_user_on_the_way_is_not_followed() {
     let place = Hers::new();
     let roots = place.victim.with_file_name("roots");
     fs::create_dir(&roots).unwrap();
-    let link = place.hers.join("link");
+    let link = place.directory.join("link");
     symlink(&roots, &link).unwrap();
     let link_shown = link.to_str().unwrap();
+    let sim = Sim::with("h200", 1);
     let lists = |log: &Path| {
-        let mut list = Sim::with("h200", 1).command(&["list"]);
+        let mut list = sim.command(&["list"]);
         Ran::of(list.env("MIG_MPS_LOG", log))
     };
     let own = init(&link.join("file"));
@@ -165,7 +166,7 @@ fn a_link_of_a_user_on_the_way_is_not_followed() {
     hint: choose another path
     ");
     // A second name of a file of root's: the kernel lets users make one unless fs.protected_hardlinks is set.
-    let second = place.hers.join("second");
+    let second = place.directory.join("second");
     fs::hard_link(&place.victim, &second).unwrap();
     assert_snapshot!(place.said(&lists(&second).ended(2)), @"
     error: cannot write the trace file of MIG_MPS_LOG: /hers/second: it has another name, too
@@ -180,7 +181,7 @@ fn a_fifo_keeps_nobody_waiting() {
         return;
     }
     let place = Hers::new();
-    let file = place.hers.join("file");
+    let file = place.directory.join("file");
     // Hers has a reader, who would get what is written.
     let reads = fifo(&file);
     chown(&file, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -217,8 +218,8 @@ fn a_place_that_changes_all_the_time_leads_nowhere_else() {
         return;
     }
     let place = Hers::new();
-    let file = place.hers.join("file");
-    let [a_fifo, a_file, next] = ["fifo", "plain", "next"].map(|name| place.hers.join(name));
+    let file = place.directory.join("file");
+    let [a_fifo, a_file, next] = ["fifo", "plain", "next"].map(|name| place.directory.join(name));
     let _reads = fifo(&a_fifo);
     chown(&a_fifo, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::write(&a_file, "hers").unwrap();
@@ -241,7 +242,7 @@ fn a_place_that_changes_all_the_time_leads_nowhere_else() {
         is_over.store(true, Ordering::Relaxed);
     });
     place.victim_is_untouched();
-    let left: Vec<_> = fs::read_dir(&place.hers).unwrap().flatten().collect();
+    let left: Vec<_> = fs::read_dir(&place.directory).unwrap().flatten().collect();
     assert!(
         !left
             .iter()

@@ -218,6 +218,47 @@ fn settings_that_somebody_changed() {
     drop(client);
 }
 
+/// `status` asks no idle daemon: it says that it did not, and `doctor` asks.
+#[test]
+fn settings_are_read_back_or_shown_as_configured() {
+    let settings = "active-thread-percentage = 25\npinned-memory-limit = \"2G\"";
+    let sim = served(&settings.replace('\n', ", "));
+    let columns = ["status", "--columns", "threads,limit,priority"];
+    let cells = |sim: &Sim| {
+        let text = sim.run(&columns).ended(0).stdout;
+        let mut words = text.lines().nth(1).unwrap().split_whitespace();
+        [(); 3].map(|()| words.next().unwrap().to_owned())
+    };
+    assert_eq!(cells(&sim), ["(25%)", "(2G)", "(normal)"]);
+    let device = sim.device("0");
+    assert_eq!(device["settings_read_back"], false);
+    assert_eq!(device["active_thread_percentage"], 25.0);
+    assert_eq!(sim.doctor(&[]).ills(), std::collections::BTreeSet::new());
+    let changed = "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
+    ask(&sim, "0", changed);
+    let command = sim.doctor(&[]).check("settings-changed").is(
+        "fail",
+        Some("0"),
+        "active-thread-percentage was set to 25 and is 70",
+    );
+    assert_eq!(command, "");
+    // A client makes `status` ask.
+    let client = sim.client("0");
+    assert_eq!(cells(&sim), ["70%!=25%", "2G", "normal"]);
+    assert_eq!(sim.device("0")["settings_read_back"], true);
+    drop(client);
+    // Root asks no user's daemon.
+    if !is_root("the settings of a user's daemon") {
+        return;
+    }
+    let sim = served("serve = \"user:nobody\"");
+    sim.doctor(&[]).check("settings-changed").is(
+        "unknown",
+        Some("0"),
+        "its settings were not read back",
+    );
+}
+
 #[test]
 fn a_log_that_grows_without_pause() {
     let (sim, _waits) = logs_without_pause();
@@ -363,7 +404,7 @@ fn a_device_that_is_gone() {
     let command = report
         .check("device-gone")
         .is("fail", Some("0.2"), "its device is gone");
-    assert_eq!(command, "mig-mps down 0.2");
+    assert_eq!(command, "mig-mps up PROFILE");
     is_in_status(&sim, "problems", "device-gone", Some("0.2"));
     report
         .check("instances-missing")

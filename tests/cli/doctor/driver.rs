@@ -74,16 +74,14 @@ fn a_driver_that_answers_with_errors() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_or_was_never_tried() {
+fn a_driver_that_is_too_old() {
     let sim = Sim::with("h200", 1);
-    calls_itself(&sim, "470.256.02");
-    sim.doctor(&[])
-        .check("driver-too-old")
-        .is("fail", None, "has no memory limits");
-    calls_itself(&sim, "525.147.05");
-    sim.doctor(&[])
-        .check("driver-too-old")
-        .is("warn", None, "untested with driver 525.147.05");
+    for version in ["470.256.02", "525.147.05"] {
+        calls_itself(&sim, version);
+        let seen = format!("driver {version} is older than 535");
+        let report = sim.doctor(&[]);
+        report.check("driver-too-old").is("fail", None, &seen);
+    }
 }
 
 #[test]

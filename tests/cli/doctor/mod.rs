@@ -99,9 +99,16 @@ impl Sim {
 
     /// Runs a process of that name until it is dropped: `sleep` under another name.
     fn process(&self, name: &str) -> Running {
+        self.process_with(name, &[])
+    }
+
+    /// The same with variables in its environment.
+    fn process_with(&self, name: &str, variables: &[(&str, &str)]) -> Running {
         let program = self.node.dir().join(name);
         copy_program("/bin/sleep", &program);
-        let child = Command::new(&program).arg("600").spawn().unwrap();
+        let mut command = Command::new(&program);
+        let child = command.arg("600").envs(variables.iter().copied());
+        let child = child.spawn().unwrap();
         let stat = format!("/proc/{}/stat", child.id());
         // Until it has become the program.
         let shown = format!("({})", &name[..name.len().min(15)]);

@@ -27,7 +27,9 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
       fail    0.0: its daemon (pid PID) is stopped (SIGSTOP) [daemon-stopped]
               $ kill -CONT PID
               why: its programs wait for it
-      ok      memory-limit, daemon-files, daemon-outdated, daemon-cgroup, zombies, unmanaged-daemons, default-leftovers, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, settings-changed, log-growth, stray-server, outside-mps, several-daemons, sees-all-gpus, default-pipe-directory, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
+      unknown 0.0: its settings were not read back [settings-changed]
+              why: limits that users rely on do not hold
+      ok      memory-limit, limits-open, daemon-files, daemon-outdated, daemon-cgroup, zombies, unmanaged-daemons, default-leftovers, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, log-growth, stray-server, outside-mps, memory-over-limit, several-daemons, sees-all-gpus, default-pipe-directory, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
 
     directories
       ok      run-directory, pipe-too-long, pipe-access, pipe-writable, by-name, leftover-directories, log-directory, disk-space, log-size, record-unreadable
@@ -35,9 +37,9 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
     surroundings
       warn    this is a container (docker) [container]
               why: holders outside cannot be seen, MIG cannot be changed without privileges, and daemons end with the container
-      ok      other-managers, open-files, cgroup-limits, shared-memory, leftover-shared-memory, fabric-manager, security-module, user-mapping
+      ok      other-managers, dra-dynamic-mig, open-files, cgroup-limits, shared-memory, leftover-shared-memory, fabric-manager, security-module, user-mapping
 
-    70 checks: 1 fail, 1 warn, 68 ok
+    73 checks: 1 fail, 1 warn, 1 unknown, 70 ok
     ");
     assert_eq!(ran.stderr, "");
     let verbose = sim.run(&["doctor", "--all"]).ended(3).stdout;

@@ -246,6 +246,40 @@ fn other_tools_that_manage_the_node() {
 }
 
 #[test]
+fn the_dra_driver_of_kubernetes_with_dynamic_mig() {
+    let sim = healthy();
+    assert!(!sim.doctor(&[]).ills().contains("dra-dynamic-mig"));
+    let _plugin = sim.process_with(
+        "gpu-kubelet-plugin",
+        &[("FEATURE_GATES", "MPSSupport=false,DynamicMIG=true,")],
+    );
+    let report = sim.doctor(&[]);
+    let check = report.check("dra-dynamic-mig");
+    check.is("fail", None, "(gpu-kubelet-plugin) runs with DynamicMIG");
+    for gates in [&[][..], &[("FEATURE_GATES", "DynamicMIG=false,")]] {
+        let sim = healthy();
+        let _plugin = sim.process_with("gpu-kubelet-plugin", gates);
+        let report = sim.doctor(&[]);
+        let check = report.check("dra-dynamic-mig");
+        check.is("ok", None, "runs without DynamicMIG");
+    }
+}
+
+/// A plain user cannot read the environment of root's processes.
+#[test]
+fn the_dra_driver_of_root_whose_gates_are_hidden() {
+    if !is_root("the_dra_driver_of_root_whose_gates_are_hidden") {
+        return;
+    }
+    let sim = healthy();
+    let gates = [("FEATURE_GATES", "DynamicMIG=true,")];
+    let _plugin = sim.process_with("gpu-kubelet-plugin", &gates);
+    let report = Report::after_any(&mut sim.by_nobody(&["doctor", "--json"]));
+    let check = report.check("dra-dynamic-mig");
+    check.is("unknown", None, "its feature gates are hidden");
+}
+
+#[test]
 fn the_default_pipe_directory() {
     let sim = healthy();
     let directory = sim.machine("tmp/nvidia-mps");

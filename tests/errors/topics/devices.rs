@@ -47,4 +47,8 @@ pub(crate) fn play(topic: &mut Topic) {
         "A name that resembles one of many",
         "mig-mps restart infr-01",
     );
+    many.sim.node.node().lose_gpu(1).unwrap();
+    many.show(topic, "A device of a lost GPU", "mig-mps restart infer-10");
+    let _ = many.run("mig-mps down --gpu 1").ended(0);
+    many.show(topic, "A lost GPU", "mig-mps restart --gpu 1");
 }

@@ -6,6 +6,9 @@ use crate::book::Topic;
 use crate::common::SMALL;
 use crate::stage::Stage;
 
+/// As nvidia-smi answers.
+const IN_USE: &str = "echo 'GPU 00000000:07:00.0 is currently in use by another process.'; exit 1";
+
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
 pub(crate) fn play(topic: &mut Topic) {
@@ -31,6 +34,15 @@ pub(crate) fn play(topic: &mut Topic) {
         stage.sim.node.fault(fault).fails(1).unwrap();
         stage.show(topic, title, stop);
     }
+    let stage = Stage::with("h200", 1);
+    stage.profile(SMALL);
+    let holder = stage.sim.node.holder(&[0]);
+    stage.show(
+        topic,
+        "A process holds a GPU that needs no reset",
+        "mig-mps up profile.toml",
+    );
+    holder.finish();
     services(topic);
     failures(topic);
     resets(topic);
@@ -162,10 +174,13 @@ fn resets(topic: &mut Topic) {
         .node()
         .update(|state| state.policy.platform = Platform::NoOwnReset);
     update.unwrap();
-    let holder = stage.sim.node.holder(&[0]);
-    stage.show(topic, "A process keeps the GPU from its reset", reset);
-    holder.finish();
     let smi = |script: &str| stage.sim.program_script("nvidia-smi", script);
+    stage.show_with(
+        topic,
+        "A process that cannot be seen keeps the GPU from its reset",
+        reset,
+        &[("MIG_MPS_NVIDIA_SMI", &smi(IN_USE))],
+    );
     stage.show_with(
         topic,
         "nvidia-smi says nothing of a reset",

@@ -24,6 +24,16 @@ pub(crate) fn play(topic: &mut Topic) {
         "More than the device allows",
         "mig-mps run 0 --threads 60 -- true",
     );
+    stage.show(
+        topic,
+        "A memory limit of the caller that cannot be read",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2G,junk mig-mps run 0 -- true",
+    );
+    stage.show(
+        topic,
+        "A memory limit of the caller for something that is no device",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=first=2G mig-mps run 0 -- true",
+    );
     for (title, code) in [("CUDA fails", 999), ("CUDA sees no device", 100)] {
         stage.sim.node.fault("cuInit").fails(code).unwrap();
         stage.show(topic, title, "mig-mps run 0 -- true");

@@ -88,6 +88,12 @@ pub(crate) fn play(topic: &mut Topic) {
         "Features of two profiles",
         &format!("{TASK} {prolog}"),
     );
+    without_a_controller(topic, &stage);
+    capabilities(topic);
+}
+
+/// `slurm health` where Slurm cannot be asked.
+fn without_a_controller(topic: &mut Topic, stage: &Stage) {
     stage.show(
         topic,
         "There is no scontrol",
@@ -110,7 +116,6 @@ pub(crate) fn play(topic: &mut Topic) {
             command.env("PATH", &path);
         },
     );
-    capabilities(topic);
 }
 
 /// The files of MIG devices.

@@ -25,6 +25,7 @@ pub(crate) fn play(topic: &mut Topic) {
         ),
         ("A number of lines that is none", "mig-mps logs 0 -n some"),
         ("A number that is no pid", "mig-mps kill 0 0"),
+        ("A client without its device", "mig-mps kill 4711"),
         ("A signal that is not sent", "mig-mps kill 0 1 --signal=HUP"),
         ("No setting", "mig-mps set --gpu 0"),
         ("A GPU index that is none", "mig-mps status --gpu x"),

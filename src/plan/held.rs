@@ -1,0 +1,141 @@
+//! GPUs whose MIG mode a plan switches, and the processes that have them open.
+
+use std::collections::BTreeSet;
+
+use super::{Action, GpuPlan, Obstacle, Plan};
+use crate::host::{Holder, Holders, Pid, ranges};
+use crate::node::{Gpu, Node};
+
+/// GPUs whose MIG mode a plan switches, and the processes that have each open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The indices of the GPUs.
+    pub gpus: Vec<u32>,
+    /// Their UUIDs.
+    pub uuids: Vec<String>,
+    /// The processes that have them open, without those that MPS accounts for.
+    pub holders: Vec<Holder>,
+    /// The number of processes that could not be inspected: each may hold them.
+    pub hidden: usize,
+    /// True if the MIG mode cannot be switched before the holders end.
+    pub is_in_the_way: bool,
+}
+
+/// The unit of the fabric manager, which holds all GPUs and lets go of one that is reset.
+const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
+
+impl Plan {
+    /// Returns the GPUs whose MIG mode it switches.
+    pub fn switched<'n>(&self, node: &'n Node) -> Vec<&'n Gpu> {
+        let gpus = self.gpus.iter().filter_map(|plan| {
+            let gpu = node.gpu(&plan.uuid)?;
+            is_switched(plan, gpu).then_some(gpu)
+        });
+        gpus.collect()
+    }
+
+    /// Returns those of the switched GPUs that others hold. `stops_holders` tells if monitoring services are stopped for
+    /// the switch.
+    pub fn held<'n>(
+        &self,
+        node: &Node,
+        holders: impl IntoIterator<Item = (&'n Gpu, Holders)>,
+        stops_holders: bool,
+    ) -> Vec<Held> {
+        let accounted_for = accounted_for(node);
+        let mut all: Vec<Held> = Vec::new();
+        for (gpu, mut holders) in holders {
+            let is_foreign = |holder: &Holder| !accounted_for.contains(&holder.pid);
+            holders.seen.retain(is_foreign);
+            if holders == Holders::default() {
+                continue;
+            }
+            let held = Held::of(gpu, holders, stops_holders);
+            let is_alike = |other: &&mut Held| {
+                other.holders == held.holders
+                    && other.hidden == held.hidden
+                    && other.is_in_the_way == held.is_in_the_way
+            };
+            match all.iter_mut().find(is_alike) {
+                Some(other) => {
+                    other.gpus.extend(held.gpus);
+                    other.uuids.extend(held.uuids);
+                }
+                None => all.push(held),
+            }
+        }
+        all
+    }
+}
+
+/// True if the plan changes the GPU's present MIG mode. To cancel a pending change, it need not be idle.
+fn is_switched(plan: &GpuPlan, gpu: &Gpu) -> bool {
+    let is_it =
+        |action: &Action| matches!(action, Action::SwitchMig { on } if *on != gpu.in_mig_mode());
+    plan.steps.iter().any(|step| is_it(&step.action))
+}
+
+/// Daemons, servers, clients and all that computes: their ends are planned, or they are obstacles of their own.
+fn accounted_for(node: &Node) -> BTreeSet<Pid> {
+    let served = node.served.iter().chain(&node.lost_records);
+    let of_mps = served.flat_map(|served| {
+        let daemon = served.record.daemon.map(|daemon| daemon.pid);
+        let servers = served.servers.iter().map(|server| server.pid);
+        let clients = served.clients.listed().iter();
+        let clients = clients
+            .chain(&served.waiting)
+            .filter_map(|client| client.pid);
+        servers.chain(clients).chain(daemon)
+    });
+    let strays = node.strays.iter().map(|stray| stray.server.pid);
+    let computing = node
+        .processes
+        .values()
+        .flat_map(|processes| &processes.compute);
+    let computing = computing.map(|usage| Pid(usage.pid));
+    of_mps.chain(strays).chain(computing).collect()
+}
+
+impl Held {
+    /// Only where the switch resets the GPU, all who have it open are known to be in its way; on other GPUs the driver
+    /// decides.
+    fn of(gpu: &Gpu, holders: Holders, stops_holders: bool) -> Self {
+        let is_obstacle = |holder: &Holder| {
+            let is_stopped = stops_holders && holder.is_monitoring();
+            !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
+        };
+        Self {
+            gpus: vec![gpu.index],
+            uuids: vec![gpu.uuid.clone()],
+            is_in_the_way: gpu.resetless == Some(false) && holders.seen.iter().any(is_obstacle),
+            holders: holders.seen,
+            hidden: holders.hidden,
+        }
+    }
+
+    /// Names the GPUs: `GPU 0-7`.
+    pub fn title(&self) -> String {
+        format!("GPU {}", ranges(&self.gpus))
+    }
+
+    /// Names the holders.
+    pub fn named(&self) -> String {
+        let names: Vec<String> = self.holders.iter().map(Holder::to_string).collect();
+        names.join(", ")
+    }
+
+    /// Returns what to do about the holders.
+    pub fn hint(&self) -> &'static str {
+        Holder::release(&self.holders)
+    }
+
+    /// The obstacle to the switch, if the holders are certain to be one.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        let what = format!(
+            "cannot switch the MIG mode of {}: held open by {}",
+            self.title(),
+            self.named()
+        );
+        self.is_in_the_way.then(|| Obstacle::new(what, self.hint()))
+    }
+}

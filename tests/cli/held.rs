@@ -1,0 +1,184 @@
+//! Processes that hold GPUs whose MIG mode is to change.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::common::{Ran, SMALL, Sim, in_state, is_root, tidy};
+
+const DCGM: &str = "nvidia-dcgm.service";
+
+fn plan(sim: &Sim, profile: &str, words: &[&str]) -> Ran {
+    let path = sim.profile(profile);
+    let plan = ["plan", path.to_str().unwrap()];
+    sim.run(&[&plan, words].concat()).ended(0)
+}
+
+/// What stands below the steps.
+fn below(ran: &Ran) -> String {
+    let text = tidy(&ran.stdout);
+    let (_, below) = text.split_once("\n\n").expect("nothing is below the plan");
+    below.to_owned()
+}
+
+fn holders(sim: &Sim, gpu: usize) -> Value {
+    let ran = plan(sim, SMALL, &["--json"]);
+    let plan: Value = serde_json::from_str(&ran.stdout).unwrap();
+    plan["gpus"][gpu]["holders"].clone()
+}
+
+#[test]
+fn a_plan_shows_who_holds_its_gpus_and_the_option_that_helps() {
+    let sim = Sim::with("a100-80gb", 2);
+    let all_is_known = plan(&sim, SMALL, &[]).stdout;
+    assert!(!all_is_known.contains("held open"), "{all_is_known}");
+    assert_eq!(holders(&sim, 0), json!(null));
+    sim.node.service(DCGM);
+    assert_snapshot!(below(&plan(&sim, SMALL, &[])), @"
+    GPU 0-1: MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset does, and in a virtual machine a reboot
+
+    In the way: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+      --stop-holders stops them meanwhile, and starts them again
+    ");
+    let shown = holders(&sim, 1);
+    let shown = &shown.as_array().unwrap()[0];
+    assert_eq!(shown["unit"], DCGM, "{shown}");
+    assert_eq!(shown["option"], "--stop-holders", "{shown}");
+    let stranger = sim.node.holder(&[1]);
+    let shown = holders(&sim, 1);
+    let mut shown = shown.as_array().unwrap().iter();
+    let shown = shown
+        .find(|holder| holder["pid"] == stranger.pid())
+        .unwrap();
+    assert_eq!(shown["unit"], "session-1.scope", "{shown}");
+    assert_eq!(shown["option"], json!(null), "{shown}");
+    let mixed = below(&plan(&sim, SMALL, &[]));
+    assert!(
+        mixed.contains("In the way: cannot switch the MIG mode of GPU 1:"),
+        "{mixed}"
+    );
+    assert!(mixed.contains("session-1.scope"), "{mixed}");
+}
+
+/// A GPU with a working daemon, and seven others: all are looked at before the first step.
+#[test]
+fn one_held_gpu_of_eight_is_found_before_anything_is_touched() {
+    let sim = Sim::with("a100-80gb", 8);
+    let whole = "[[gpu]]\nselect = { index = [3] }\nmig = false\n";
+    sim.up(whole, &[]).ended(0);
+    let daemon = sim.device("3")["daemon_pid"].clone();
+    let holder = sim.node.holder(&[3]);
+    let events = sim.node.events().len();
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    let named = format!("GPU 3: held open by pid {} (", holder.pid());
+    assert!(ran.stderr.contains(&named), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: end them, and run this again"));
+    let since = sim.node.events().split_off(events);
+    let changes = [
+        "nvmlDeviceSetMigMode",
+        "daemon stop",
+        "daemon start",
+        "quit",
+    ];
+    for change in changes {
+        let happened = since.iter().any(|event| event.what == change);
+        assert!(!happened, "{change} happened");
+    }
+    assert_eq!(sim.device("3")["daemon_pid"], daemon);
+    assert_eq!(sim.device("3")["state"], "ready");
+    holder.finish();
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 16);
+}
+
+#[test]
+fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.node.service(DCGM);
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    assert_snapshot!(tidy(&ran.stderr), @"
+    GPU 0-1 waits for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+    error: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+    hint: --stop-holders stops them meanwhile, and starts them again
+    ");
+    assert_eq!(sim.happened("systemctl stop"), 0);
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+    let path = sim.profile(SMALL);
+    let dry_run = ["up", path.to_str().unwrap(), "--stop-holders", "--dry-run"];
+    let shown = sim.run(&dry_run).ended(0);
+    assert!(!shown.stdout.contains("In the way"), "{}", shown.stdout);
+    // Somebody else is still one.
+    let holder = sim.node.holder(&[0]);
+    sim.up(SMALL, &["--yes", "--stop-holders"]).ended(4);
+    assert_eq!(sim.happened("systemctl stop"), 0);
+    holder.finish();
+    sim.up(SMALL, &["--yes", "--stop-holders"]).ended(0);
+}
+
+/// Hopper changes the mode without a reset, with some programs on it: the driver is asked before all else.
+#[test]
+fn where_the_driver_decides_a_held_gpu_comes_first() {
+    let sim = Sim::with("h100-80gb-sxm", 8);
+    let holder = sim.node.holder(&[5]);
+    let shown = plan(&sim, SMALL, &[]);
+    assert_snapshot!(below(&shown), @"
+    GPU 5 is held open by pid N (root, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 5, session-1.scope). If the driver does not switch its MIG mode meanwhile, nothing else is done.
+      end them, and run this again
+    ");
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    assert!(ran.stderr.contains("the GPU is in use"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("was undone"), "{}", ran.stderr);
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    assert_eq!(sim.happened(create), 0);
+    holder.finish();
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 16);
+}
+
+/// An `nvidia-smi` that runs at that moment fails nothing.
+#[test]
+fn whoever_holds_a_gpu_for_a_moment_is_waited_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let path = sim.profile(SMALL);
+    let mut up = sim.command(&["up", path.to_str().unwrap(), "--yes"]);
+    let mut up = up
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines();
+    let waits = lines.next().unwrap().unwrap();
+    let named = format!("GPU 0 waits for pid {} (", holder.pid());
+    assert!(waits.contains(&named), "{waits}");
+    holder.finish();
+    assert_eq!(
+        lines
+            .map_while(Result::ok)
+            .filter(|line| line.contains("waits for"))
+            .count(),
+        0
+    );
+    assert!(up.wait().unwrap().success());
+    assert_eq!(in_state(&sim.status(), "ready").len(), 2);
+}
+
+#[test]
+fn what_a_plain_user_cannot_see_is_counted() {
+    if !is_root("what_a_plain_user_cannot_see_is_counted") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    sim.node.service(DCGM);
+    let whole = "[mps]\nserve = \"one-at-a-time\"\n".to_owned() + SMALL;
+    let path = sim.profile(&whole);
+    let ran = Ran::of(&mut sim.by_nobody(&["plan", path.to_str().unwrap()])).ended(0);
+    assert!(
+        ran.stdout
+            .contains("of other users, which only root can inspect"),
+        "{}",
+        ran.stdout
+    );
+}

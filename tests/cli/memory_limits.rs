@@ -1,0 +1,220 @@
+//! Limits that CUDA lets a program lift, or that limit nothing.
+
+use std::process::Command;
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use simnode::harness::App;
+use simnode::node::ControlVersion;
+
+use crate::common::{Ran, Sim, plain};
+use crate::settings::whole;
+
+const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const LIMITED: &str = "active-thread-percentage = 25, pinned-memory-limit = \"2G\"";
+
+/// An H200 whose clients may have 2 GiB each.
+fn limited() -> Sim {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(LIMITED), &[]).ended(0);
+    sim
+}
+
+/// `mig-mps` with a memory limit in the caller's environment.
+fn with_limit(sim: &Sim, limit: &str, args: &[&str]) -> Ran {
+    Ran::of(sim.command(args).env(VARIABLE, limit))
+}
+
+/// A client that was not started by `run`, with a memory limit of its own.
+fn client(sim: &Sim, limit: &str, allocations: &[&str]) -> App {
+    let mut program: Command = sim.node.program("cuda-app");
+    program.env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
+    program.env(VARIABLE, limit).arg("hold");
+    for mebibytes in allocations {
+        program.args(["--alloc", mebibytes]);
+    }
+    let mut app = App::start(program);
+    assert!(app.wait_up().ends_with(" mps yes"));
+    for mebibytes in allocations {
+        let got = format!(" alloc {mebibytes} MiB -> 0 no error");
+        let line = app.wait_up();
+        assert!(line.ends_with(&got), "{line}");
+    }
+    app
+}
+
+fn problems(sim: &Sim) -> Vec<Value> {
+    let status = sim.status();
+    status["problems"].as_array().unwrap().clone()
+}
+
+#[test]
+fn no_leftover_variable_lifts_the_limit_of_a_program_that_run_starts() {
+    let sim = limited();
+    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let app = ["cuda-app", "run", "0", "--alloc", "1200", "--alloc", "6000"];
+    let run = [&["run", "0", "--"], &app[..]].concat();
+    let own = format!("{uuid}=60G");
+    let elsewhere = ["1=4G", "0=2G,5=4G", "GPU-1234=4G", "0=60G,1=60G", "", &own];
+    for left in elsewhere {
+        let ran = with_limit(&sim, left, &run).ended(0).stdout;
+        assert!(ran.contains("alloc 1200 MiB -> 0 "), "{left}: {ran}");
+        assert!(ran.contains("alloc 6000 MiB -> 2 "), "{left}: {ran}");
+    }
+    let copies = [&["run", "-n", "2", "0", "--"], &app[..]].concat();
+    let ran = with_limit(&sim, "1=4G", &copies).ended(0).stdout;
+    assert_eq!(ran.matches("alloc 6000 MiB -> 2 ").count(), 2, "{ran}");
+    // The program's own limit is kept.
+    for tighter in ["0=1G", "0=1G,1=4G", &format!("{uuid}=1024MB")] {
+        let ran = with_limit(&sim, tighter, &run).ended(0).stdout;
+        assert!(ran.contains(" free 877MiB "), "{tighter}: {ran}");
+    }
+    // An option takes its place.
+    let asked = [&["run", "0", "--memory", "1G", "--"], &app[..]].concat();
+    let ran = with_limit(&sim, "junk", &asked).ended(0).stdout;
+    assert!(ran.contains(" free 877MiB "), "{ran}");
+}
+
+#[test]
+fn a_limit_of_the_caller_that_cannot_be_read_is_refused() {
+    let sim = limited();
+    let refused = |left: &str| {
+        let ran = with_limit(&sim, left, &["run", "0", "--", "echo", "started"]).ended(125);
+        assert_eq!(ran.stdout, "", "{left}");
+        ran.stderr
+    };
+    assert_snapshot!(refused("junk"), @r#"
+    error: cannot read CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=junk: "junk" is not DEVICE=SIZE, as in 0=4G
+    hint: unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; with this value CUDA would lift the memory limit of the device
+    "#);
+    for (left, why) in [
+        ("0=2G,junk", "\"junk\" is not DEVICE=SIZE, as in 0=4G"),
+        (
+            "0=much",
+            "it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB",
+        ),
+        ("first=2G", "\"first\" is no number and no UUID of a device"),
+    ] {
+        let said = refused(left);
+        let error = format!("error: cannot read {VARIABLE}={left}: {why}\n");
+        assert!(said.starts_with(&error), "{said}");
+    }
+    // A shell is freed of it.
+    let mig_mps = sim.command(&[]).get_program().to_owned();
+    let mut shell = Command::new("/bin/sh");
+    let script = "eval \"$(\"$0\" env 0 --shell sh)\"; exec cuda-app run 0 --alloc 6000";
+    shell.arg("-c").arg(script).arg(mig_mps);
+    shell.env_clear().envs(sim.node.env()).env(VARIABLE, "junk");
+    let ran = Ran::of(&mut shell).ended(0).stdout;
+    assert!(ran.contains("alloc 6000 MiB -> 2 "), "{ran}");
+}
+
+#[test]
+fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
+    let sim = limited();
+    // One that fills its limit is none.
+    let full = client(&sim, "0=60G", &["1901"]);
+    assert_eq!(sim.status()["problems"], json!([]));
+    let metrics = sim.run(&["metrics"]).ended(0).stdout;
+    let by_device = "mig_mps_device_clients_over_memory_limit{device=\"0\"}";
+    assert!(metrics.contains(&format!("{by_device} 0\n")), "{metrics}");
+
+    let over = client(&sim, "1=4G", &["6000"]);
+    let found = problems(&sim);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(
+        (&found[0]["id"], &found[0]["device"]),
+        (&"memory-over-limit".into(), &"0".into())
+    );
+    let what = found[0]["what"].as_str().unwrap();
+    let named = format!("pid {} (", over.pid());
+    assert!(what.starts_with(&named), "{what}");
+    let uses = "uses 6147 MiB, more than the pinned-memory-limit of 2G: ";
+    assert!(what.contains(uses), "{what}");
+    assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
+    let doctor = sim.run(&["doctor"]).ended(3).stdout;
+    assert!(doctor.contains("[memory-over-limit]"), "{doctor}");
+    let metrics = sim.run(&["metrics"]).ended(0).stdout;
+    assert!(metrics.contains(&format!("{by_device} 1\n")), "{metrics}");
+    let of_kind = "mig_mps_problems{id=\"memory-over-limit\"} 1\n";
+    assert!(metrics.contains(of_kind), "{metrics}");
+
+    let remedy = what.split('`').nth(1).unwrap();
+    assert_eq!(remedy, format!("mig-mps kill 0 {} --signal", over.pid()));
+    let words: Vec<&str> = remedy.split(' ').skip(1).chain(["--yes"]).collect();
+    sim.run(&words).ended(0);
+    assert!(!over.finish().status.success());
+    assert_eq!(sim.status()["problems"], json!([]));
+    assert!(full.finish().status.success());
+}
+
+/// A limit that is set live holds for programs that start afterwards.
+#[test]
+fn a_client_that_is_older_than_the_limit_is_found_too() {
+    let sim = limited();
+    let older = client(&sim, "", &["1500"]);
+    sim.run(&["set", "0", "pinned-memory-limit=1G"]).ended(0);
+    let found = problems(&sim);
+    assert_eq!(found[0]["id"], "memory-over-limit", "{found:?}");
+    sim.run(&["set", "0", "pinned-memory-limit=none"]).ended(0);
+    assert_eq!(sim.status()["problems"], json!([]));
+    assert!(older.finish().status.success());
+}
+
+#[test]
+fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
+    let with = |driver, settings: &str| {
+        let sim = Sim::with("h200", 1);
+        sim.node
+            .node()
+            .update(|state| state.install(driver))
+            .unwrap();
+        let said = sim.up(&whole(settings), &[]).ended(0).stderr;
+        (sim, said)
+    };
+    let warning = "Every local user can change the limits of 0: the MPS of driver 535.161.07 takes settings from everybody.";
+    let (sim, said) = with(ControlVersion::R535, LIMITED);
+    assert!(said.contains(warning), "{said}");
+    let doctor = sim.run(&["doctor", "0"]).stdout;
+    assert!(
+        doctor.contains("warn    0: every local user can change its limits"),
+        "{doctor}"
+    );
+    let said = sim
+        .run(&["set", "0", "pinned-memory-limit=3G"])
+        .ended(0)
+        .stderr;
+    assert!(said.contains(warning), "{said}");
+    for (driver, settings) in [(ControlVersion::R535, ""), (ControlVersion::R550, LIMITED)] {
+        let (sim, said) = with(driver, settings);
+        assert!(!said.contains("Every local user"), "{driver:?}: {said}");
+        let doctor = sim.run(&["doctor", "0"]).stdout;
+        assert!(!doctor.contains("every local user"), "{driver:?}: {doctor}");
+    }
+}
+
+#[test]
+fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
+    let profile = "[mps]\npinned-memory-limit = \"20G\"\n[[gpu]]\nselect = { all = true }\n\
+        devices = [ { profile = \"3g\" }, { profile = \"1g\" } ]\n";
+    let sim = Sim::with("a100-80gb", 2);
+    let path = sim.profile(profile).display().to_string();
+    let remark = |ran: Ran| plain(&ran.ended(0).stderr);
+    assert_snapshot!(remark(sim.run(&["plan", &path])), @"
+    A pinned-memory-limit of 20G limits nothing on 0.0, 1.0, which have 9728 MiB of memory.
+    ");
+    let check = sim.run(&["check", &path, "--gpu", "a100-80gb"]);
+    assert_snapshot!(remark(check), @"
+    A pinned-memory-limit of 20G limits nothing on 0.0, which has 9728 MiB of memory.
+    ");
+    let up = sim.up(profile, &[]).ended(0).stderr;
+    assert!(up.contains("limits nothing"), "{up}");
+    let whole = whole("pinned-memory-limit = \"100G\"");
+    let up = sim.up(&whole, &["--force", "--yes"]).ended(0).stderr;
+    assert!(
+        up.contains("A pinned-memory-limit of 100G limits nothing on 0, 1, which have "),
+        "{up}"
+    );
+    let fits = Sim::with("h200", 1).up(&whole, &[]).ended(0).stderr;
+    assert!(!fits.contains("limits nothing"), "{fits}");
+}

@@ -1,0 +1,143 @@
+//! Commands that somebody typed otherwise than they are called, and what they are told.
+
+use insta::assert_snapshot;
+
+use crate::common::{SMALL, Sim};
+
+/// What standard error says.
+fn said(sim: &Sim, line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    sim.run(&words).stderr
+}
+
+#[test]
+fn the_words_of_other_programs_lead_to_ours() {
+    let sim = Sim::with("h200", 1);
+    for (word, meant) in [
+        ("apply", "up"),
+        ("start", "up"),
+        ("stop", "down"),
+        ("delete", "down"),
+        ("ps", "status"),
+        ("top", "status"),
+        ("show", "status"),
+        ("explain", "doctor --explain"),
+        ("version", "--version"),
+        ("statsu", "status"),
+    ] {
+        let said = said(&sim, word);
+        let hint = format!("hint: did you mean mig-mps {meant}?\n");
+        assert!(said.contains(&hint), "{word}: {said}");
+    }
+    let docker = said(&sim, "help docker");
+    assert!(docker.contains("hint: did you mean running?\n"), "{docker}");
+    for word in ["pipes", "mps"] {
+        let said = said(&sim, &format!("help {word}"));
+        assert!(!said.contains("did you mean"), "{word}: {said}");
+    }
+}
+
+#[test]
+fn a_usage_error_shows_what_can_be_typed() {
+    let sim = Sim::with("h200", 1);
+    assert_snapshot!(said(&sim, "run --min-memory 4G 0 -- true").lines().next().unwrap(), @"error: mig-mps run needs --any, --by-rank or -n");
+    assert_snapshot!(said(&sim, "status --watch=0").lines().next().unwrap(), @"error: --watch=0: it must be between 0.1 and 86400 seconds");
+    assert_snapshot!(said(&sim, "--json status"), @"
+    error: mig-mps has no option --json
+    hint: write it after the command: mig-mps status --json
+    hint: mig-mps status --help lists the options
+    ");
+    assert_snapshot!(said(&sim, "check"), @"
+    error: mig-mps check needs PROFILE
+    hint: usage: mig-mps check [OPTIONS] <PROFILE>
+                 mig-mps check [OPTIONS] --models
+    hint: mig-mps check --help lists the options
+    ");
+    assert_snapshot!(said(&sim, "systemd"), @"
+    error: mig-mps systemd needs PROFILE
+    hint: usage: mig-mps systemd [OPTIONS] <PROFILE>
+                 mig-mps systemd [OPTIONS] --uninstall [PROFILE]
+    hint: mig-mps systemd --help lists the options
+    ");
+    for (command, form) in [
+        (
+            "compare cuda-app run 1",
+            "compare [--device DEVICE] -- PROGRAM",
+        ),
+        ("compare 0 -- true", "compare [--device DEVICE] -- PROGRAM"),
+        ("run 0 true", "run DEVICE -- PROGRAM"),
+    ] {
+        let said = said(&sim, command);
+        let hint = format!("hint: the program follows --: mig-mps {form}\n");
+        assert!(said.contains(&hint), "{said}");
+    }
+}
+
+#[test]
+fn devices_that_are_named_in_another_way() {
+    let sim = Sim::with("a100-80gb", 1);
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_snapshot!(said(&sim, "down 0.0,0.2"), @r#"
+    error: no device is called "0.0,0.2"
+    hint: separate devices by blanks: 0.0 0.2
+    "#);
+    assert_snapshot!(said(&sim, "down gpu0"), @r#"
+    error: no device is called "gpu0"
+    hint: --gpu 0 takes every device of GPU 0
+    "#);
+    assert_snapshot!(said(&sim, "restart"), @"
+    error: no device is named
+    hint: mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all
+    ");
+    let client = sim.client("0.2");
+    let pid = client.pid();
+    let told = said(&sim, &format!("kill {pid}")).replace(&pid.to_string(), "PID");
+    assert_snapshot!(told, @"
+    error: mig-mps kill needs DEVICE and PID
+    hint: PID is a client of 0.2: mig-mps kill 0.2 PID
+    ");
+    assert_snapshot!(said(&sim, "kill 0.2"), @"
+    error: mig-mps kill needs DEVICE and PID
+    hint: mig-mps kill 0.2 PID; mig-mps status shows the clients of each device
+    ");
+}
+
+/// A device may be called as a number of seconds.
+#[test]
+fn the_seconds_of_watch_are_not_taken_for_a_device() {
+    let sim = Sim::with("h200", 2);
+    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
+        .ended(0);
+    let ran = sim.shown("", "status --watch 1", 80).ended(2);
+    assert_eq!(
+        ran.stdout.replace('\r', ""),
+        "error: --watch 1 can mean every 1 s, or device 1\n\
+         hint: mig-mps status --watch=1, or mig-mps status 1 --watch\n"
+    );
+}
+
+#[test]
+fn quiet_leaves_out_everything_but_errors_and_what_was_asked_for() {
+    let sim = Sim::with("a100-80gb", 1);
+    let init = sim.run(&["-q", "init", "--yes", "-"]).ended(0);
+    assert_eq!(init.stderr, "");
+    assert!(init.stdout.contains("[[gpu]]"), "{init:?}");
+    sim.up(SMALL, &["--yes"]).ended(0);
+    sim.client("0.0").finish();
+    let loud = sim.run(&["logs", "0.0"]).ended(0);
+    assert!(loud.stderr.contains("harmless:"), "{loud:?}");
+    let quiet = sim.run(&["-q", "logs", "0.0"]).ended(0);
+    assert_eq!(quiet.stderr, "");
+    // A daemon that mig-mps did not start is named after a change.
+    let mut other = sim.node.program("nvidia-cuda-mps-control");
+    let own = sim.node.dir().join("other");
+    std::fs::create_dir(&own).unwrap();
+    other.arg("-d").env("CUDA_MPS_PIPE_DIRECTORY", &own);
+    other.env("CUDA_MPS_LOG_DIRECTORY", &own);
+    let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
+    other.env("CUDA_VISIBLE_DEVICES", uuid);
+    crate::common::Ran::of(&mut other).ended(0);
+    sim.run(&["down"]).ended(0);
+    let quiet = sim.up(SMALL, &["--yes", "-q"]).ended(0);
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
+}
