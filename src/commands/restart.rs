@@ -7,7 +7,6 @@ use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
 use super::{Context, own_directories};
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::node::Detail;
 use crate::plan;
 
 /// Restart daemons with their current settings
@@ -34,12 +33,9 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;
-    let outcome = Change {
-        detail: Detail::Settings,
-        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            plan::restart(node, run_dir, &args.devices.names(node)?)
-        })
-    }
+    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
+        plan::restart(node, run_dir, &args.devices.names(node)?)
+    })
     .run()?;
     if let Some(outcome) = outcome {
         let names = args.devices.names(&outcome.node)?;
