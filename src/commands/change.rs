@@ -257,7 +257,7 @@ impl Run<'_> {
         let (environment, limit) = (self.change.context.environment, self.change.lock_limit);
         let take = |limit| locked(environment, self.change.directories, limit);
         let lock = match take(Duration::ZERO) {
-            // Whoever has the lock may have to reset a GPU, which this process must not hold.
+            // The change that has the lock may have to reset a GPU, which this process must not hold.
             Err(error) if error.kind == ExitStatus::Refused => {
                 let waited = self.observer.borrow().aside(|| take(limit));
                 waited.unwrap_or_else(|_| take(limit))
