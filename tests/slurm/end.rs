@@ -14,7 +14,7 @@ mig = false
 
 /// A program that leaves its job: it has a session of its own, and init for a parent.
 const LEAVES: &str = "(setsid cuda-app run 300 > $out/$SLURM_JOB_ID.left 2>&1 &)
-while ! grep -q up $out/$SLURM_JOB_ID.left; do sleep 0.05; done
+while ! grep -qs up $out/$SLURM_JOB_ID.left; do sleep 0.05; done
 sed -n 's/^pid \\([0-9]*\\) .*/\\1/p' $out/$SLURM_JOB_ID.left";
 
 fn is_alive(pid: &str) -> bool {
@@ -29,7 +29,7 @@ fn a_job_leaves_no_client_and_other_jobs_keep_theirs() {
     }
     let lab = Lab::start(vec![Setup::new("h200", 1, SHARED).shards(8)], "");
     let stays = "cuda-app run 300 > $out/$$.app 2>&1 &
-    while ! grep -q up $out/$$.app; do sleep 0.05; done
+    while ! grep -qs up $out/$$.app; do sleep 0.05; done
     sed -n 's/^pid \\([0-9]*\\) .*/\\1/p' $out/$$.app; wait";
     let shard = ["--gres=shard:1"];
     let of_same_user = lab.submit(USERS[0], &shard, stays);
