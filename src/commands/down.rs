@@ -9,7 +9,7 @@ use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
 use super::outcome::Outcome;
-use super::{Context, cdi, own_directories};
+use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{ExitStatus, Result};
 use crate::host::ranges;
@@ -76,6 +76,13 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
+    if args.consent.force && !args.consent.dry_run && run_dir.has_unreadable() {
+        // Daemons are ended whatever happened to the files of the whole node.
+        let _lock = locked(environment, &directories, LOCK_LIMIT)?;
+        for said in run_dir.put_aside_unreadable()? {
+            note(&said);
+        }
+    }
     let asked = RefCell::default();
     let outcome = Change {
         allowed: Allowed {

@@ -44,6 +44,42 @@ impl RunDir {
         directory.remove_dir_if_empty(LEFT)
     }
 
+    /// Renames the files of the whole node that cannot be read. Returns what to say of each.
+    pub fn put_aside_unreadable(&self) -> io::Result<Vec<String>> {
+        let mut said = Vec::new();
+        for (name, error) in self.unreadable() {
+            let directory = self.open()?;
+            let new = format!("{name}.unreadable");
+            directory.rename(name, &directory, &new)?;
+            let lost = if name == NODE {
+                "mig-mps has forgotten which instances it made"
+            } else {
+                "make sure that the monitoring services it lists are running"
+            };
+            let path = self.path().join(new);
+            said.push(format!("{error}. It is now {}: {lost}.", path.display()));
+        }
+        Ok(said)
+    }
+
+    /// True if a file of the whole node cannot be read.
+    pub fn has_unreadable(&self) -> bool {
+        !self.unreadable().is_empty()
+    }
+
+    fn unreadable(&self) -> Vec<(&'static str, io::Error)> {
+        let read = [
+            (NODE, self.node().map(drop)),
+            (JOURNAL, self.journal().map(drop)),
+        ];
+        let failed = read
+            .into_iter()
+            .filter_map(|(name, read)| Some((name, read.err()?)));
+        // What a newer mig-mps wrote is not damaged.
+        let is_damaged = |(_, error): &(_, io::Error)| error.kind() != io::ErrorKind::Unsupported;
+        failed.filter(is_damaged).collect()
+    }
+
     /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, broken
     /// links, device directories without a record.
     pub fn remove_leftovers(&self) -> io::Result<()> {

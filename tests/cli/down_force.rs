@@ -211,6 +211,40 @@ fn whose_record_cannot_be_read() {
 }
 
 #[test]
+fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
+    let damaged: [(&str, fn(PathBuf)); 3] = [
+        ("node.json", |path| fs::write(path, "{\n").unwrap()),
+        ("node.json", |path| {
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+        ("journal.json", |path| fs::write(path, "[]").unwrap()),
+    ];
+    for (name, damage) in damaged {
+        let sim = serving();
+        let client = sim.client("0");
+        damage(sim.node.run_dir().join(name));
+        sim.run(&["down", "--force", "--dry-run"]).ended(0);
+        let ran = sim.run(&["down", "--force"]).ended(0);
+        let kept = format!(
+            "It is now {}/{name}.unreadable:",
+            sim.node.run_dir().display()
+        );
+        assert!(ran.stderr.contains(&kept), "{}", ran.stderr);
+        assert_eq!(mps_programs(&sim), [""; 0]);
+        let kept = format!("{name}.unreadable");
+        assert!(
+            sim.run_dir()
+                .iter()
+                .all(|entry| ["lock", &kept].contains(&entry.as_str()))
+        );
+        drop(client);
+        sim.up(&whole(""), &["--yes"]).ended(0);
+        sim.client("0").finish();
+    }
+}
+
+#[test]
 fn a_record_that_cannot_be_read_is_in_the_way_of_its_own_device_alone() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
