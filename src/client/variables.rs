@@ -76,4 +76,14 @@ impl Variables {
         set.extend(limits.filter_map(|(name, value)| Some((name, value?.into()))));
         Self { set, unset }
     }
+
+    /// Returns what to set where nothing can be unset. An empty memory limit limits nothing (measured on driver 580), and
+    /// takes the place of one that would lift the device's.
+    pub fn set_alone(self) -> Vec<(&'static str, OsString)> {
+        let mut set = self.set;
+        if self.unset.contains(&MEMORY) {
+            set.push((MEMORY, OsString::new()));
+        }
+        set
+    }
 }

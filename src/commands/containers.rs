@@ -20,7 +20,7 @@ pub(super) fn container_device(
     let variables = Recorded::of(served).variables(environment, limits)?;
     let mut pipe = None;
     let mut set = Vec::new();
-    for (name, value) in variables.set {
+    for (name, value) in variables.set_alone() {
         let value = value.into_string().map_err(|value| {
             let value = value.display();
             CommandError::failed(format_args!("{value} is not UTF-8, as containers need it"))

@@ -77,22 +77,24 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     variables.unset.extend(left.collect::<Vec<_>>());
     match args.format {
         Some(Format::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
-        Some(Format::Dotenv) => print(&dotenv(&variables)?)?,
+        Some(Format::Dotenv) => print(&dotenv(variables)?)?,
         Some(_) => print(&slurm_lines(&variables))?,
         None => {
             let shell = args.shell.unwrap_or_else(Shell::of_caller);
-            print(&lines(&variables, |name, value| {
-                Some(shell.line(name, value))
-            }))?;
+            print(&lines(&variables, |name, value| shell.line(name, value)))?;
         }
     }
     Ok(ExitStatus::Done)
 }
 
 /// Returns lines of `NAME=value`. Nothing is quoted: `docker run --env-file` takes quotes as a part of the value.
-fn dotenv(variables: &Variables) -> Result<String> {
-    let text = lines(variables, |name, value| Some(format!("{name}={}", value?)));
-    if text.lines().count() == variables.set.len() {
+fn dotenv(variables: Variables) -> Result<String> {
+    let set = variables.set_alone();
+    let lines = set
+        .iter()
+        .map(|(name, value)| format!("{name}={}\n", value.display()));
+    let text: String = lines.collect();
+    if text.lines().count() == set.len() {
         return Ok(text);
     }
     Err(
@@ -104,18 +106,18 @@ fn dotenv(variables: &Variables) -> Result<String> {
 /// Returns the lines by which a task prolog sets the variables.
 pub(super) fn slurm_lines(variables: &Variables) -> String {
     lines(variables, |name, value| {
-        Some(value.map_or_else(
+        value.map_or_else(
             || format!("unset {name}"),
             |value| format!("export {name}={value}"),
-        ))
+        )
     })
 }
 
 /// Formats each variable with its value, or without one if it must not be set.
-fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> Option<String>) -> String {
+fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> String {
     let set = variables.set.iter();
-    let set = set.filter_map(|(name, value)| line(name, Some(&value.to_string_lossy())));
-    let unset = variables.unset.iter().filter_map(|name| line(name, None));
+    let set = set.map(|(name, value)| line(name, Some(&value.to_string_lossy())));
+    let unset = variables.unset.iter().map(|name| line(name, None));
     set.chain(unset).map(|line| line + "\n").collect()
 }
 

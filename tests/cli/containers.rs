@@ -78,8 +78,8 @@ fn engines_get_options() {
         let ran = sim.run(&["env", device, "--threads", "25", "--format", format]);
         sim.anywhere(&ran.ended(0).stdout)
     };
-    assert_snapshot!(text("0.1", "docker"), @"--gpus device=MIG-1 --mount type=bind,src=/run/mig-mps/by-name/0.1/pipe,dst=/run/mig-mps/by-name/0.1/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.1/pipe --env CUDA_VISIBLE_DEVICES=MIG-1 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25");
-    assert_snapshot!(text("nobodys", "podman"), @"--device nvidia.com/gpu=MIG-0 --mount type=bind,src=/run/mig-mps/by-name/nobodys/pipe,dst=/run/mig-mps/by-name/nobodys/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/nobodys/pipe --env CUDA_VISIBLE_DEVICES=MIG-0 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --user 65534");
+    assert_snapshot!(text("0.1", "docker"), @"--gpus device=MIG-1 --mount type=bind,src=/run/mig-mps/by-name/0.1/pipe,dst=/run/mig-mps/by-name/0.1/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.1/pipe --env CUDA_VISIBLE_DEVICES=MIG-1 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=");
+    assert_snapshot!(text("nobodys", "podman"), @"--device nvidia.com/gpu=MIG-0 --mount type=bind,src=/run/mig-mps/by-name/nobodys/pipe,dst=/run/mig-mps/by-name/nobodys/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/nobodys/pipe --env CUDA_VISIBLE_DEVICES=MIG-0 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT= --user 65534");
     assert_snapshot!(text("nobodys", "k8s"), @r#"
     # A pod on device nobodys of this node. NVIDIA's container runtime brings the GPU in.
     spec:
@@ -97,6 +97,8 @@ fn engines_get_options() {
           value: "MIG-0"
         - name: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
           value: "25"
+        - name: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+          value: ""
         volumeMounts:
         - name: mps
           mountPath: /run/mig-mps/by-name/nobodys/pipe
@@ -159,6 +161,20 @@ fn a_container_joins_the_group_of_its_device() {
     assert!(edits(2).is_null());
     sim.run(&["down", "team"]).ended(0);
     assert_eq!(sim.cdi()["cdiVersion"], "0.5.0");
+}
+
+/// A memory limit in the image may have an entry that lifts the device's. An empty one has none.
+#[test]
+fn an_image_lifts_no_memory_limit() {
+    if !is_root("an_image_lifts_no_memory_limit") {
+        return;
+    }
+    let sim = node();
+    let empty = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=";
+    for edits in sim.cdi()["devices"].as_array().unwrap() {
+        let variables = edits["containerEdits"]["env"].as_array().unwrap();
+        assert!(variables.contains(&json!(empty)), "{variables:?}");
+    }
 }
 
 #[test]

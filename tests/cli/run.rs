@@ -405,6 +405,7 @@ fn env_has_formats_for_other_programs() {
     CUDA_MPS_PIPE_DIRECTORY=RUN/by-name/0.2/pipe
     CUDA_MPS_LOG_DIRECTORY=LOG/UUID
     CUDA_VISIBLE_DEVICES=UUID
+    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=
     ");
     assert_snapshot!(printed("slurm"), @"
     export CUDA_MPS_PIPE_DIRECTORY=RUN/by-name/0.2/pipe
