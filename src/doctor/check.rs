@@ -1,5 +1,5 @@
 use super::Examined;
-use crate::host::is_plain;
+use crate::host::{is_plain, without_needless_sudo};
 use crate::node::{Problem, ProblemId};
 
 /// One thing that can keep MIG or MPS from working.
@@ -118,7 +118,7 @@ impl Finding {
 
     /// Adds a command to paste.
     pub(super) fn run(self, command: impl Into<String>) -> Self {
-        let command = Some(command.into());
+        let command = Some(without_needless_sudo(&command.into()));
         Self { command, ..self }
     }
 

@@ -1,5 +1,5 @@
 use super::{Explanation, checks, cuda_codes};
-use crate::host::nearest;
+use crate::host::{nearest, without_needless_sudo};
 
 /// Returns every explanation: checks by subject, then errors.
 pub fn explanations() -> Vec<Explanation> {
@@ -17,7 +17,10 @@ pub fn explanations() -> Vec<Explanation> {
 pub fn explain(word: &str) -> Result<Explanation, Option<String>> {
     let all = explanations();
     if let Some(found) = all.iter().find(|one| one.id == word) {
-        return Ok(found.clone());
+        return Ok(Explanation {
+            remedy: without_needless_sudo(&found.remedy),
+            ..found.clone()
+        });
     }
     let ids = all.iter().map(|one| one.id.as_str());
     Err(nearest(word, ids).map(str::to_owned))
@@ -32,8 +35,8 @@ mod tests {
         for one in explanations() {
             for text in [&one.meaning, &one.why, &one.remedy] {
                 assert!(!text.is_empty() && !text.ends_with('.'), "{one:?}");
-                assert_eq!(explain(&one.id).as_ref(), Ok(&one));
             }
+            assert_eq!(explain(&one.id).unwrap().meaning, one.meaning);
         }
         assert_eq!(explain("daemon-ded"), Err(Some("daemon-dead".to_owned())));
         assert!(

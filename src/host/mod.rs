@@ -71,7 +71,7 @@ pub use process_handle::ProcessHandle;
 pub use reader::Reader;
 pub use scontrol::{Slurm, SlurmError, SlurmNode};
 pub use spawn::{heed_child_signal, ignore_again};
-pub use sudo::{as_root, with_sudo};
+pub use sudo::{as_root, with_sudo, without_needless_sudo};
 pub use surroundings::{Surroundings, file_system, may_open, may_write};
 pub use text::{
     bounded, is_plain, nearest, printable, quoted, ranges, steers, without_error_numbers,

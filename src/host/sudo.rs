@@ -1,4 +1,4 @@
-//! This command, run by root.
+//! Commands for root, as the caller has to type them.
 
 use std::ffi::OsString;
 
@@ -11,6 +11,16 @@ pub fn as_root() -> String {
         "root of a container may lack the privilege: run it on the host".to_owned()
     } else {
         format!("run it as root: {}", with_sudo())
+    }
+}
+
+/// Returns a command, or a text with commands in backticks, without the sudo that root does not need.
+pub fn without_needless_sudo(text: &str) -> String {
+    if caller() == Uid::ROOT {
+        let text = text.strip_prefix("sudo ").unwrap_or(text);
+        text.replace("`sudo ", "`")
+    } else {
+        text.to_owned()
     }
 }
 

@@ -91,7 +91,7 @@ impl NoSuchDevice {
 }
 
 /// The remedy for a lost GPU.
-pub(super) const LOST: &str = "`sudo dmesg | grep NVRM` may say why; reset the GPU or reboot";
+pub(super) const LOST: &str = "`dmesg | grep NVRM` may say why; reset the GPU or reboot";
 
 /// Returns that remedy as a hint.
 pub fn lost_hint() -> String {

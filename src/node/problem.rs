@@ -140,7 +140,7 @@ ids! {
         GpuLost "gpu-lost"
             "a GPU is lost or cannot be read"
             "programs on it fail; it may need a reset or a reboot"
-            "`sudo dmesg | grep NVRM` may say why; reset the GPU or reboot"
+            "`dmesg | grep NVRM` may say why; reset the GPU or reboot"
         RecordUnreadable "record-unreadable"
             "a record in the run directory cannot be read"
             "a daemon may run that no command manages"

@@ -312,6 +312,13 @@ pub(crate) fn is_root(test: &str) -> bool {
     simnode::harness::is_root(test)
 }
 
+/// Returns a command for root as who runs the tests has to type it: root needs no sudo.
+pub(crate) fn as_typed(command: &str) -> String {
+    let bare = command.strip_prefix("sudo ").unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root { bare } else { command }.to_owned()
+}
+
 /// Who runs the tests.
 pub(crate) fn user() -> String {
     shell("id -un").ended(0).stdout.trim().to_owned()

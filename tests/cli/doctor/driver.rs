@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{Report, healthy};
-use crate::common::Sim;
+use crate::common::{Sim, as_typed};
 
 /// What the doctor says with a variable set.
 fn with(sim: &Sim, name: &str, value: &str) -> Report {
@@ -30,13 +30,13 @@ fn a_kernel_module_that_is_missing_or_another_one() {
         None,
         "the kernel module is 570.86.15, the libraries are 580.159.04",
     );
-    assert_eq!(command, "sudo reboot");
+    assert_eq!(command, as_typed("sudo reboot"));
     fs::remove_file(version).unwrap();
     let command = sim
         .doctor(&[])
         .check("kernel-module")
         .is("fail", None, "is not loaded");
-    assert_eq!(command, "sudo modprobe nvidia");
+    assert_eq!(command, as_typed("sudo modprobe nvidia"));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_driver_that_answers_with_errors() {
     let command = report
         .check("driver-silent")
         .is("fail", None, "Driver Not Loaded (9)");
-    assert_eq!(command, "sudo dmesg | grep NVRM");
+    assert_eq!(command, as_typed("sudo dmesg | grep NVRM"));
     report.check("nvml-library").is("ok", None, "loaded");
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use simnode::node::ComputeMode;
 
 use super::healthy;
-use crate::common::{NOBODY, Ran, Sim, is_root};
+use crate::common::{NOBODY, Ran, Sim, as_typed, is_root};
 use crate::settings::whole;
 
 fn whole_gpus() -> Sim {
@@ -64,11 +64,11 @@ fn a_mig_mode_that_waits_and_who_is_in_the_way() {
         report
             .check("mig-pending")
             .is("fail", None, "GPU 0: MIG mode changes to on with a reset");
-    assert_eq!(command, "sudo nvidia-smi --gpu-reset -i 0");
+    assert_eq!(command, as_typed("sudo nvidia-smi --gpu-reset -i 0"));
     let command = report
         .check("gpu-held")
         .is("warn", None, &format!("pid {} (", holder.pid()));
-    assert_eq!(command, "sudo mig-mps up PROFILE --stop-holders");
+    assert_eq!(command, as_typed("sudo mig-mps up PROFILE --stop-holders"));
     drop(holder);
     assert!(!sim.doctor(&[]).ills().contains("gpu-held"));
 }
@@ -94,13 +94,13 @@ fn compute_modes_that_keep_programs_off() {
     let command = report
         .check("compute-mode")
         .is("fail", None, "GPU 0: prohibited");
-    assert_eq!(command, "sudo nvidia-smi -i 0 -c DEFAULT");
+    assert_eq!(command, as_typed("sudo nvidia-smi -i 0 -c DEFAULT"));
     let command = sim.doctor(&["1"]).check("compute-mode").is(
         "warn",
         None,
         "GPU 1: exclusive-process, and not by a profile",
     );
-    assert_eq!(command, "sudo nvidia-smi -i 1 -c DEFAULT");
+    assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
     // By a profile it is in order, and its loss is what `status` reports.
     if !is_root("the mode of a daemon's GPU") {
         return;
@@ -133,7 +133,10 @@ fn an_idle_gpu_that_nothing_keeps_initialised() {
         sim.doctor(&[])
             .check("persistence")
             .is("warn", None, "GPU 0: persistence mode is off");
-    assert_eq!(command, "sudo systemctl enable --now nvidia-persistenced");
+    assert_eq!(
+        command,
+        as_typed("sudo systemctl enable --now nvidia-persistenced")
+    );
     let daemon = sim.process("nvidia-persistenced");
     sim.doctor(&[])
         .check("persistence")
@@ -188,7 +191,10 @@ fn instances_of_another_tool() {
     let command = report
         .check("instance-without-device")
         .is("warn", None, "GPU 0: GPU instance");
-    assert_eq!(command, format!("sudo nvidia-smi mig -i 0 -gi {id} -dgi"));
+    assert_eq!(
+        command,
+        as_typed(&format!("sudo nvidia-smi mig -i 0 -gi {id} -dgi"))
+    );
     report.check("foreign-instances").is(
         "warn",
         None,
@@ -262,7 +268,7 @@ fn device_nodes_that_are_missing() {
         sim.doctor(&[])
             .check("device-nodes")
             .is("fail", None, "/dev/nvidia-uvm is missing");
-    assert_eq!(command, "sudo nvidia-modprobe -c=0 -u");
+    assert_eq!(command, as_typed("sudo nvidia-modprobe -c=0 -u"));
 }
 
 #[test]
@@ -314,7 +320,9 @@ fn capability_nodes_of_mig_devices() {
         .check("capability-nodes")
         .is("fail", Some(&device), "is missing");
     assert!(
-        command.starts_with("sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu"),
+        command.starts_with(&as_typed(
+            "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu"
+        )),
         "{command}"
     );
     fs::remove_dir_all(sim.machine("proc/driver/nvidia/capabilities")).unwrap();

@@ -7,7 +7,7 @@ use std::process::Command;
 use simnode::harness::artifacts;
 
 use super::{Report, healthy};
-use crate::common::{Sim, is_root};
+use crate::common::{Sim, as_typed, is_root};
 
 #[test]
 fn a_hard_limit_of_open_files() {
@@ -109,7 +109,7 @@ fn memory_of_servers_that_have_ended() {
         None,
         "is of a server that has ended",
     );
-    assert_eq!(command, "sudo rm /dev/shm/mps.shm.0.4194304");
+    assert_eq!(command, as_typed("sudo rm /dev/shm/mps.shm.0.4194304"));
 }
 
 #[test]
@@ -120,7 +120,10 @@ fn nvswitches_without_a_fabric_manager() {
         sim.doctor(&[])
             .check("fabric-manager")
             .is("fail", None, "nv-fabricmanager does not run");
-    assert_eq!(command, "sudo systemctl enable --now nvidia-fabricmanager");
+    assert_eq!(
+        command,
+        as_typed("sudo systemctl enable --now nvidia-fabricmanager")
+    );
     let _manager = sim.process("nv-fabricmanager");
     sim.doctor(&[])
         .check("fabric-manager")
@@ -154,7 +157,7 @@ fn confinement_by_selinux_and_apparmor() {
         "warn",
         "AppArmor confines this process: docker-default",
     );
-    assert_eq!(command, "sudo dmesg | grep -i apparmor");
+    assert_eq!(command, as_typed("sudo dmesg | grep -i apparmor"));
     let container = "system_u:system_r:container_t:s0:c1,c2\0";
     check(container, "ok", "container_t");
     sim.prepare("sys/fs/selinux/enforce", "1");
@@ -163,7 +166,7 @@ fn confinement_by_selinux_and_apparmor() {
         "warn",
         "SELinux confines this process: system_u:system_r:container_t",
     );
-    assert_eq!(command, "sudo ausearch -m avc -ts recent");
+    assert_eq!(command, as_typed("sudo ausearch -m avc -ts recent"));
     check(
         "unconfined_u:unconfined_r:unconfined_t:s0\0",
         "ok",
@@ -231,7 +234,7 @@ fn other_tools_that_manage_the_node() {
     );
     assert_eq!(
         command,
-        "sudo systemctl disable --now nvidia-mig-manager.service"
+        as_typed("sudo systemctl disable --now nvidia-mig-manager.service")
     );
     let sim = healthy();
     let _plugin = sim.process("nvidia-device-plugin");
@@ -290,7 +293,7 @@ fn the_default_pipe_directory() {
         let report = sim.doctor(&[]);
         let check = report.check("default-leftovers");
         let command = check.is("warn", None, "/tmp/nvidia-mps has files of a daemon that");
-        assert_eq!(command, "sudo rm -r /tmp/nvidia-mps", "{file}");
+        assert_eq!(command, as_typed("sudo rm -r /tmp/nvidia-mps"), "{file}");
         fs::remove_file(directory.join(file)).unwrap();
     }
 }
