@@ -297,6 +297,46 @@ fn another_users_program_is_never_of_the_job() {
     assert!(other_job.finish().status.success() && forger.finish().status.success());
 }
 
+/// The epilog goes by what a program does, not by its name.
+#[test]
+fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
+    if !is_root("a_program_of_the_job_that_is_called_like_mps_is_ended_as_well") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    for (name, listed) in [
+        ("nvidia-cuda-mps-x", "outside_mps"),
+        ("nvidia-cuda-mps-control", "outside_mps"),
+        ("nvidia-cuda-mps-server", "unmanaged"),
+    ] {
+        let program = sim.node.dir().join(name);
+        std::os::unix::fs::symlink(sim.node.dir().join("bin/cuda-app"), &program).unwrap();
+        let mut command = sim.node.program(&format!("../{name}"));
+        command
+            .arg("hold")
+            .env("SLURM_JOB_ID", "7")
+            .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")
+            .env(
+                "CUDA_VISIBLE_DEVICES",
+                sim.device("1")["uuid"].as_str().unwrap(),
+            );
+        let mut app = simnode::harness::App::start(command);
+        assert!(app.wait_up().ends_with("mps no"));
+        let status = sim.status();
+        let pids = status[listed].as_array().unwrap().iter();
+        let pids: Vec<&serde_json::Value> = pids.map(|one| &one["pid"]).collect();
+        assert_eq!(pids, [app.pid()], "{name}: {status:#}");
+        let mut epilog = slurm(&sim, &["epilog"]);
+        epilog.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "0");
+        let ended = Ran::of(epilog.env("SLURM_JOB_GPUS", "3")).ended(0);
+        let line = format!("mig-mps: job 7 has left pid {} (", app.pid());
+        assert!(ended.stdout.starts_with(&line), "{name}: {}", ended.stdout);
+        assert!(!app.finish().status.success());
+    }
+}
+
 /// A device is checked, and counted, once.
 #[test]
 fn a_job_has_each_of_its_gpus_once() {

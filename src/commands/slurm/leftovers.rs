@@ -39,10 +39,18 @@ pub(super) fn of_job(context: &Context<'_>, node: &Node, job: &SlurmJob) -> Vec<
         })
     });
     let mut found: Vec<Leftover> = Vec::new();
-    let outside: Vec<(String, Pid)> = node
-        .outside_mps
-        .iter()
-        .map(|program| (node.name_of_uuid(&program.uuid), program.pid))
+    let programs = node.outside_mps.iter();
+    let programs = programs.map(|program| (&program.uuid, program.pid));
+    // A daemon of the job's own, and what pretends to be one.
+    let daemons = node.unmanaged.iter().flat_map(|unmanaged| {
+        let servers = unmanaged.servers.iter().map(|server| server.pid);
+        let pids = std::iter::once(unmanaged.pid).chain(servers);
+        let device = unmanaged.devices.first();
+        pids.filter_map(move |pid| Some((device?, pid)))
+    });
+    let outside: Vec<(String, Pid)> = programs
+        .chain(daemons)
+        .map(|(uuid, pid)| (node.name_of_uuid(uuid), pid))
         .collect();
     let outside = outside.iter().map(|(name, pid)| (name, *pid, None, false));
     for (device, pid, started, is_client) in clients.chain(outside) {

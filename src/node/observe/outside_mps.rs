@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, claimed, user_name};
-use crate::mps::MpsProgram;
+use crate::mps::{MpsProgram, is_daemon};
 use crate::node::{Node, OutsideMps, Served, Variable};
 use crate::nvml::{Nvml, Usage};
 
@@ -57,9 +57,25 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
 /// Returns the processes that nobody accounts for and that are no MPS programs: the servers of an unmanaged daemon are
 /// not suspects.
 fn suspects(node: &Node, table: &ProcessTable, uuid: &str) -> Vec<u32> {
-    let is_mps = |pid: Pid| table.get(pid).is_some_and(MpsProgram::is_one);
+    let is_mps = |pid: Pid| {
+        table
+            .get(pid)
+            .is_some_and(|process| is_mps(node, table, process))
+    };
     let pids = node.unaccounted_for(uuid).into_iter();
     pids.filter(|&pid| !is_mps(pid)).map(|pid| pid.0).collect()
+}
+
+/// True for a daemon, a server of one, and a server without one. Any program can have their names; but a daemon is
+/// recorded or shown as unmanaged, and so is what pretends to be one.
+fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
+    let is_of_daemon = is_daemon(process) || table.get(process.parent).is_some_and(is_daemon);
+    let mut strays = node.strays.iter().map(|stray| stray.server.pid);
+    let mut unmanaged = node.unmanaged.iter().map(|unmanaged| unmanaged.pid);
+    MpsProgram::is_one(process)
+        && (is_of_daemon
+            || strays.any(|pid| pid == process.pid)
+            || unmanaged.any(|pid| pid == process.pid))
 }
 
 fn read(
