@@ -212,7 +212,8 @@ fn whose_record_cannot_be_read() {
 
 #[test]
 fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
-    let damaged: [(&str, fn(PathBuf)); 3] = [
+    type Damage = fn(PathBuf);
+    let damaged: [(&str, Damage); 3] = [
         ("node.json", |path| fs::write(path, "{\n").unwrap()),
         ("node.json", |path| {
             fs::remove_file(&path).unwrap();
