@@ -42,6 +42,7 @@ mod lines;
 mod list;
 mod live;
 mod logs;
+mod lost_daemon;
 mod man;
 mod map;
 mod memory_limits;

@@ -12,8 +12,7 @@ fn a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
     fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
     let ran = sim.run(&["down"]).ended(4);
     assert!(
-        ran.stderr
-            .contains("whether a daemon lives there is unknown"),
+        ran.stderr.contains("who uses the device is unknown"),
         "{}",
         ran.stderr
     );
