@@ -103,7 +103,13 @@ impl Shared<'_> {
             Ok(()) => Ok(is_new),
             // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
             Err(cause) if is_new => {
-                let ended = self.end_daemon(record, (Patience::Idle, Means::Session), true);
+                // A daemon whose server does not start may not quit when asked.
+                let means = if self.has_no_clients(&record.uuid) {
+                    Means::Signals
+                } else {
+                    Means::Session
+                };
+                let ended = self.end_daemon(record, (Patience::Idle, means), true);
                 Err(cause.and(ended))
             }
             // A daemon that was running may have clients.
@@ -186,6 +192,9 @@ impl Shared<'_> {
             Some(daemon.defaults()?.over(&record.settings))
         };
         daemon.configure(&record.settings, was.as_ref(), first)?;
+        if record.settings.server == Server::Eager && first.is_none() {
+            daemon.await_server()?;
+        }
         record.finished = true;
         Ok(self.run_dir.write_record(record)?)
     }

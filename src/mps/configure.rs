@@ -14,6 +14,9 @@ use crate::settings::Settings;
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const READY_PAUSE: Duration = Duration::from_millis(10);
 
+/// The least time in which a daemon is asked once more.
+const LEAST_TIME: Duration = Duration::from_millis(500);
+
 /// The time by which server.log may lag behind a server's answers: the daemon writes it.
 const LOG_LIMIT: Duration = Duration::from_secs(1);
 const LOG_PAUSE: Duration = Duration::from_millis(5);
@@ -55,6 +58,18 @@ impl Daemon {
         self.set_servers(servers, new, Some(old))
     }
 
+    /// Waits until the server that a daemon has started is ready. It may have none: the daemon starts one for a client.
+    pub fn await_server(&self) -> Result<(), MpsError> {
+        let servers = self.send(&[], [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
+        let status = self.query(&servers, false, PATIENCE, ANSWER_LIMIT)?;
+        let mut servers = status.servers.into_iter();
+        let starts = servers.find(|server| server.state == Some(ServerState::Initializing));
+        let Some(server) = starts else { return Ok(()) };
+        self.wait_for_user(READY_LIMIT, |limit| {
+            self.await_active(Some(server.pid), limit).map(drop)
+        })
+    }
+
     /// Waits until a server is ACTIVE.
     fn await_active(&self, first: Option<Pid>, limit: Duration) -> Result<Pid, MpsError> {
         let start = Instant::now();
@@ -65,6 +80,12 @@ impl Daemon {
                 return Err(self.failure("the MPS server did not start"));
             };
             let left = limit.saturating_sub(start.elapsed());
+            if left < LEAST_TIME {
+                let limit = limit.as_secs();
+                return Err(
+                    self.failure(format!("the MPS server {pid} is not ready after {limit} s"))
+                );
+            }
             let status = self.query_within(&[pid], false, (PATIENCE, limit), left)?;
             match status.servers.iter().find(|server| server.pid == pid) {
                 Some(server)
@@ -72,14 +93,7 @@ impl Daemon {
                 {
                     return Ok(pid);
                 }
-                Some(_) if start.elapsed() < limit => std::thread::sleep(READY_PAUSE),
-                Some(server) => {
-                    return Err(self.failure(format!(
-                        "the MPS server {pid} is not ready after {} s: its state is {:?}",
-                        limit.as_secs(),
-                        server.state
-                    )));
-                }
+                Some(_) => std::thread::sleep(READY_PAUSE),
                 None => server = status.servers.first().map(|server| server.pid),
             }
         }

@@ -184,10 +184,11 @@ fn hung(served: &Served) -> Problem {
             "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
         ),
     };
-    let seen = format!(
-        "it hangs: a client died while it connected, and every new one waits for ever; {}",
-        who_works(served)
-    );
+    let why = match &served.problem {
+        Some(problem) => format!("{problem}, and every client waits for ever"),
+        None => "a client died while it connected, and every new one waits for ever".to_owned(),
+    };
+    let seen = format!("it hangs: {why}; {}", who_works(served));
     Problem::new(ProblemId::DeviceHung, seen).with_remedy(remedy)
 }
 

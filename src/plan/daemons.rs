@@ -140,13 +140,27 @@ impl Stop {
         Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
-            patience: Patience::Idle,
+            patience: if is_stuck(served) {
+                Patience::AT_ONCE
+            } else {
+                Patience::Idle
+            },
             means: means(served),
             alive: served.is_alive(),
             clients: ClientOf::all(served),
             unasked: is_unknowable(served).then(|| unknowable(served)),
         }
     }
+}
+
+/// True for a daemon that may not quit when asked, and whose end disturbs nobody: its server is stuck in a fault although
+/// all clients have left, or an interrupted change left it starting.
+pub(super) fn is_stuck(served: &Served) -> bool {
+    let is_left_starting = served.state == DaemonState::Starting
+        && served.is_abandoned
+        && !served.servers.is_empty()
+        && served.waiting.is_empty();
+    served.clients.are_none() && (served.state == DaemonState::Fault || is_left_starting)
 }
 
 /// The means to stop a daemon.

@@ -1,11 +1,10 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{ailment, all_elsewhere, check_ours, recorded};
+use super::daemons::{ailment, all_elsewhere, check_ours, is_stuck, recorded};
 use super::driver::{too_old, visible};
 use super::{
     ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays,
 };
-use crate::mps::Patience;
 use crate::node::{DaemonState, Gpu, Node, Presence, Served, Stray, Unseen, lost_hint, restored};
 use crate::state::RunDir;
 
@@ -185,16 +184,7 @@ fn stop(served: &Served) -> Stop {
             _ => {}
         }
     }
-    // A server that is stuck in a fault may not exit when asked, and admits nobody.
-    if is_stuck(served) {
-        stop.patience = Patience::AT_ONCE;
-    }
     stop
-}
-
-/// True after a fault that remains although all clients have left.
-fn is_stuck(served: &Served) -> bool {
-    served.state == DaemonState::Fault && served.clients.are_none()
 }
 
 fn because(served: &Served) -> &'static str {
@@ -214,6 +204,7 @@ mod tests {
 
     use super::super::example::{client, names, node, run_dir};
     use super::*;
+    use crate::mps::Patience;
     use crate::node::Clients;
     use crate::plan::Step;
 

@@ -197,6 +197,7 @@ impl Probe<'_> {
                     self.served.state = DaemonState::Dead;
                 } else if self.starts_a_server() {
                     self.served.state = DaemonState::Starting;
+                    self.fill_in_processes();
                 } else if self.is_busy() == Some(false) {
                     let limit = self.limit.as_secs();
                     self.fill_in_no_answer(format!("it did not answer within {limit} s"));
@@ -242,6 +243,9 @@ impl Probe<'_> {
             DaemonState::Ready
         } else if servers.is_empty() && record.finished {
             DaemonState::NoServerYet
+        } else if !servers.is_empty() && servers.iter().all(|server| self.is_overdue(server.pid)) {
+            self.served.problem = Some("its server does not become ready".to_owned());
+            DaemonState::Hung
         } else {
             DaemonState::Starting
         };

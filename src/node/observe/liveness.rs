@@ -158,6 +158,14 @@ impl Probe<'_> {
         })
     }
 
+    /// True if a server has had more than enough time to get its GPU.
+    pub(super) fn is_overdue(&self, server: Pid) -> bool {
+        let process = self.context.table.get(server);
+        process
+            .and_then(Process::age)
+            .is_some_and(|age| age >= START_LIMIT)
+    }
+
     /// True if a server is young and has not been ready yet.
     pub(super) fn is_starting(&self, server: &Process) -> bool {
         server.age().is_none_or(|age| age < START_LIMIT) && !self.was_ready(server)
