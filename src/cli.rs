@@ -370,5 +370,8 @@ fn interrupted(phase: Phase) {
                 "interrupted: what was done is being undone; that goes on until it is finished",
             );
         }
+        Phase::Concluding => {
+            render::note("interrupted: the change is finished; its outcome follows");
+        }
     }
 }
