@@ -216,9 +216,16 @@ fn own_words() -> Vec<String> {
 
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
 fn refuse(error: &clap::Error) -> ExitCode {
-    // Help and version are no errors, and a program without a command shows its help.
-    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    // A program without a command shows its help.
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
+    }
+    // Help and version are no errors.
+    if !error.use_stderr() {
+        return match render::printed(error.print()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error.into()),
+        };
     }
     let Message { what, hints } = render::usage_error(error, &mut command(), &own_words());
     let status = if is_run() {
@@ -369,6 +376,9 @@ fn interrupted(phase: Phase) {
             render::note(
                 "interrupted: what was done is being undone; that goes on until it is finished",
             );
+        }
+        Phase::Concluding => {
+            render::note("interrupted: the change is finished; its outcome follows");
         }
     }
 }

@@ -11,7 +11,9 @@ use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Directories, Lock, MpsPrograms, raise_memory, take_limits_of_services};
+use crate::host::{
+    Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
+};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Held, Plan, Refusal};
 use crate::render::json::ChangeDocument;
@@ -237,13 +239,20 @@ impl Run<'_> {
         self.show(node, now)
     }
 
-    /// Makes this process fit for starting the daemons of a plan, and those that a rollback starts again.
+    /// Makes this process fit for starting the daemons of a plan, and those that a rollback starts again. Where a change
+    /// goes on after a failure, the start of one daemon may fail alone.
     fn suit_daemons(&self, plan: &Plan) -> Result<()> {
         let may_roll_back = self.change.on_failure == OnFailure::RollBack;
         let starts =
             plan.starts().next().is_some() || (may_roll_back && plan.stops().next().is_some());
         if starts {
             take_limits_of_services()?;
+        }
+        for start in plan.starts().filter(|_| may_roll_back) {
+            if let Some(files) = start.settings.nofile {
+                let doing = format_args!("start the daemon of {}", start.name);
+                check_open_files(files).context(doing)?;
+            }
         }
         Ok(())
     }

@@ -11,9 +11,9 @@ use super::devices::DeviceArgs;
 use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{Allowed, OnFailure};
-use crate::error::{ExitStatus, Result};
+use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::ranges;
-use crate::node::{Device, Gpu, Node};
+use crate::node::{Device, Gpu, Lost, Node, lost_hint};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Down, Plan, Refusal};
 use crate::render::{note, time_taken};
@@ -69,6 +69,27 @@ impl DownArgs {
             purge: self.purge,
         })
     }
+
+    /// The GPUs with these devices, or of all, that cannot be read and have something that is to be destroyed or switched
+    /// off.
+    fn unread(&self, node: &Node, names: &[String]) -> Vec<Lost> {
+        let mut made: Vec<&String> = Vec::new();
+        if self.destroys() {
+            made.extend(node.created.iter().map(|created| &created.gpu));
+        }
+        if self.disable_mig {
+            made.extend(&node.switched_on);
+        }
+        made.retain(|gpu| node.gpu(gpu).is_none());
+        let is_asked = |lost: &&Lost| {
+            let mut on_it = node.served.iter().filter(|served| {
+                served.record.gpu == lost.index && made.contains(&&served.record.key.gpu)
+            });
+            names.is_empty() || on_it.any(|served| names.contains(&served.record.name))
+        };
+        let lost = node.lost.iter().filter(|_| !made.is_empty());
+        lost.filter(is_asked).cloned().collect()
+    }
 }
 
 /// Stops daemons and removes what was made for them.
@@ -101,27 +122,44 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         after: &|ending| cdi::keep_current(environment, &directories, None, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             let request = args.request(node)?;
-            *asked.borrow_mut() = Asked::of(node, &request.devices);
+            *asked.borrow_mut() = Asked::of(node, args, &request.devices);
             plan::down(node, run_dir, &request)
         })
     }
     .run()?;
-    if let Some(outcome) = outcome {
-        summarize(args, &run_dir, &outcome, &asked.borrow())?;
+    let asked = asked.into_inner();
+    if args.consent.dry_run
+        && let Some(unread) = asked.unread()
+    {
+        note(&unread.to_string());
     }
-    Ok(ExitStatus::Done)
+    let Some(mut outcome) = outcome else {
+        return Ok(ExitStatus::Done);
+    };
+    if !args.consent.dry_run {
+        outcome.after = asked.unread();
+    }
+    summarize(args, &run_dir, &outcome, &asked)?;
+    match outcome.after {
+        Some(error) => Err(error.in_document()),
+        None => Ok(ExitStatus::Done),
+    }
 }
 
-/// The UUIDs of what a command asks for.
+/// The devices and GPUs that a command is about.
 #[derive(Default)]
 struct Asked {
+    /// The UUIDs of the devices.
     devices: Vec<String>,
+    /// The UUIDs of their GPUs.
     gpus: Vec<String>,
+    /// GPUs that cannot be read, where something is to be destroyed or switched off.
+    unread: Vec<Lost>,
 }
 
 impl Asked {
     /// The devices with these names and their GPUs, or everything if none is named.
-    fn of(node: &Node, names: &[String]) -> Self {
+    fn of(node: &Node, args: &DownArgs, names: &[String]) -> Self {
         let is_asked = |device: &Device| names.is_empty() || names.contains(&node.name_of(device));
         let devices: Vec<Device> = node.devices().filter(is_asked).collect();
         let is_its = |gpu: &&Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
@@ -130,7 +168,23 @@ impl Asked {
         Self {
             gpus: gpus.map(|gpu| gpu.uuid.clone()).collect(),
             devices: devices.into_iter().map(|device| device.uuid).collect(),
+            unread: args.unread(node, names),
         }
+    }
+
+    /// The error if something stays because its GPU cannot be read.
+    fn unread(&self) -> Option<CommandError> {
+        if self.unread.is_empty() {
+            return None;
+        }
+        let gpus: Vec<u32> = self.unread.iter().filter_map(|lost| lost.index).collect();
+        let reasons: Vec<&str> = self.unread.iter().map(|lost| lost.why.as_str()).collect();
+        let error = CommandError::failed(format_args!(
+            "what mig-mps made stays on GPU {}, which cannot be read: {}",
+            ranges(&gpus),
+            reasons.join("; ")
+        ));
+        Some(error.with_hint(format!("{}, and run this command again", lost_hint())))
     }
 }
 

@@ -17,20 +17,21 @@ pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
     (path, File::open(path).and_then(read_text))
 }
 
-/// Reads text of at most 1 MiB. Fails with `FileTooLarge`, or with `InvalidData` if it is not UTF-8.
+/// Reads text of at most 1 MiB. Fails with `InvalidData` if there is more, or if it is not UTF-8.
 fn read_text(file: impl Read) -> io::Result<String> {
     String::from_utf8(read_limited(file)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// Reads a whole file of at most 1 MiB.
+/// Reads a whole file of at most 1 MiB. Fails with `InvalidData` if it is larger: it is as useless as a damaged one, and
+/// `FileTooLarge` is what the system says of a write.
 pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = file.take(MOST + 1);
     file.read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST {
         let why = "it is larger than 1 MiB, and not read";
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(bytes)
 }

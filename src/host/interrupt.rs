@@ -14,8 +14,8 @@ const HEARING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Interrupts by Ctrl-C and other signals.
 ///
-/// While nothing is being changed, the program may exit at once. A change stops at its next safe point, and a rollback
-/// is never stopped.
+/// While nothing is being changed, the program may exit at once. A change stops at its next safe point, a rollback is
+/// never stopped, and after a change the program still says what came of it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     state: Arc<State>,
@@ -40,9 +40,11 @@ pub enum Phase {
     Planning,
     Changing,
     RollingBack,
+    /// A change has ended, and its outcome is not shown yet: the program goes on to its end, or to the next change.
+    Concluding,
 }
 
-/// A change in progress. Until it is dropped, the program does not exit at once.
+/// A change in progress. The program does not exit at once from then on.
 #[derive(Debug)]
 pub struct Change<'a> {
     interrupt: &'a Interrupt,
@@ -133,8 +135,7 @@ impl Change<'_> {
 }
 
 impl Drop for Change<'_> {
-    /// Waits until a signal that arrived during the change is handled. Handled later, it would end the program before the
-    /// summary of the change.
+    /// Waits until a signal that arrived during the change is handled, which names its phase.
     fn drop(&mut self) {
         let state = &self.interrupt.state;
         let is_unheard =
@@ -142,7 +143,7 @@ impl Drop for Change<'_> {
         let waited = state
             .heard
             .wait_timeout_while(state.lock(), HEARING_LIMIT, is_unheard);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = Phase::Free;
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = Phase::Concluding;
     }
 }
 

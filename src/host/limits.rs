@@ -4,7 +4,7 @@
 //! async-signal-safe. So a helper program changes user and limits, and then calls `exec`.
 
 use std::ffi::CString;
-use std::io;
+use std::{fs, io};
 
 use clap::Args;
 use nix::unistd::{Gid, Uid, initgroups, setgid, setgroups, setuid};
@@ -57,13 +57,25 @@ impl LimitsError {
     /// Returns the remedy.
     pub fn hint(&self) -> String {
         match self {
-            Self::Files { .. } => {
+            Self::Files { files, .. } if most_open_files().is_none_or(|most| *files > most) => {
                 "sysctl fs.nr_open shows the most that the system allows".to_owned()
+            }
+            Self::Files { .. } => {
+                "ulimit -Hn shows the most that this shell allows; the limit is in \
+                                   /etc/security/limits.conf or in the systemd unit"
+                    .to_owned()
             }
             Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
             Self::User { .. } => as_root(),
         }
     }
+}
+
+/// The highest limit of open files that anybody may set. The kernel refuses a higher one with the same error as one
+/// that only this user may not set.
+fn most_open_files() -> Option<u64> {
+    let most = fs::read_to_string("/proc/sys/fs/nr_open").ok()?;
+    most.trim().parse().ok()
 }
 
 impl Limits {

@@ -60,8 +60,8 @@ pub use machine::Host;
 pub use named_file::{write_files_into, write_new_text_to, write_text_to};
 pub use nvidia_smi::{NvidiaSmi, ResetError};
 pub use own_limits::{
-    TooFewFiles, TooLittleMemory, UnfitForDaemons, give_open_files, open_files, raise_memory,
-    raise_open_files, raise_stack, take_limits_of_services,
+    TooFewFiles, TooLittleMemory, UnfitForDaemons, check_open_files, give_open_files, open_files,
+    raise_memory, raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use path_error::{file_hint, in_path, in_the_way};
 pub use pool::{Job, MORE_PROCESSES, Pool};

@@ -7,7 +7,7 @@ use rustix::process::{
 };
 use thiserror::Error;
 
-use super::{Host, Pid};
+use super::{Host, LimitsError, Pid};
 
 /// A memory limit at which this program would abort at any point.
 #[derive(Debug)]
@@ -257,6 +257,25 @@ pub fn give_open_files() -> Result<(), TooFewFiles> {
     if raised < FEWEST_FILES || setrlimit(Resource::Nofile, wanted).is_err() {
         return Err(TooFewFiles(few.max(raised)));
     }
+    Ok(())
+}
+
+/// Checks that a program which this process starts can be given this limit of open files.
+pub fn check_open_files(files: u64) -> Result<(), LimitsError> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_none_or(|most| most >= files) {
+        return Ok(());
+    }
+    let raised = Rlimit {
+        current: limit.current,
+        maximum: Some(files),
+    };
+    setrlimit(Resource::Nofile, raised).map_err(|error| LimitsError::Files {
+        files,
+        error: error.into(),
+    })?;
+    // Daemons without a limit of their own get what they would have got.
+    let _ = setrlimit(Resource::Nofile, limit);
     Ok(())
 }
 

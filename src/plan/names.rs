@@ -4,15 +4,15 @@ use super::planner::Planner;
 use super::slot::Slot;
 use super::{Obstacle, Refusal};
 use crate::node::Gpu;
-use crate::profile::{Names, Profile, ProfileError, Span};
+use crate::profile::{Names, ProfileError, Span};
 
 /// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
 /// given it: a change to another device renames nobody.
 pub(super) fn name_all(
-    profile: &Profile,
+    planner: Planner<'_>,
     names: &mut Names,
     slots: Vec<&mut Slot<'_>>,
-) -> Result<(), ProfileError> {
+) -> Result<(), Refusal> {
     let to = |slot: &Slot<'_>| format!("a device of GPU {}", slot.gpu);
     let (mut numbered, others): (Vec<_>, Vec<_>) = slots
         .into_iter()
@@ -21,13 +21,14 @@ pub(super) fn name_all(
     for slot in others {
         let name = slot.template().fill(slot.gpu, 0);
         if let Err(holder) = names.give(&name, &to(slot)) {
+            planner.check_record_of(&name)?;
             let message = format!(
                 "\"{}\" would name a device of GPU {} and {holder}",
                 slot.name, slot.gpu
             );
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != slot.span) {
-                let error = profile.error(slot.span, message);
+                let error = planner.profile.error(slot.span, message);
                 let error = error.with_hint("put {gpu} or {n} into the name");
                 mistakes.push((slot.span, error));
             }
@@ -36,7 +37,7 @@ pub(super) fn name_all(
     }
     let mistakes = mistakes.into_iter().map(|(_, error)| error);
     if let Some(error) = ProfileError::all(mistakes.collect()) {
-        return Err(error);
+        return Err(error.into());
     }
     numbered.retain_mut(|slot| {
         let has = slot.served.map(|served| &served.record.name);
@@ -55,6 +56,25 @@ pub(super) fn name_all(
 }
 
 impl Planner<'_> {
+    /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
+    /// a default name.
+    fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
+        let mut ours = self.node.served.iter().filter(|served| {
+            served.run_dir == *self.run_dir && self.node.gpu(&served.record.key.gpu).is_none()
+        });
+        let Some(served) = ours.find(|served| served.record.name == name) else {
+            return Ok(());
+        };
+        let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
+        let what = format!(
+            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: no such GPU is seen here"
+        );
+        Err(Obstacle::new(
+            what,
+            format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
+        ))
+    }
+
     /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
     pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
         let mut names = Names::default();

@@ -39,8 +39,8 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
     let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
     match planner.names_of_others() {
         Ok(mut names) => {
-            let given = name_all(profile, &mut names, slots.collect());
-            mistakes.extend(given.err());
+            let given = name_all(planner, &mut names, slots.collect());
+            refusals.extend(given.err());
         }
         Err(refusal) => refusals.push(refusal),
     }

@@ -35,8 +35,8 @@ pub use json::print_json;
 pub use logs::LogView;
 pub use markdown::markdown;
 pub use output::{
-    be_quiet, error, is_quiet, is_watched, note, print, print_lines, say, tell, terminal_width,
-    width,
+    be_quiet, error, is_quiet, is_watched, note, print, print_lines, printed, say, tell,
+    terminal_width, width,
 };
 pub use pager::page;
 pub use progress::{ProgressDocument, ProgressForm, Steps, progress};

@@ -138,10 +138,12 @@ pub fn print_lines(lines: &str) -> Result<()> {
 
 /// Prints text to standard output.
 pub fn print(text: &str) -> Result<()> {
-    match io::stdout()
-        .write_all(text.as_bytes())
-        .and_then(|()| io::stdout().flush())
-    {
+    printed(io::stdout().write_all(text.as_bytes()))
+}
+
+/// Writes out what was printed to standard output. Returns an error if that or the printing failed.
+pub fn printed(result: io::Result<()>) -> Result<()> {
+    match result.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(()),
         // The reader has exited. A change goes on all the same.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -141,3 +141,56 @@ fn disable_mig_warns_of_the_reset_that_ampere_needs() {
         assert_eq!(warned, warns, "{model}: {}", ran.stderr);
     }
 }
+
+/// The driver answers for the GPU, but not about its instances.
+fn cannot_be_read(sim: &Sim) {
+    let placements = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
+    sim.node.fault(placements).every().fails(12).unwrap();
+}
+
+#[test]
+fn what_mig_mps_made_on_a_gpu_that_cannot_be_read_is_not_done_away_with() {
+    for option in ["--destroy-mig", "--disable-mig"] {
+        let sim = Sim::with("a100-80gb", 1);
+        sim.up(SMALL, &[]).ended(0);
+        cannot_be_read(&sim);
+        let shown = sim.run(&["down", option, "--dry-run"]).ended(0);
+        assert!(shown.stderr.contains(STAYS), "{shown:?}");
+        let ran = sim.run(&["down", option, "--yes"]).ended(1);
+        assert!(ran.stderr.contains("2 daemons stopped"), "{ran:?}");
+        assert!(ran.stderr.contains(STAYS), "{ran:?}");
+        // Nothing is left to stop, and it still is not done.
+        let again = sim.run(&["down", option, "--yes", "--json"]).ended(1);
+        let document: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
+        let error = document["error"]["what"].as_str().unwrap();
+        assert!(error.contains(STAYS), "{document:#}");
+        sim.run(&["down", "--yes"]).ended(0);
+        sim.node.node().clear_faults().unwrap();
+        sim.run(&["down", option, "--yes"]).ended(0);
+        assert_eq!(
+            sim.list()["gpus"][0]["gpu_instances"],
+            serde_json::json!([])
+        );
+    }
+}
+
+const STAYS: &str = "what mig-mps made stays on GPU 0, which cannot be read: ";
+
+/// Neither those of a device on another GPU, nor those that others made.
+#[test]
+fn a_gpu_that_cannot_be_read_fails_only_what_is_asked_of_it() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.node.node().lose_gpu(1).unwrap();
+    sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
+    let ran = sim.run(&["down", "1.0", "--destroy-mig", "--yes", "--force"]);
+    assert!(ran.ended(1).stderr.contains("on GPU 1, which"));
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(
+        "[[gpu]]\nselect = { index = [0] }\ndevices = [ { profile = \"3g\" } ]\n",
+        &[],
+    )
+    .ended(0);
+    sim.node.node().lose_gpu(1).unwrap();
+    sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+}

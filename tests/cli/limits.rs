@@ -256,6 +256,47 @@ fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
     limited(&["prlimit", "--cpu=600"], &["down"]).ended(0);
 }
 
+/// What the profile asks for is tried before anything is stopped, not where the daemon starts.
+#[test]
+fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
+    if !is_root("open files of a plain user") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let up = |files: u64| {
+        let nofile = format!("nofile = {files}");
+        let profile = sim.profile(&crate::settings::whole(&nofile));
+        let command = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
+        let mut limited = Command::new("prlimit");
+        limited.arg("--nofile=20000:20000").args(["setpriv"]);
+        limited.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        limited
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env_clear();
+        for (name, value) in command.get_envs() {
+            limited.envs(value.map(|value| (name, value)));
+        }
+        Ran::of(&mut limited)
+    };
+    up(20000).ended(0);
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").unwrap();
+    let most: u64 = most.trim().parse().unwrap();
+    let mut refused = vec![(20001, "hint: ulimit -Hn shows the most ")];
+    // A profile may ask for as many.
+    if most < 1 << 30 {
+        refused.push((most + 1, "hint: sysctl fs.nr_open shows the most "));
+    }
+    for (files, hint) in refused {
+        let ran = up(files).ended(1);
+        let said = format!(
+            "error: start the daemon of 0: the system does not allow {files} open files: Operation not permitted\n{hint}"
+        );
+        assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+    }
+    assert_eq!(sim.happened("daemon end"), 0);
+}
+
 /// Too little memory aborts this program wherever it is: so it is refused before anything is changed.
 #[test]
 fn too_little_memory_is_refused_before_anything_is_changed() {

@@ -35,6 +35,7 @@ mod import;
 mod init;
 mod json;
 mod kill;
+mod last_step;
 mod late;
 mod launch;
 mod limits;

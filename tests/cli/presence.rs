@@ -276,3 +276,28 @@ fn the_name_of_a_device_that_is_gone_means_it_alone() {
     sim.run(&["down", "0.0"]).ended(0);
     assert_eq!(sim.device("0.0")["state"], "no daemon");
 }
+
+/// A record that is damaged, or of a GPU that was replaced: the profile has no name to change.
+#[test]
+fn a_record_of_a_gpu_that_is_not_there_is_no_mistake_of_the_profile() {
+    let sim = mixed();
+    let device = sim.device("1");
+    let (uuid, gpu) = (device["uuid"].as_str().unwrap(), "GPX-0");
+    let path = sim.node.run_dir().join(uuid).join("device.json");
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    record["key"]["gpu"] = gpu.into();
+    fs::write(&path, record.to_string()).unwrap();
+    for words in [&["--yes"][..], &["--yes", "--force"], &["--dry-run"]] {
+        let refused = sim.up(MIXED, words).ended(4).stderr;
+        let said =
+            format!("error: \"1\" is the name of {uuid}, which is recorded as a device of {gpu}:");
+        assert!(refused.starts_with(&said), "{refused}{said}");
+        assert!(
+            refused.contains("hint: mig-mps down 1 stops its daemon"),
+            "{refused}"
+        );
+    }
+    sim.run(&["down", "1", "--yes"]).ended(0);
+    sim.up(MIXED, &["--yes"]).ended(0);
+    assert_eq!(sim.status()["problems"], json!([]));
+}

@@ -26,6 +26,8 @@ fn a_file_over_1_mib_is_refused_by_name_and_size() {
         let ran = sim.run(args).ended(2);
         let wanted = format!("{path}: it is larger than 1 MiB");
         assert!(ran.stderr.contains(&wanted), "{args:?}: {}", ran.stderr);
+        // It is mig-mps that does not read it.
+        assert!(!ran.stderr.contains("ulimit"), "{}", ran.stderr);
     }
     let ran = without_gpu(&["import", "-"], &large).ended(2);
     assert!(
@@ -40,6 +42,12 @@ fn a_file_over_1_mib_is_refused_by_name_and_size() {
     let ran = sim.run(&["status"]).ended(0);
     let wanted = "node.json: it is larger than 1 MiB";
     assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
+    let ran = sim.run(&["restart", "0.0", "--yes"]).ended(1);
+    let advice = "and not read: remove it, and mig-mps forgets which instances it made";
+    assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("ulimit"), "{}", ran.stderr);
+    fs::remove_file(&node).unwrap();
+    sim.run(&["restart", "0.0", "--yes"]).ended(0);
 }
 
 /// A profile with so many blocks, each of its own GPU.

@@ -2,7 +2,7 @@
 
 use crate::book::Topic;
 use crate::common::SMALL;
-use crate::stage::Stage;
+use crate::stage::{Stage, WHOLE};
 
 pub(crate) fn play(topic: &mut Topic) {
     let empty = Stage::a100();
@@ -51,4 +51,13 @@ pub(crate) fn play(topic: &mut Topic) {
     many.show(topic, "A device of a lost GPU", "mig-mps restart infer-10");
     let _ = many.run("mig-mps down --gpu 1").ended(0);
     many.show(topic, "A lost GPU", "mig-mps restart --gpu 1");
+    let whole = Stage::with_profile("h200", 1, WHOLE);
+    let replace =
+        r#"sed -i 's/"gpu": "GPU-[^"]*"/"gpu": "GPU-1"/' $MIG_MPS_RUN_DIR/GPU-*/device.json"#;
+    let _ = whole.run(replace).ended(0);
+    whole.show(
+        topic,
+        "A name that is recorded for a device of a GPU that is not there",
+        "mig-mps up profile.toml",
+    );
 }

@@ -169,12 +169,24 @@ fn limits(topic: &mut Topic) {
         ("A shell that was started with nice", "nice -n 5 "),
     ] {
         let line = format!("{before}mig-mps up profile.toml");
-        stage.show_raw(topic, title, &line, |command| {
-            as_nobody(command);
-            command.env("XDG_RUNTIME_DIR", "/tmp");
-            command
-                .env_remove("MIG_MPS_RUN_DIR")
-                .env_remove("MIG_MPS_LOG_DIR");
-        });
+        show_to_nobody(topic, &stage, title, &line);
     }
+    stage.profile(&format!("{WHOLE}mps = {{ nofile = 65536 }}\n"));
+    show_to_nobody(
+        topic,
+        &stage,
+        "A limit of open files",
+        "ulimit -n 20000; mig-mps up profile.toml",
+    );
+}
+
+/// Has a line typed by a plain user who has no run directory.
+fn show_to_nobody(topic: &mut Topic, stage: &Stage, title: &str, line: &str) {
+    stage.show_raw(topic, title, line, |command| {
+        as_nobody(command);
+        command.env("XDG_RUNTIME_DIR", "/tmp");
+        command
+            .env_remove("MIG_MPS_RUN_DIR")
+            .env_remove("MIG_MPS_LOG_DIR");
+    });
 }

@@ -46,6 +46,19 @@ pub(crate) fn play(topic: &mut Topic) {
     services(topic);
     failures(topic);
     resets(topic);
+    unread(topic);
+}
+
+fn unread(topic: &mut Topic) {
+    let stage = Stage::with_profile("a100-80gb", 1, SMALL);
+    let placements = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
+    let fault = stage.sim.node.fault(placements);
+    fault.every().fails(12).unwrap();
+    stage.show(
+        topic,
+        "A GPU to clear cannot be read",
+        "mig-mps down --destroy-mig --yes --progress none",
+    );
 }
 
 fn services(topic: &mut Topic) {
