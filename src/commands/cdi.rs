@@ -13,7 +13,7 @@ use crate::client::ClientLimits;
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment, write_text_to};
 use crate::integrate::{CDI_KIND, cdi_specification};
-use crate::node::observe_records;
+use crate::node::{Node, observe_records};
 use crate::render::{note, print};
 
 /// Print a CDI specification of the devices, for container engines
@@ -30,8 +30,9 @@ pub struct CdiArgs {
 
 /// Prints or writes the specification of all devices.
 pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let Some(text) = specification(context.environment)? else {
-        return Err(crate::commands::no_daemon());
+    let node = observe_records(context.environment)?;
+    let Some(text) = specification(context.environment, &node)? else {
+        return Err(crate::commands::no_daemon(&node));
     };
     match &args.output {
         None => print(&text)?,
@@ -76,7 +77,7 @@ fn update(
     let is_wanted = wanted.unwrap_or(before.is_some());
     let text = || {
         if is_wanted {
-            specification(environment)
+            specification(environment, &observe_records(environment)?)
         } else {
             Ok(None)
         }
@@ -93,8 +94,7 @@ fn update(
 }
 
 /// Returns the specification of all devices with records; `None` if there are none.
-fn specification(environment: &Environment) -> Result<Option<String>> {
-    let node = observe_records(environment)?;
+fn specification(environment: &Environment, node: &Node) -> Result<Option<String>> {
     let mut names = BTreeSet::new();
     let mut devices = Vec::new();
     for served in &node.served {

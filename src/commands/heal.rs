@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Context;
 use super::change::Change;
 use super::consent::ConsentArgs;
 use super::devices::DeviceArgs;
 use super::outcome::Outcome;
+use super::{Context, no_daemon, refuse_newer};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::Environment;
@@ -40,10 +40,10 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     environment.mps_programs()?;
     let directories = environment.directories()?;
-    // A plan asks every daemon, which takes time and adds to its log.
-    let node = observe(environment, Detail::Status)?;
+    let run_dir = RunDir::at(&directories.run);
+    let node = observe_daemons(environment, &run_dir)?;
     let names = args.devices.names(&node)?;
-    let planned = plan::heal(&node, &RunDir::at(&directories.run), &names)?;
+    let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {
         let given_up = report_failing(&node, &names);
         // A timer writes a line into its journal only when something was done.
@@ -92,6 +92,17 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         note(&total(healed, given_up));
     }
     Ok(status(given_up))
+}
+
+/// Observes the node; fails if no daemon can be seen because a run directory cannot be read.
+fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> {
+    refuse_newer(run_dir)?;
+    // A plan asks every daemon, which takes time and adds to its log.
+    let node = observe(environment, Detail::Status)?;
+    if node.served.is_empty() && node.unseen_daemons().is_some() {
+        return Err(no_daemon(&node));
+    }
+    Ok(node)
 }
 
 /// Ends without a change, because of another one.

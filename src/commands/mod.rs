@@ -157,8 +157,14 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
     Ok(lock)
 }
 
-/// Returns the error of a command that needs a daemon, on a node without one.
-fn no_daemon() -> CommandError {
+/// Returns the error of a command that needs a daemon, on a node where none can be seen.
+fn no_daemon(node: &Node) -> CommandError {
+    if let Some((_, why)) = node.unreadable.first() {
+        return CommandError::failed(format_args!(
+            "no device has a daemon that can be seen: {why}"
+        ))
+        .with_hint("mig-mps doctor checks directories and records");
+    }
     CommandError::failed("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
 }
 

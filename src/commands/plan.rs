@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for, remark_on, tell_of_interrupted};
+use super::{Context, accounts, detail_for, refuse_newer, remark_on, tell_of_interrupted};
 use crate::apply::{self, Allowed};
 use crate::error::{ExitStatus, Result};
 use crate::host::Uid;
@@ -55,8 +55,10 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         environment.directories()?.run
     };
+    let run_dir = RunDir::at(&run_dir);
+    refuse_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let plan = plan::up(&node, &profile, &RunDir::at(&run_dir), caller)?;
+    let plan = plan::up(&node, &profile, &run_dir, caller)?;
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
     let held = apply::held(environment, &node, &plan, Allowed::default());

@@ -36,7 +36,7 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
         names = all.map(|served| served.record.name.clone()).collect();
     }
     if names.is_empty() {
-        return Err(crate::commands::no_daemon());
+        return Err(crate::commands::no_daemon(&node));
     }
     let devices = names.iter().filter_map(|name| node.served_as(name));
     let all = all(environment, &node, devices.collect());

@@ -12,7 +12,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
     fault: "a new program does not become a client of a device",
     why: "this is what users get: it fails, waits for ever, or runs outside MPS",
     remedy: "see the other checks; `mig-mps verify DEVICE` makes this one alone",
-    judge: Judge::Own(attach),
+    judge: Judge::Records(attach),
 }];
 
 fn attach(examined: &Examined<'_>) -> Vec<Finding> {

@@ -44,6 +44,8 @@ impl Subject {
 pub(super) enum Judge {
     /// By itself. Without findings all is well.
     Own(fn(&Examined<'_>) -> Vec<Finding>),
+    /// The same, by the records of daemons: unknown if a run directory cannot be read.
+    Records(fn(&Examined<'_>) -> Vec<Finding>),
     /// By the problems and remarks of `status` with this id.
     Reported(ProblemId),
 }

@@ -23,7 +23,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "the memory limit of a device is too small for any program",
         why: "a client's own context takes about 516 MiB of the limit on a whole H200: with less no program starts (error 2)",
         remedy: "`mig-mps set DEVICE pinned-memory-limit=2G`",
-        judge: Judge::Own(memory_limit),
+        judge: Judge::Records(memory_limit),
     },
     Check {
         id: "limits-open",
@@ -32,7 +32,7 @@ pub(super) const CHECKS: &[Check] = &[
         why: "before driver 550, MPS takes settings from every user who reaches the daemon's socket; later it takes them from root and the \
               daemon's owner alone",
         remedy: "install driver 550 or newer, or close the pipe directory with `serve = \"user:NAME\"`",
-        judge: Judge::Own(open_limits),
+        judge: Judge::Records(open_limits),
     },
     Check {
         id: "daemon-files",
@@ -40,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "a daemon may open few files",
         why: "with 20 no server starts, and each client takes some: a daemon without any accepts nobody and fills its log",
         remedy: "set `nofile` in the profile, or raise `ulimit -n` before `mig-mps restart DEVICE`",
-        judge: Judge::Own(files),
+        judge: Judge::Records(files),
     },
     Check {
         id: "daemon-outdated",
@@ -48,7 +48,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "a daemon runs a program that was replaced",
         why: "after an upgrade of the driver it cannot start servers of the new version",
         remedy: "`mig-mps restart DEVICE`",
-        judge: Judge::Own(outdated),
+        judge: Judge::Records(outdated),
     },
     Check {
         id: "daemon-cgroup",
@@ -56,7 +56,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "a daemon belongs to a login session, a service or a job",
         why: "systemd or the scheduler ends it with that",
         remedy: "`mig-mps restart DEVICE` from where it is to live: under systemd as root it gets a scope of its own",
-        judge: Judge::Own(cgroup),
+        judge: Judge::Records(cgroup),
     },
     Check {
         id: "zombies",

@@ -47,7 +47,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "users of a device may not enter its pipe directory, or one above it",
         why: "their programs run outside MPS and say nothing, and a server that runs as such a user does not start",
         remedy: "give the directory its search permission (x) again, or use another run directory",
-        judge: Judge::Own(pipe_access),
+        judge: Judge::Records(pipe_access),
     },
     Check {
         id: "pipe-writable",
@@ -55,7 +55,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "every user may write into a pipe directory",
         why: "a user can put a socket of their own in the place of the daemon's",
         remedy: "`chmod go-w DIRECTORY`",
-        judge: Judge::Own(pipe_writable),
+        judge: Judge::Records(pipe_writable),
     },
     Check {
         id: "by-name",
@@ -63,7 +63,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "the link by which programs find a device is missing or leads elsewhere",
         why: "`env`, containers and job scripts use it: their programs run outside MPS or on another device",
         remedy: "`mig-mps restart DEVICE` makes it again",
-        judge: Judge::Own(by_name),
+        judge: Judge::Records(by_name),
     },
     Check {
         id: "leftover-directories",
@@ -71,7 +71,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "the run directory has a device's directory without a record",
         why: "no command manages what is in it",
         remedy: "remove it once no daemon uses it",
-        judge: Judge::Own(leftovers),
+        judge: Judge::Records(leftovers),
     },
     Check {
         id: "log-directory",
@@ -95,7 +95,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "a log of a daemon is large",
         why: "daemons never rotate their logs; something may write without pause",
         remedy: "`mig-mps up PROFILE` rotates large logs; `mig-mps logs DEVICE` shows what fills them",
-        judge: Judge::Own(log_size),
+        judge: Judge::Records(log_size),
     },
 ];
 

@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "a GPU has instances of mig-mps and of another tool",
         why: "`down --destroy-mig` leaves those of others, and the other tool may destroy these",
         remedy: "let one tool partition the GPU",
-        judge: Judge::Own(foreign),
+        judge: Judge::Records(foreign),
     },
     Check {
         id: "instances-missing",
@@ -38,7 +38,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "instances that mig-mps made do not exist any more",
         why: "somebody else destroyed them, with the devices of users",
         remedy: "`mig-mps up PROFILE` makes them again",
-        judge: Judge::Own(missing),
+        judge: Judge::Records(missing),
     },
     Check {
         id: DEVICE_NODES,

@@ -38,7 +38,7 @@ pub(super) const CHECKS: &[Check] = &[
         fault: "an unmanaged daemon has lost its pipe directory, or an unmanaged server its daemon",
         why: "no program reaches it, and it keeps its GPU memory",
         remedy: "let its owner end it",
-        judge: Judge::Own(unmanaged),
+        judge: Judge::Records(unmanaged),
     },
     Check {
         id: "default-leftovers",

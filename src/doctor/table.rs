@@ -54,6 +54,10 @@ fn findings(examined: &Examined<'_>, check: &Check) -> Vec<Finding> {
     let is_of_gpus = check.subject == Subject::Gpus && check.id != instances::DEVICE_NODES;
     let found = match check.judge {
         Judge::Own(judge) => judge(examined),
+        Judge::Records(judge) => {
+            let unseen = examined.node.unseen_daemons().map(Finding::unknown);
+            judge(examined).into_iter().chain(unseen).collect()
+        }
         Judge::Reported(id) => reported::findings(examined, id),
     };
     let needs_driver = is_of_gpus || OF_DRIVER.contains(&check.id);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::user::may_be_unmapped;
 use super::{Uid, as_root, caller, user_name};
 
 /// A fault of a file, for which there is a remedy.
@@ -99,6 +100,9 @@ pub fn file_hint(error: &io::Error) -> Option<String> {
     let path = known.and_then(|known| known.path.as_ref());
     let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
     let hint = match (known.and_then(|known| known.fault), error.kind()) {
+        (Some(Fault::Foreign(owner)), _) if may_be_unmapped(Uid(owner)) => {
+            format!("run this outside the user namespace, which does not map the owner of {shown}")
+        }
         (Some(Fault::Foreign(owner)), _) if caller() == Uid::ROOT => {
             let owner = user_name(Uid(owner));
             format!("chown root {shown}, if {owner} has no use for it; or choose another path")

@@ -1,5 +1,6 @@
 use std::ffi::CString;
 use std::fmt;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,15 @@ impl fmt::Display for Uid {
 /// Returns the user who runs this program (the effective uid).
 pub fn caller() -> Uid {
     Uid(rustix::process::geteuid().as_raw())
+}
+
+/// True if files of this user may be those of users that the namespace of this process does not map: the kernel shows them
+/// as the overflow user, who is `nobody` on most systems.
+pub(super) fn may_be_unmapped(uid: Uid) -> bool {
+    let read = |file: &str| fs::read_to_string(file).ok();
+    let overflow = read("/proc/sys/kernel/overflowuid").and_then(|text| text.trim().parse().ok());
+    let is_whole = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    overflow.unwrap_or(65534) == uid.0 && !read("/proc/self/uid_map").is_none_or(is_whole)
 }
 
 /// A user account of this system.

@@ -129,6 +129,9 @@ impl Node {
         let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
         let served = self.served.iter();
         let served = served.filter(|served| is_wanted(&served.record.name));
+        if let Some(why) = self.unseen_daemons().filter(|_| id.is_of_daemons()) {
+            return vec![(None, why.to_owned())];
+        }
         let on = |served: &Served, why: &str| (Some(served.record.name.clone()), why.to_owned());
         match id {
             ProblemId::DeviceHung | ProblemId::GpuFault => served

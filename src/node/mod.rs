@@ -28,5 +28,5 @@ pub use observe::{
 pub use problem::{Problem, ProblemId};
 pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};
 pub use served::{DaemonState, Presence, Served, Unseen};
-pub use snapshot::{Lost, Node};
+pub use snapshot::{Lost, Node, UnseenRunDir};
 pub use unmanaged::{Unmanaged, Variable};

@@ -14,7 +14,7 @@ pub enum NoSuchDevice {
         known: Vec<String>,
     },
     /// No record has this name or UUID, and nobody has looked for devices without one.
-    #[error("no daemon serves \"{wanted}\"{}", unread.as_ref().map_or_else(String::new, |why| format!(" that can be seen: {why}")))]
+    #[error("no daemon serves \"{wanted}\"{}", seen(unread.as_deref()))]
     NotServed {
         wanted: String,
         /// The names of the devices with a record.
@@ -23,11 +23,13 @@ pub enum NoSuchDevice {
         unread: Option<String>,
     },
     /// No record is of a device of this GPU, and nobody has looked for GPUs.
-    #[error("no daemon serves a device of GPU {index}")]
+    #[error("no daemon serves a device of GPU {index}{}", seen(unread.as_deref()))]
     NoneServedOn {
         index: u32,
         /// The indices of the GPUs in records.
         gpus: Vec<u32>,
+        /// The reason why a record cannot be read.
+        unread: Option<String>,
     },
     /// There is no GPU with this index, or it has no device.
     #[error("{}", no_device_on(*index, gpus))]
@@ -59,6 +61,9 @@ impl NoSuchDevice {
             }
             Self::Unknown { wanted, known } => devices(wanted, known, "device"),
             Self::NotServed {
+                unread: Some(_), ..
+            }
+            | Self::NoneServedOn {
                 unread: Some(_), ..
             } => "mig-mps doctor checks directories and records".to_owned(),
             Self::NotServed { known, .. } if known.is_empty() => NO_DAEMON.to_owned(),
@@ -96,6 +101,11 @@ pub(super) const LOST: &str = "`dmesg | grep NVRM` may say why; reset the GPU or
 /// Returns that remedy as a hint.
 pub fn lost_hint() -> String {
     LOST.replace('`', "")
+}
+
+/// ` that can be seen: …`, or nothing if every record was read.
+fn seen(unread: Option<&str>) -> String {
+    unread.map_or_else(String::new, |why| format!(" that can be seen: {why}"))
 }
 
 fn is_index(word: &str) -> bool {

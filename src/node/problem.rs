@@ -172,6 +172,16 @@ ids! {
     }
 }
 
+impl ProblemId {
+    /// True if daemons have this problem, rather than the driver, a GPU or a record.
+    pub fn is_of_daemons(self) -> bool {
+        !matches!(
+            self,
+            Self::DriverSilent | Self::GpuLost | Self::NoMigDevices | Self::RecordUnreadable
+        )
+    }
+}
+
 /// A problem or a remark, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

@@ -40,6 +40,8 @@ pub struct Node {
     pub unreadable: Vec<(RunDir, String)>,
     /// The devices in such directories, as far as these tell what they are: for their end alone.
     pub lost_records: Vec<Served>,
+    /// Run directories that cannot be read; they are in `unreadable`, too.
+    pub unseen_run_dirs: Vec<UnseenRunDir>,
     /// Descriptions of everything that could not be read, `lost` included.
     pub hidden: Vec<String>,
     /// The GPUs that are lost or cannot be read.
@@ -65,6 +67,16 @@ pub struct Lost {
     pub index: Option<u32>,
     /// The driver's error, which names the GPU.
     pub why: String,
+}
+
+/// A run directory that cannot be read: daemons may run there that nobody sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnseenRunDir {
+    pub run_dir: RunDir,
+    /// The error, which names the directory.
+    pub why: String,
+    /// The remedy, if there is one.
+    pub hint: Option<String>,
 }
 
 impl Node {
@@ -152,6 +164,19 @@ impl Node {
         self.served.iter().find(|served| served.record.name == name)
     }
 
+    /// Returns the reason why daemons may run that cannot be seen: a run directory cannot be read.
+    pub fn unseen_daemons(&self) -> Option<&str> {
+        self.unseen_run_dirs
+            .first()
+            .map(|unseen| unseen.why.as_str())
+    }
+
+    /// True if a daemon may serve the device with this UUID, and its record cannot be read.
+    pub fn may_be_served(&self, uuid: &str) -> bool {
+        let mut lost = self.lost_records.iter();
+        self.unseen_daemons().is_some() || lost.any(|served| served.record.uuid == uuid)
+    }
+
     /// Returns the record of the device with this UUID if its daemon runs, or may run.
     pub fn serving(&self, uuid: &str) -> Option<&Served> {
         let mut served = self.served.iter();
@@ -215,6 +240,11 @@ impl Node {
         device.map_or_else(|| uuid.to_owned(), |device| self.name_of(&device))
     }
 
+    /// Returns the reason why a record cannot be read.
+    fn unread(&self) -> Option<String> {
+        self.unreadable.first().map(|(_, why)| why.clone())
+    }
+
     /// Returns the names of the devices that the words of a command line mean, each once.
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
         // By place; a device that was made again has its present UUID and the recorded one.
@@ -248,11 +278,10 @@ impl Node {
             });
             let selected = select(word, candidates.collect()).map_err(|error| match error {
                 NoSuchDevice::Unknown { wanted, known } if self.has_no_driver => {
-                    let unread = self.unreadable.first().map(|(_, why)| why.clone());
                     NoSuchDevice::NotServed {
                         wanted,
                         known,
-                        unread,
+                        unread: self.unread(),
                     }
                 }
                 error => error,
@@ -293,7 +322,11 @@ impl Node {
                 .collect();
             let gpus = gpus.into_iter().collect();
             return Err(if self.has_no_driver {
-                NoSuchDevice::NoneServedOn { index, gpus }
+                NoSuchDevice::NoneServedOn {
+                    index,
+                    gpus,
+                    unread: self.unread(),
+                }
             } else {
                 NoSuchDevice::OfGpu { index, gpus }
             });

@@ -240,8 +240,21 @@ pub(super) fn for_its_owner(of_root: &str) -> String {
     }
 }
 
+/// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
+pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
+    let unseen = node.unseen_run_dirs.first()?;
+    let hint = unseen.hint.clone();
+    Some(Obstacle::new(
+        format!("{}: whether daemons run there is unknown", unseen.why),
+        hint.unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
+    ))
+}
+
 /// A record that cannot be read may be that of a daemon that lives.
 pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
+    if let Some(obstacle) = unseen(node) {
+        return Some(obstacle);
+    }
     let mut unreadable = node.unreadable.iter();
     let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
     Some(Obstacle::new(

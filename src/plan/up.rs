@@ -2,6 +2,7 @@
 
 use std::ptr;
 
+use super::daemons::unseen;
 use super::driver::{no_program_starts, too_old, visible};
 use super::gpu_request::GpuRequest;
 use super::instance_use::{self, InstanceUse};
@@ -26,6 +27,9 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
     };
     too_old(node)?;
+    if let Some(obstacle) = unseen(node) {
+        return Err(obstacle.into());
+    }
     if let Some(obstacle) = planner.lost_gpu() {
         return Err(obstacle.into());
     }

@@ -112,6 +112,14 @@ impl RunDir {
         }
     }
 
+    /// Fails if the directory exists and cannot be listed: whether daemons run there is unknown.
+    pub fn check_seen(&self) -> io::Result<()> {
+        match self.open_if_there()? {
+            Some(directory) => directory.names().map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Returns every device record, and the errors of those that cannot be read: a record that cannot be parsed
     /// is not a missing one.
     pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {

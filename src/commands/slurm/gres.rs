@@ -35,11 +35,14 @@ pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> 
     let node = observe(environment, Detail::Geometry)?;
     let devices = devices(environment, &node)?;
     let name = args.node.clone().unwrap_or_else(node_name);
+    if node.unseen_daemons().is_some() {
+        return Err(crate::commands::no_daemon(&node));
+    }
     if args.check {
         return check(args, &name, &devices);
     }
     if devices.is_empty() {
-        return Err(crate::commands::no_daemon());
+        return Err(crate::commands::no_daemon(&node));
     }
     let lines = gres_conf(&name, &devices, args.shard, args.one_file);
     let gres = gres_string(&devices, args.shard);

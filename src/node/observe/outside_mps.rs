@@ -102,6 +102,9 @@ fn read(
                 "an unmanaged daemon serves this device, and it is not a client of that one"
                     .to_owned()
             }
+            None if node.may_be_served(uuid) => {
+                "unknown: whether a daemon serves this device cannot be seen".to_owned()
+            }
             None => "no daemon serves this device".to_owned(),
         },
     }

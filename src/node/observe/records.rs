@@ -1,17 +1,21 @@
 //! Reads the run directories.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use jiff::Timestamp;
 
-use crate::host::{Environment, printable};
+use crate::host::{Environment, file_hint, printable};
 use crate::node::device_order::record_order;
-use crate::node::{Clients, DaemonState, Node, Presence, Served, Unseen};
+use crate::node::{Clients, DaemonState, Node, Presence, Served, Unseen, UnseenRunDir};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for run_dir in RunDir::all(environment) {
+        if let Err(error) = run_dir.check_seen() {
+            add_unseen(run_dir, &error, node);
+            continue;
+        }
         let (records, problems) = run_dir.records();
         // A user chooses the names of directories in his own: they must not steer root's terminal.
         if !problems.is_empty() {
@@ -39,6 +43,17 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     node.hidden.extend(unreadable);
     node.served
         .sort_by_key(|served| record_order(&served.record));
+}
+
+/// Adds a run directory of which nothing can be read.
+fn add_unseen(run_dir: RunDir, error: &io::Error, node: &mut Node) {
+    let why = printable(&error.to_string());
+    node.unreadable.push((run_dir.clone(), why.clone()));
+    node.unseen_run_dirs.push(UnseenRunDir {
+        run_dir,
+        why,
+        hint: file_hint(error),
+    });
 }
 
 fn read_node_file(run_dir: &RunDir, node: &mut Node) {

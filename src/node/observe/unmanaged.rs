@@ -29,8 +29,13 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
         }
         let found = read(host, table, node, program, process);
         let may_be_managed = match &found.pipe_directory {
-            Variable::Is(pipe) => may_be_started(environment, process, Path::new(pipe)),
-            Variable::Hidden => may_be_recorded(environment, process),
+            Variable::Is(pipe) => {
+                let pipe = Path::new(pipe);
+                is_unseen(node, pipe) || may_be_started(environment, process, pipe)
+            }
+            Variable::Hidden => {
+                node.unseen_daemons().is_some() || may_be_recorded(environment, process)
+            }
             Variable::Unset => false,
         };
         // If it has exited meanwhile, a `down` may have removed its record first.
@@ -51,6 +56,12 @@ fn is_recorded(node: &Node, process: &Process) -> bool {
         let itself = daemon.pid == process.pid && daemon.start_time == process.started;
         itself || daemon.pid == process.parent
     })
+}
+
+/// True if the pipe directory lies in a run directory that cannot be read.
+fn is_unseen(node: &Node, pipe: &Path) -> bool {
+    let mut unseen = node.unseen_run_dirs.iter();
+    unseen.any(|unseen| pipe.starts_with(unseen.run_dir.path()))
 }
 
 /// True if the process uses the pipe directory of a device whose record names it by now, or names no daemon while a

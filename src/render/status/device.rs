@@ -130,7 +130,7 @@ pub(super) enum State {
     /// Another control session is open, so that it does not answer.
     #[serde(rename = "busy")]
     Busy,
-    /// It runs, and the caller may not ask it.
+    /// It runs, and the caller may not ask it; or whether it runs cannot be seen.
     #[serde(rename = "hidden")]
     Hidden,
     /// It waits for a client that died, and so does every new client.
@@ -179,6 +179,7 @@ impl State {
 
     pub(super) fn of(row: &Row<'_>) -> Self {
         match row.served {
+            None if row.may_be_served() => Self::Hidden,
             None => Self::NoDaemon,
             Some(served) if row.is_missed() && served.is_gone() => Self::NoDevice,
             Some(served) if served.is_alive() && served.lost().is_some() => Self::GpuLost,

@@ -67,24 +67,40 @@ fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
     gauge(
         "mig_mps_change_in_progress",
         "1 while a change of the node is in progress.",
-        Some(node.is_changing().into()),
+        is_changing(node).map(u64::from),
     );
     gauge(
         "mig_mps_change_interrupted",
         "1 if a change was interrupted; the next up or down continues it.",
-        Some((!node.interrupted.is_empty()).into()),
+        is_interrupted(node).map(u64::from),
     );
     gauge(
         "mig_mps_drift",
         "1 if the node is not as the profile says.",
         drift.map(|drift| drift.is_any.into()),
     );
-    let unmanaged = node.unmanaged.len().try_into().ok();
+    let unmanaged = count(node.unmanaged.len()).filter(|_| node.unseen_daemons().is_none());
     gauge(
         "mig_mps_unmanaged_daemons",
         "MPS daemons and servers that mig-mps did not start.",
         unmanaged,
     );
+}
+
+/// True while a change is in progress; `None` if a journal cannot be read.
+fn is_changing(node: &Node) -> Option<bool> {
+    let is_any = !node.under_way.is_empty();
+    (is_any || sees_journals(node)).then_some(is_any)
+}
+
+/// True if a change was interrupted; `None` if a journal cannot be read.
+fn is_interrupted(node: &Node) -> Option<bool> {
+    let is_any = !node.interrupted.is_empty();
+    (is_any || sees_journals(node)).then_some(is_any)
+}
+
+fn sees_journals(node: &Node) -> bool {
+    !node.may_be_changing && node.unseen_daemons().is_none()
 }
 
 fn of_versions(metrics: &mut Metrics, node: &Node) {

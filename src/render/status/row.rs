@@ -79,6 +79,11 @@ impl Row<'_> {
         self.served.is_some_and(|served| self.node.misses(served))
     }
 
+    /// True if it has no record that can be read, and a daemon may serve it.
+    pub(super) fn may_be_served(&self) -> bool {
+        self.served.is_none() && self.node.may_be_served(&self.uuid)
+    }
+
     pub(super) fn profile(&self) -> Option<String> {
         let part = self.device.as_ref()?.part.as_ref();
         Some(or(part.map(|part| &part.title), "whole GPU"))
