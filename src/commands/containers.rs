@@ -1,6 +1,6 @@
 //! Devices in containers, for `env` and `cdi`.
 
-use super::recorded::Recorded;
+use super::recorded::{Recorded, refuse_bytes};
 use crate::client::ClientLimits;
 use crate::error::{CommandError, Result};
 use crate::host::{Account, Environment, group_named};
@@ -18,14 +18,11 @@ pub(super) fn container_device(
 ) -> Result<ContainerDevice> {
     let record = &served.record;
     let variables = Recorded::of(served).variables(environment, limits)?;
+    refuse_bytes(&variables)?;
     let mut pipe = None;
     let mut set = Vec::new();
     for (name, value) in variables.set_alone() {
-        let value = value.into_string().map_err(|value| {
-            let value = value.display();
-            CommandError::failed(format_args!("{value} is not UTF-8, as containers need it"))
-                .with_hint("set MIG_MPS_RUN_DIR to a directory whose name is UTF-8 text, and apply the profile again")
-        })?;
+        let value = value.to_string_lossy().into_owned();
         match name {
             // A container has no use for the logs.
             "CUDA_MPS_LOG_DIRECTORY" => continue,

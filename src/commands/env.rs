@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use super::Context;
 use super::containers::{container_device, remark};
 use super::limit_args::LimitArgs;
-use super::recorded::Recorded;
+use super::recorded::{Recorded, refuse_bytes};
 use crate::client::{Variables, own_limits};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::quoted;
@@ -68,6 +68,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let mut variables = device.variables(environment, &args.limits.limits())?;
+    refuse_bytes(&variables)?;
     // A shell keeps what it was given for another device.
     let limits = own_limits().into_iter();
     let left = limits.filter(|limit| {

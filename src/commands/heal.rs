@@ -41,12 +41,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     environment.mps_programs()?;
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
-    refuse_newer(&run_dir)?;
-    // A plan asks every daemon, which takes time and adds to its log.
-    let node = observe(environment, Detail::Status)?;
-    if node.served.is_empty() && node.unseen_daemons().is_some() {
-        return Err(no_daemon(&node));
-    }
+    let node = observe_daemons(environment, &run_dir)?;
     let names = args.devices.names(&node)?;
     let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {
@@ -97,6 +92,17 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         note(&total(healed, given_up));
     }
     Ok(status(given_up))
+}
+
+/// Observes the node; fails if no daemon can be seen because a run directory cannot be read.
+fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> {
+    refuse_newer(run_dir)?;
+    // A plan asks every daemon, which takes time and adds to its log.
+    let node = observe(environment, Detail::Status)?;
+    if node.served.is_empty() && node.unseen_daemons().is_some() {
+        return Err(no_daemon(&node));
+    }
+    Ok(node)
 }
 
 /// Ends without a change, because of another one.

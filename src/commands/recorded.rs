@@ -3,6 +3,25 @@ use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Node, Served};
 
+/// Refuses paths that text for other programs cannot name.
+pub(super) fn refuse_bytes(variables: &Variables) -> Result<()> {
+    let mut set = variables.set.iter();
+    let Some((name, value)) = set.find(|(_, value)| value.to_str().is_none()) else {
+        return Ok(());
+    };
+    let setting = match *name {
+        "CUDA_MPS_LOG_DIRECTORY" => "MIG_MPS_LOG_DIR",
+        _ => "MIG_MPS_RUN_DIR",
+    };
+    let value = value.display();
+    Err(CommandError::failed(format_args!(
+        "{value} is not UTF-8 text, as other programs need it"
+    ))
+    .with_hint(format!(
+        "set {setting} to a directory whose name is UTF-8 text, and apply the profile again"
+    )))
+}
+
 /// A device with a record.
 pub(super) struct Recorded<'n> {
     pub(super) served: &'n Served,

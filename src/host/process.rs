@@ -172,7 +172,7 @@ impl Process {
         self.environ()?.remove(variable)
     }
 
-    /// The same without replaced characters: for comparisons, not for a terminal.
+    /// The same without replaced characters: for paths and comparisons, not for a terminal.
     pub fn environment_bytes(&self, variable: &str) -> Option<OsString> {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
         let mut entries = bytes.split(|byte| *byte == 0);

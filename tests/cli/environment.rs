@@ -1,4 +1,6 @@
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -160,6 +162,46 @@ fn relative_directories_are_made_absolute() {
     Ran::of(&mut up).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 2);
+}
+
+#[test]
+fn logs_are_found_whatever_the_bytes_of_their_directory() {
+    for name in ["l\u{200b}".as_bytes(), b"l\nog", b"l\xff"] {
+        let sim = Sim::with("a100-80gb", 1);
+        let logs = sim.node.run_dir().with_file_name(OsStr::from_bytes(name));
+        let run = |args: &[&str]| Ran::of(sim.command(args).env("MIG_MPS_LOG_DIR", &logs));
+        let profile = sim.profile(SMALL);
+        run(&["up", profile.to_str().unwrap()]).ended(0);
+        let shown = run(&["logs", "0.0"]).ended(0).stdout;
+        assert!(shown.contains("NEW SERVER"), "{shown}");
+    }
+}
+
+#[test]
+fn no_text_names_a_directory_whose_name_is_none() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let bytes = OsStr::from_bytes(b"\xff");
+    let directory = sim.node.run_dir().with_file_name(bytes);
+    for (variable, tool) in [("MIG_MPS_RUN_DIR", "run"), ("MIG_MPS_LOG_DIR", "log")] {
+        let run = |args: &[&str]| Ran::of(sim.command(args).env(variable, directory.join(tool)));
+        run(&["up", profile.to_str().unwrap()]).ended(0);
+        for format in ["json", "dotenv", "slurm", "docker", "k8s"] {
+            let refused = run(&["env", "0.0", "--format", format]).ended(1);
+            let remedy = format!("hint: set {variable} to a directory whose name is UTF-8 text");
+            assert!(refused.stdout.is_empty(), "{refused:?}");
+            assert!(
+                refused.stderr.contains(" is not UTF-8 text, "),
+                "{refused:?}"
+            );
+            assert!(refused.stderr.contains(&remedy), "{refused:?}");
+        }
+        let refused = run(&["env", "0.0", "--shell", "bash"]).ended(1);
+        assert!(refused.stdout.is_empty(), "{refused:?}");
+        // It needs no text.
+        run(&["run", "0.0", "--", "true"]).ended(0);
+        run(&["down"]).ended(0);
+    }
 }
 
 #[test]

@@ -78,6 +78,7 @@ mod status;
 mod status_json;
 mod systemd;
 mod trace;
+mod unseen;
 mod up;
 mod users;
 mod verify;

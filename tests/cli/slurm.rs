@@ -172,6 +172,43 @@ fn check_finds_each_difference() {
     ");
 }
 
+#[test]
+fn gres_takes_only_names_that_a_node_can_have() {
+    if !is_root("gres_takes_only_names_that_a_node_can_have") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    for name in [
+        "\u{1b}[31m\u{202e}",
+        "n1\nNodeName=n2",
+        "n 1",
+        "n1 Name=gpu",
+        "",
+    ] {
+        let refused = |ran: Ran| {
+            let ran = ran.ended(2);
+            assert!(ran.stdout.is_empty(), "{ran:?}");
+            assert!(!ran.stderr.contains(['\u{1b}', '\u{202e}']), "{ran:?}");
+            let what = "error: a node of Slurm cannot be called \"";
+            assert!(ran.stderr.starts_with(what), "{ran:?}");
+        };
+        refused(Ran::of(&mut slurm(&sim, &["gres", "--node", name])));
+        if !name.is_empty() {
+            let mut check = slurm(&sim, &["gres", "--check"]);
+            refused(Ran::of(check.env("SLURMD_NODENAME", name)));
+        }
+    }
+    for name in ["gpu-01.example.org", "n[1-3,07]"] {
+        let printed = Ran::of(&mut slurm(&sim, &["gres", "--node", name])).ended(0);
+        assert!(
+            printed.stdout.contains(&format!("NodeName={name} ")),
+            "{printed:?}"
+        );
+    }
+}
+
 /// The variables that a task has in Slurm.
 fn task(sim: &Sim, more: &[(&str, &str)]) -> Ran {
     let mut command = slurm(sim, &["task-prolog"]);

@@ -41,7 +41,7 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "the driver would have to report success and do nothing",
     ),
     (
-        "is not UTF-8, as containers need it",
+        "is not UTF-8 text, as other programs need it",
         "a directory's name would have to be no text, and messages.txt is text",
     ),
     ("no topic \"", "the command line refuses the topic before"),

@@ -95,7 +95,8 @@ fn check(
             "such a job asks for no GPUs",
         ));
     }
-    let node = node_name();
+    let node =
+        node_name().map_err(|error| refused(error.to_string(), "slurmd sets SLURMD_NODENAME"))?;
     let jobs = context
         .environment
         .slurm()

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::variable::variable;
-use crate::error::{CommandError, Context as _, Result};
-use crate::host::read_text_from;
+use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::host::{printable, read_text_from};
 use crate::integrate::{GresConf, gres_of_node};
 
 /// The directories of slurm.conf, in the order in which slurmd finds one; the second is that of a node that gets its
@@ -86,11 +86,24 @@ fn unreadable(path: &Path, error: &io::Error) -> CommandError {
 }
 
 /// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.
-pub(super) fn node_name() -> String {
+pub(super) fn node_name() -> Result<String> {
     let name = variable("SLURMD_NODENAME");
-    name.unwrap_or_else(|| {
+    checked_name(name.unwrap_or_else(|| {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let short = name.trim().split('.').next();
         short.unwrap_or_default().to_owned()
-    })
+    }))
+}
+
+/// Refuses what would be no name, or no list of names, in Slurm's files.
+pub(super) fn checked_name(name: String) -> Result<String> {
+    let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_.[,]".contains(c);
+    if !name.is_empty() && name.chars().all(is_fit) {
+        return Ok(name);
+    }
+    let shown = printable(&name);
+    let what = format!("a node of Slurm cannot be called \"{shown}\"");
+    Err(CommandError::new(ExitStatus::Usage, what).with_hint(
+        "a name has letters, digits, \"-\", \"_\" and \".\", as in NodeName= of slurm.conf",
+    ))
 }

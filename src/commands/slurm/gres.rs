@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::super::Context;
-use super::files::{SlurmFiles, node_name};
+use super::files::{SlurmFiles, checked_name, node_name};
 use super::numbering::{device_of, devices};
 use crate::error::{ExitStatus, Result};
 use crate::integrate::{GresDevice, gres_conf, gres_string};
@@ -31,10 +31,10 @@ pub(super) struct GresArgs {
 }
 
 pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let name = args.node.clone().map_or_else(node_name, checked_name)?;
     let environment = context.environment;
     let node = observe(environment, Detail::Geometry)?;
     let devices = devices(environment, &node)?;
-    let name = args.node.clone().unwrap_or_else(node_name);
     if node.unseen_daemons().is_some() {
         return Err(crate::commands::no_daemon(&node));
     }

@@ -42,7 +42,7 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
     for problem in &problems {
         print(&format!("{}\n", printable(problem)))?;
     }
-    let (name, slurm) = (node_name(), context.environment.slurm()?);
+    let (name, slurm) = (node_name()?, context.environment.slurm()?);
     let node = slurm.node(&name)?;
     if problems.is_empty() {
         if args.resume && is_ours(&node) {
@@ -106,7 +106,7 @@ fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>>
     if !files.gres_conf.exists() {
         return Ok(None);
     }
-    let conf = files.gres_of(&node_name())?;
+    let conf = files.gres_of(&node_name()?)?;
     let devices = devices(context.environment, node)?;
     let mut listed = conf.gpus.iter().filter(|gres| !gres.files.is_empty());
     let unknown = listed.find(|gres| device_of(gres, &devices).is_none());

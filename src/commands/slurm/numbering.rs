@@ -98,7 +98,7 @@ pub(super) fn devices_of_job(
         return uuids.into_iter().map(|uuid| by_uuid(node, uuid)).collect();
     }
     let devices = devices(environment, node)?;
-    let (files, name) = (SlurmFiles::find(), node_name());
+    let (files, name) = (SlurmFiles::find(), node_name()?);
     let conf = files.gres_of(&name)?;
     if conf.detects {
         return Err(CommandError::failed(

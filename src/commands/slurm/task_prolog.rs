@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::super::Context;
 use super::super::env::slurm_lines;
-use super::super::recorded::Recorded;
+use super::super::recorded::{Recorded, refuse_bytes};
 use super::numbering::devices_of_job;
 use super::variable::variable;
 use crate::client::ClientLimits;
@@ -42,6 +42,7 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
     let variables = device
         .variables_over_own(environment, &limits)
         .or_else(|_| device.variables(environment, &limits))?;
+    refuse_bytes(&variables)?;
     print(&slurm_lines(&variables))?;
     Ok(ExitStatus::Done)
 }

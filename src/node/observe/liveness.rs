@@ -95,7 +95,7 @@ impl Context<'_> {
 /// Returns the log directory that a daemon was started with. The environment of a user's daemon is not trusted.
 pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
     let is_trusted = [Some(Uid::ROOT), Some(caller())].contains(&daemon.owner());
-    let configured = daemon.environment("CUDA_MPS_LOG_DIRECTORY");
+    let configured = daemon.environment_bytes("CUDA_MPS_LOG_DIRECTORY");
     configured.filter(|_| is_trusted).map(PathBuf::from)
 }
 

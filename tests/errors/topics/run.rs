@@ -105,6 +105,12 @@ fn faulty(topic: &mut Topic) {
         "mig-mps run 0 -- true",
         crate::stage::as_nobody,
     );
+    stage.show_raw(
+        topic,
+        "A directory keeps the user out of all daemons",
+        "mig-mps verify",
+        crate::stage::as_nobody,
+    );
     let daemon = sim.device("0")["daemon_pid"].clone();
     crate::common::stop(&daemon);
     stage.show(topic, "The daemon does not answer", "mig-mps run 0 -- true");

@@ -10,6 +10,11 @@ pub(crate) fn play(topic: &mut Topic) {
     stage.show(topic, "No device has a daemon", "mig-mps slurm gres");
     stage.profile(WHOLE);
     let _ = stage.run("mig-mps up profile.toml").ended(0);
+    stage.show(
+        topic,
+        "A name that no node has",
+        "mig-mps slurm gres --node 'n 1'",
+    );
     stage.show(topic, "Not run by Slurm", "mig-mps slurm prolog");
     stage.show(
         topic,
