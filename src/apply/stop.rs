@@ -68,7 +68,8 @@ impl Shared<'_> {
         how: (Patience, Means),
         alone: bool,
     ) -> Result<(), Cause> {
-        let is_marked = self.run_dir.has_record(&record.uuid) && self.mark_leaving(record)?;
+        let has_record = matches!(self.run_dir.record(&record.uuid), Ok(Some(_)));
+        let is_marked = has_record && self.mark_leaving(record)?;
         if let Err(cause) = self.end_process(record, how, alone) {
             let written = if is_marked {
                 self.run_dir.write_record(record)
@@ -122,7 +123,8 @@ impl Shared<'_> {
             return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
         }
         // An interrupted start may have left a daemon that it did not record.
-        Ok(daemon.end_unrecorded(host, owner(record)?)?)
+        let spares_clients = patience == Patience::Idle;
+        Ok(daemon.end_unrecorded(host, owner(record)?, spares_clients)?)
     }
 
     /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.

@@ -45,8 +45,19 @@ impl Daemon {
         Ok(daemons.len() + servers.len())
     }
 
-    /// Ends the unrecorded processes of this pipe directory.
-    pub fn end_unrecorded(&self, host: &Host, owner: Uid) -> Result<(), MpsError> {
+    /// Ends the unrecorded processes of this pipe directory. With `spares_clients`, a daemon that has some, or does not
+    /// tell, is an error.
+    pub fn end_unrecorded(
+        &self,
+        host: &Host,
+        owner: Uid,
+        spares_clients: bool,
+    ) -> Result<(), MpsError> {
+        if spares_clients {
+            for daemon in self.mps_processes(host, owner, MpsProgram::Control)? {
+                self.refuse_clients(host, &daemon)?;
+            }
+        }
         self.ended(&self.end_mps_processes(host, owner)?)
     }
 

@@ -44,7 +44,7 @@ impl Daemon {
     }
 
     /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
-    fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
+    pub(super) fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
         let table = host.processes()?;
         let servers: Vec<Pid> = servers_of(&table, daemon)
             .map(|server| server.pid)

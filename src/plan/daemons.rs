@@ -71,7 +71,14 @@ impl Daemons {
             .map(|uuid| Beside::all(planner.node, run_dir, uuid));
         let beside = beside.unwrap_or_default();
         let because = match slot.served {
-            None => beside::because(&beside),
+            None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
+                Some(lost) => {
+                    let because = ailment(lost.state).unwrap_or_default();
+                    self.stop(run_dir, lost, because);
+                    because.to_owned()
+                }
+                None => beside::because(&beside),
+            },
             Some(served) if served.run_dir != *run_dir => {
                 self.obstacles.push(elsewhere(served));
                 return;
@@ -132,6 +139,16 @@ impl Daemons {
             self.obstacles.push(elsewhere(served));
         }
     }
+}
+
+/// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
+/// over.
+fn lost_on<'a>(planner: Planner<'a>, uuid: &str) -> Option<&'a Served> {
+    let mut lost = planner.node.lost_records.iter();
+    lost.find(|lost| {
+        let is_its = lost.record.uuid == uuid && lost.run_dir == *planner.run_dir;
+        is_its && lost.state == DaemonState::Orphan
+    })
 }
 
 impl Stop {
@@ -272,7 +289,7 @@ pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let mut unreadable = node.unreadable.iter();
     let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
     Some(Obstacle::new(
-        format!("{problem}: whether a daemon lives there is unknown"),
+        format!("{problem}: who uses the device is unknown"),
         "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
          with its clients",
     ))

@@ -6,6 +6,7 @@ use super::{
     ASKED_FOR, Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays,
 };
 use crate::geometry::SliceMap;
+use crate::host::Pid;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::state::RunDir;
@@ -115,7 +116,7 @@ fn end_lost(
             });
             let gpu = device.map_or_else(|| record.uuid.clone(), |device| device.key.gpu);
             let steps = &mut plan.of_gpu(node, &gpu).steps;
-            steps.push(stop.because("its record cannot be read"));
+            steps.push(stop.because("its record is missing or cannot be read"));
         }
     }
     match unreadable(node, run_dir) {
@@ -211,7 +212,12 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
         return Err(Obstacle::new(what, hint));
     }
     let hint = "let them end first, or leave --destroy-mig out";
-    let outside = outside_mps(gpu, uuid, &node.unaccounted_for(uuid), hint);
+    // The plan ends the daemons whose records are lost, or has been refused for them.
+    let lost = node.lost_records.iter().flat_map(|lost| &lost.servers);
+    let ended: Vec<Pid> = lost.map(|server| server.pid).collect();
+    let mut pids = node.unaccounted_for(uuid);
+    pids.retain(|pid| !ended.contains(pid));
+    let outside = outside_mps(gpu, uuid, &pids, hint);
     outside.map_or(Ok(()), Err)
 }
 

@@ -145,12 +145,17 @@ impl DaemonId {
         host.process(self.pid).filter(|process| self.is(process))
     }
 
-    /// True if the process may run and cannot be seen: it is in another pid namespace, or `/proc` hides it.
+    /// True if the process may run and cannot be seen: it is in another pid namespace, `/proc` hides it, or its owner is
+    /// not the recorded one, as where a user namespace does not map the owner.
     pub fn is_hidden(&self, host: &Host) -> bool {
         let own = host.pid_namespace();
         let is_elsewhere =
             self.pid_namespace.is_some() && own.is_some() && self.pid_namespace != own;
-        is_elsewhere || (host.process(self.pid).is_none() && !host.has_ended(self.pid))
+        is_elsewhere
+            || match host.process(self.pid) {
+                Some(process) => process.started == self.start_time && !self.is(&process),
+                None => !host.has_ended(self.pid),
+            }
     }
 }
 

@@ -164,14 +164,25 @@ impl RunDir {
             return Vec::new();
         };
         let is_lost = |uuid: &str, record: &io::Result<DeviceRecord>| {
-            let is_devices = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
-            let is_unread = record.as_ref().map_or(true, |record| !is_of(record, uuid));
-            is_devices && is_unread && !uuid.contains(steers)
+            is_device_uuid(uuid) && record.as_ref().map_or(true, |record| !is_of(record, uuid))
         };
         let lost = read.into_iter();
         let lost = lost.filter(|(uuid, record)| is_lost(uuid, record));
         lost.map(|(uuid, _)| lost_record(&directory, uuid, boot_id))
             .collect()
+    }
+
+    /// Returns a record for a device that has none, although its daemon runs; `None` if the UUID cannot be one, or the
+    /// device has a record.
+    pub fn lost_record(&self, uuid: &str, boot_id: &str) -> Option<DeviceRecord> {
+        let directory = self.open().ok()?;
+        let is_missing = is_device_uuid(uuid) && matches!(record_in(&directory, uuid), Ok(None));
+        is_missing.then(|| lost_record(&directory, uuid.to_owned(), boot_id))
+    }
+
+    /// Returns the path of a device's record.
+    pub fn record_path(&self, uuid: &str) -> PathBuf {
+        self.path.join(uuid).join(RECORD)
     }
 
     /// Returns the record of one device, if it has one.
@@ -369,6 +380,11 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
         leaving: true,
         uuid,
     }
+}
+
+fn is_device_uuid(name: &str) -> bool {
+    let has_kind = name.starts_with("GPU-") || name.starts_with("MIG-");
+    has_kind && !name.contains(steers)
 }
 
 fn is_of(record: &DeviceRecord, directory: &str) -> bool {

@@ -15,6 +15,7 @@ mod probe;
 mod records;
 mod strays;
 mod unmanaged;
+mod unrecorded;
 
 pub use detail::Detail;
 pub use logs::{DeviceLogs, Logs};

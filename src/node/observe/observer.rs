@@ -9,7 +9,7 @@ use super::detail::Detail;
 use super::hardware::read_hardware;
 use super::probe::Answers;
 use super::records::read_records;
-use super::{daemons, outside_mps, strays, unmanaged};
+use super::{daemons, outside_mps, strays, unmanaged, unrecorded};
 use crate::host::Environment;
 use crate::node::{Lost, Node};
 use crate::nvml::{Nvml, NvmlError, Watched};
@@ -106,6 +106,7 @@ impl<'a> Observer<'a> {
         self.read_driver(opening, all_instances, &mut node)?;
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
+        unrecorded::find(environment, &table, &mut node);
         daemons::observe(environment, &table, detail, &mut node, &mut self.answers);
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {

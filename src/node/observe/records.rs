@@ -112,7 +112,7 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
 }
 
 /// A device with a record, of whose daemon nothing is known yet.
-fn served(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir) -> Served {
+pub(super) fn served(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir) -> Served {
     Served {
         is_given_up: record.is_given_up(Timestamp::now()),
         record,

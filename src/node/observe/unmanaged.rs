@@ -136,7 +136,7 @@ fn read(
 }
 
 /// True if the process has the same root directory as this one.
-fn has_own_root(host: &Host, process: &Process) -> bool {
+pub(super) fn has_own_root(host: &Host, process: &Process) -> bool {
     let own = host.process(Pid(std::process::id()));
     let root = process.root();
     root.is_some() && root == own.and_then(|own| own.root())

@@ -64,7 +64,7 @@ fn device_of<'a>(process: &Process, run_dirs: &'a [RunDir]) -> Option<(&'a RunDi
     Some((run_dir, uuid.to_owned()))
 }
 
-/// True if the process runs as the user whom a daemon with this setting runs as: others may claim the directory.
+/// True if the process has the user of a daemon with this setting: others may claim the directory.
 fn may_serve(process: &Process, serve: Option<&Serve>, run_dir: &RunDir) -> bool {
     let owner = match serve {
         Some(Serve::User(name)) => Account::named(name).ok().flatten().map(|user| user.uid),
