@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::host::{Directory, Host, in_the_way};
+use crate::host::{Directory, Host, Uid, caller, in_path, in_the_way, may_write};
 
 const NAME: &str = "mig-mps.json";
 /// Engines read files that end in `.json` or `.yaml`.
@@ -53,17 +53,36 @@ impl CdiFile {
         })
     }
 
+    /// Fails if the file could not be written: others could replace it, it is not of mig-mps, or the directory takes none.
+    pub fn check(&self) -> io::Result<()> {
+        let directory = match Directory::open(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        self.refuse_other(&directory)?;
+        if caller() == Uid::ROOT && !may_write(&self.directory) {
+            let error = io::ErrorKind::ReadOnlyFilesystem.into();
+            return Err(in_path(&self.directory, &error));
+        }
+        Ok(())
+    }
+
     /// Replaces the file, or removes it if there is nothing to write. Refuses to replace one that mig-mps did not write.
     pub fn write(&self, text: Option<&str>) -> io::Result<()> {
         let directory = Directory::make(&self.directory, 0o755)?;
-        if matches!(self.find(&directory)?, Found::Other) {
-            let why = "mig-mps did not write it, and does not replace it";
-            return Err(in_the_way(&self.directory.join(NAME), why));
-        }
+        self.refuse_other(&directory)?;
         match text {
             Some(text) => directory.replace_file(NAME, HALF_MADE, text.as_bytes(), PUBLIC),
             None => directory.remove_file(NAME),
         }
+    }
+
+    fn refuse_other(&self, directory: &Directory) -> io::Result<()> {
+        if matches!(self.find(directory)?, Found::Other) {
+            let why = "mig-mps did not write it, and does not replace it";
+            return Err(in_the_way(&self.directory.join(NAME), why));
+        }
+        Ok(())
     }
 
     fn find(&self, directory: &Directory) -> io::Result<Found> {

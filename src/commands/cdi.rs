@@ -11,10 +11,13 @@ use super::{Context, LOCK_LIMIT, locked};
 use crate::apply::CdiFile;
 use crate::client::ClientLimits;
 use crate::error::{Context as _, ExitStatus, Result};
-use crate::host::{Directories, Environment, write_text_to};
-use crate::integrate::{CDI_KIND, cdi_specification};
-use crate::node::{Node, observe_records};
+use crate::host::{Directories, Environment, Uid, write_text_to};
+use crate::integrate::{CDI_KIND, SharedMemory, cdi_specification};
+use crate::node::{Node, Served, observe_records};
+use crate::plan::{self, CdiChange, Plan, Refusal};
+use crate::profile::Profile;
 use crate::render::{note, print};
+use crate::state::RunDir;
 
 /// Print a CDI specification of the devices, for container engines
 ///
@@ -34,6 +37,7 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(text) = specification(context.environment, &node)? else {
         return Err(crate::commands::no_daemon(&node));
     };
+    remark_on(context.environment);
     match &args.output {
         None => print(&text)?,
         Some(path) => {
@@ -42,6 +46,68 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Refuses a profile that asks for the file where mig-mps could not write it.
+pub(super) fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> {
+    if !matches!(profile.cdi, Some((true, _))) {
+        return Ok(());
+    }
+    let checked = CdiFile::of(&environment.host, CDI_KIND).check();
+    checked.context("cannot keep the CDI file current")
+}
+
+/// Plans to apply a profile, with what becomes of the CDI file.
+pub(super) fn plan_up(
+    environment: &Environment,
+    node: &Node,
+    profile: &Profile,
+    run_dir: &RunDir,
+    caller: Uid,
+) -> Result<Plan, Refusal> {
+    let plan = plan::up(node, profile, run_dir, caller)?;
+    if caller != Uid::ROOT {
+        return Ok(plan);
+    }
+    // One that cannot be read is refused before, or is not asked for.
+    let before = CdiFile::of(&environment.host, CDI_KIND).read();
+    let cdi = before
+        .ok()
+        .and_then(|before| change_of(environment, node, profile, &plan, before.as_ref()));
+    Ok(Plan { cdi, ..plan })
+}
+
+/// Returns what the plan makes of the file with the text `before`.
+fn change_of(
+    environment: &Environment,
+    node: &Node,
+    profile: &Profile,
+    plan: &Plan,
+    before: Option<&String>,
+) -> Option<CdiChange> {
+    let removal = before.is_some().then_some(CdiChange::Remove);
+    let is_wanted = profile.cdi.map_or(before.is_some(), |(wanted, _)| wanted);
+    let is_stopped = |served: &Served| plan.stops().any(|stop| stop.uuid == served.record.uuid);
+    let starts = plan.starts().next().is_some();
+    if !is_wanted || !starts && node.served.iter().all(is_stopped) {
+        return removal;
+    }
+    if starts || plan.stops().next().is_some() {
+        return Some(CdiChange::Write);
+    }
+    match specification(environment, node) {
+        Ok(text) if text.as_ref() == before => None,
+        // If it cannot be made, writing it tells why.
+        _ => Some(CdiChange::Write),
+    }
+}
+
+/// Says what was done to the file.
+pub(super) fn done(change: CdiChange) -> &'static str {
+    match change {
+        CdiChange::Write => "The CDI file was written; otherwise the node is as the profile says.",
+        CdiChange::Remove => "The CDI file was removed; otherwise the node is as the profile says.",
+    }
 }
 
 /// Makes the node's CDI file say what the records say after a change: if there is one, or the profile asks for one, unless
@@ -89,8 +155,18 @@ fn update(
         Ending::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
         Ending::Done | Ending::Failed => None,
     };
-    let written = file.write(text()?.as_deref());
+    let text = text()?;
+    if text.is_some() {
+        remark_on(environment);
+    }
+    let written = file.write(text.as_deref());
     written.context("cannot keep the CDI file current")
+}
+
+/// Says what the specification cannot know.
+fn remark_on(environment: &Environment) {
+    let driver = environment.host.driver_version();
+    remark(SharedMemory::of_driver(driver.as_deref()));
 }
 
 /// Returns the specification of all devices with records; `None` if there are none.
@@ -107,9 +183,8 @@ fn specification(environment: &Environment, node: &Node) -> Result<Option<String
             )?);
         }
     }
-    let Some(first) = devices.first() else {
+    if devices.is_empty() {
         return Ok(None);
-    };
-    remark(first.memory);
+    }
     Ok(Some(format!("{:#}\n", cdi_specification(&devices))))
 }

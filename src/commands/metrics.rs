@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for};
+use super::{Context, accounts, cdi, detail_for};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::{Environment, write_text_to};
 use crate::integrate::ALERTS;
 use crate::node::{Detail, Observer};
-use crate::plan;
 use crate::profile::Profile;
 use crate::render::status::{Drift, metrics};
 use crate::render::{note, print};
@@ -68,7 +67,7 @@ fn drift(
     accounts::check(profile, environment, environment.caller)?;
     let node = observer.observe(detail_for(profile))?;
     let run_dir = RunDir::at(&environment.directories()?.run);
-    let plan = match plan::up(&node, profile, &run_dir, environment.caller) {
+    let plan = match cdi::plan_up(environment, &node, profile, &run_dir, environment.caller) {
         Ok(plan) => plan,
         Err(refusal) => {
             note(&format!(
@@ -79,7 +78,7 @@ fn drift(
     };
     let devices: BTreeSet<String> = plan.devices().map(str::to_owned).collect();
     Ok(Some(Drift {
-        is_any: !plan.is_empty(),
+        is_any: plan.has_changes(),
         devices,
     }))
 }

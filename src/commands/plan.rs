@@ -3,12 +3,11 @@
 use clap::Args;
 
 use super::profile_source::ProfileSource;
-use super::{Context, accounts, detail_for, refuse_newer, remark_on, tell_of_interrupted};
+use super::{Context, accounts, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted};
 use crate::apply::{self, Allowed};
 use crate::error::{ExitStatus, Result};
 use crate::host::Uid;
 use crate::node::observe;
-use crate::plan;
 use crate::profile::Profile;
 use crate::render::json::PlanDocument;
 use crate::render::{self, consequences, note, print, print_json};
@@ -42,6 +41,7 @@ fn is_for_root_alone(profile: &Profile) -> bool {
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load()?;
+    cdi::refuse_other(&profile, environment)?;
     let is_roots = !environment.is_root() && is_for_root_alone(&profile);
     let caller = if is_roots {
         Uid::ROOT
@@ -58,19 +58,19 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     refuse_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let plan = plan::up(&node, &profile, &run_dir, caller)?;
+    let plan = cdi::plan_up(environment, &node, &profile, &run_dir, caller)?;
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
     let held = apply::held(environment, &node, &plan, Allowed::default());
     if args.json {
         print_json(&PlanDocument::of(&plan, &held))?;
-    } else if plan.is_empty() {
+    } else if !plan.has_changes() {
         note("Nothing to do: the node is as the profile says.");
     } else {
         print(&render::plan::text(&plan))?;
         print(&consequences::text(&plan, &held))?;
     }
-    if args.exit_code && !plan.is_empty() {
+    if args.exit_code && plan.has_changes() {
         return Ok(ExitStatus::Drift);
     }
     Ok(ExitStatus::Done)

@@ -13,9 +13,9 @@ use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Directories, Environment, as_root};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::Node;
-use crate::plan::{self, Plan, Start};
+use crate::plan::{Plan, Start};
 use crate::profile::{Profile, ProfileError};
-use crate::render::{note, tell, unmanaged, verified};
+use crate::render::{self, note, print, tell, unmanaged, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -58,7 +58,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         verify: true,
         after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            plan::up(node, &profile, run_dir, environment.caller)
+            cdi::plan_up(environment, node, &profile, run_dir, environment.caller)
         })
     }
     .run()?;
@@ -106,6 +106,7 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
     }
     let directories = own_directories(environment, &args.consent)?;
     refuse_cdi_of_user(profile, environment)?;
+    cdi::refuse_other(profile, environment)?;
     if profile.settings().next().is_some() {
         environment.mps_programs()?;
     }
@@ -125,7 +126,13 @@ fn unchanged(
 ) -> Result<ExitStatus> {
     let node = &outcome.node;
     remark_on(node, &outcome.plan);
-    note("Nothing to do: the node is as the profile says.");
+    match outcome.plan.cdi {
+        None => note("Nothing to do: the node is as the profile says."),
+        Some(_) if args.consent.dry_run && args.consent.json => {}
+        Some(_) if args.consent.dry_run => print(&render::plan::text(&outcome.plan))?,
+        Some(change) if outcome.after.is_none() => note(cdi::done(change)),
+        Some(_) => {}
+    }
     if !args.consent.dry_run {
         large_logs::put_aside(node, directories, environment);
     }

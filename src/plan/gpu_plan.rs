@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action::{Action, Part, Place, Set, Start, Step, Stop};
+use super::cdi_change::CdiChange;
 use super::purge::Purge;
 use super::refusal::{ClientOf, Obstacle};
 use super::victim::Kill;
@@ -21,6 +22,8 @@ pub struct Plan {
     pub purge: Option<Purge>,
     /// Clients to terminate; nothing else is done then.
     pub kill: Option<Kill>,
+    /// The change of the CDI file, which follows everything else.
+    pub cdi: Option<CdiChange>,
     /// Remarks on the profile: probable mistakes.
     pub remarks: Vec<String>,
 }
@@ -70,9 +73,14 @@ impl ModeChange {
 }
 
 impl Plan {
-    /// True if there is nothing to do.
+    /// True if there is nothing to do but for the CDI file.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty() && self.purge.is_none() && self.kill.is_none()
+    }
+
+    /// True if there is anything to do.
+    pub fn has_changes(&self) -> bool {
+        !self.is_empty() || self.cdi.is_some()
     }
 
     /// True if it concerns daemons, so that the MPS programs are needed.

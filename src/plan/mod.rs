@@ -3,6 +3,7 @@
 mod action;
 mod arrange;
 mod beside;
+mod cdi_change;
 pub mod check;
 mod compute;
 mod compute_mode;
@@ -38,6 +39,7 @@ pub use action::{
     Step, Stop,
 };
 pub use beside::Beside;
+pub use cdi_change::CdiChange;
 pub use down::{Down, down};
 pub use gpu_plan::{GpuPlan, LooseLimits, ModeChange, Plan};
 pub use held::Held;

@@ -10,7 +10,9 @@ use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::ranges;
 use crate::mps::{Means, Patience};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{ASKED_FOR, Action, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step};
+use crate::plan::{
+    ASKED_FOR, Action, CdiChange, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step,
+};
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "    ";
@@ -43,6 +45,11 @@ pub fn text(plan: &Plan) -> String {
             out,
             "Logs and files left in pipe directories, {whose}\n  - remove them"
         );
+    }
+    match plan.cdi {
+        Some(CdiChange::Write) => out.push_str("CDI file of container engines\n  + write it\n"),
+        Some(CdiChange::Remove) => out.push_str("CDI file of container engines\n  - remove it\n"),
+        None => {}
     }
     out.push_str(&unmanaged::text(plan));
     match &plan.kill {

@@ -235,14 +235,18 @@ fn the_cdi_file_follows_the_devices() {
     assert!(!sim.cdi_file().exists());
     sim.up(PROFILE, &[]).ended(0);
     fs::remove_file(sim.cdi_file()).unwrap();
-    sim.up_does_nothing(PROFILE);
+    up_changes_the_file_alone(&sim, PROFILE, "written");
     assert_eq!(sim.cdi(), first);
     // A profile that does not say keeps it; one that says no removes it.
     sim.up_does_nothing(&PROFILE.replace("cdi = true", ""));
     assert_eq!(sim.cdi(), first);
-    sim.up_does_nothing(&PROFILE.replace("cdi = true", "cdi = false"));
+    up_changes_the_file_alone(
+        &sim,
+        &PROFILE.replace("cdi = true", "cdi = false"),
+        "removed",
+    );
     assert!(!sim.cdi_file().exists());
-    sim.up_does_nothing(PROFILE);
+    up_changes_the_file_alone(&sim, PROFILE, "written");
     sim.run(&["down"]).ended(0);
     assert!(!sim.cdi_file().exists());
     let nothing = sim.run(&["cdi"]).ended(1);
@@ -250,6 +254,77 @@ fn the_cdi_file_follows_the_devices() {
     error: no device has a daemon
     hint: mig-mps up PROFILE starts daemons
     ");
+}
+
+/// Applies a profile to a node that lacks nothing but for the file.
+fn up_changes_the_file_alone(sim: &Sim, profile: &str, done: &str) {
+    let ran = sim.up(profile, &[]).ended(0);
+    let said = format!("The CDI file was {done}; otherwise");
+    assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+}
+
+#[test]
+fn a_missing_cdi_file_is_a_change() {
+    if !is_root("a_missing_cdi_file_is_a_change") {
+        return;
+    }
+    let sim = node();
+    let path = sim.profile(PROFILE);
+    let plan = |status: i32| {
+        sim.run(&["plan", path.to_str().unwrap(), "--exit-code"])
+            .ended(status)
+    };
+    assert!(plan(0).stderr.starts_with("Nothing to do"));
+    fs::remove_file(sim.cdi_file()).unwrap();
+    assert_snapshot!(plan(3).stdout, @"
+    CDI file of container engines
+      + write it
+    ");
+    let dry = sim.up(PROFILE, &["--dry-run"]).ended(0);
+    assert!(dry.stdout.contains("+ write it"), "{dry:?}");
+    assert!(!sim.cdi_file().exists());
+    let up = |profile: &str| {
+        let document = sim.up(profile, &["--json"]).json();
+        (document["changed"].clone(), document["plan"]["cdi"].clone())
+    };
+    assert_eq!(up(PROFILE), (json!(true), json!("write")));
+    assert_eq!(up(PROFILE), (json!(false), json!(null)));
+    plan(0);
+    // One that is old is written again.
+    let text = fs::read_to_string(sim.cdi_file()).unwrap();
+    fs::write(sim.cdi_file(), text.replace("trainer", "trained")).unwrap();
+    plan(3);
+    let off = PROFILE.replace("cdi = true", "cdi = false");
+    assert_eq!(up(&off), (json!(true), json!("remove")));
+    // A change of daemons changes the file as well.
+    sim.run(&["down"]).ended(0);
+    sim.profile(PROFILE);
+    assert!(
+        plan(3)
+            .stdout
+            .contains("CDI file of container engines\n  + write it")
+    );
+}
+
+#[test]
+fn a_cdi_file_of_others_is_refused_before_anything_is_changed() {
+    if !is_root("a_cdi_file_of_others_is_refused_before_anything_is_changed") {
+        return;
+    }
+    let sim = Sim::with("a100-80gb", 1);
+    fs::create_dir_all(sim.cdi_file().parent().unwrap()).unwrap();
+    fs::write(sim.cdi_file(), "garbage").unwrap();
+    let path = sim.profile(PROFILE);
+    for command in ["plan", "up"] {
+        let refused = sim.run(&[command, path.to_str().unwrap()]).ended(1);
+        assert!(refused.stdout.is_empty(), "{refused:?}");
+        assert_eq!(
+            said(&sim, &refused),
+            "error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not \
+             replace it\nhint: move /var/run/cdi/mig-mps.json away, and run this again\n"
+        );
+    }
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
 }
 
 /// What a command says of a file, without the node's directory.
@@ -268,7 +343,6 @@ fn a_cdi_file_of_others_stays() {
     fs::write(sim.cdi_file(), theirs).unwrap();
     let refused = sim.up(PROFILE, &[]).ended(1);
     assert_snapshot!(said(&sim, &refused), @"
-    Nothing to do: the node is as the profile says.
     error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
     hint: move /var/run/cdi/mig-mps.json away, and run this again
     ");
@@ -293,19 +367,18 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
     2 of these devices serve one user at a time: a second user's program waits in cuInit until the first user's programs have exited. serve = "all" lets users share.
     "#);
     sim.up(&unasked, &[]).ended(0);
-    // Whoever asks is told of the change first.
     let text = sim.up(PROFILE, &[]).ended(1);
-    assert!(text.stdout.contains("trainer"), "{}", text.stdout);
     assert_snapshot!(said(&sim, &text), @"
-    Nothing to do: the node is as the profile says.
-    error: cannot read the CDI file: /var/run/cdi: others can write to it
+    error: cannot keep the CDI file current: /var/run/cdi: others can write to it
     hint: chmod go-w /var/run/cdi
     ");
     let json = sim.up(PROFILE, &["--json"]).ended(1);
     let document: Value = serde_json::from_str(&json.stdout).unwrap();
-    assert_eq!(document["status"]["devices"].as_array().unwrap().len(), 3);
     let what = document["error"]["what"].as_str().unwrap();
-    assert!(what.starts_with("cannot read the CDI file: "), "{what}");
+    assert!(
+        what.starts_with("cannot keep the CDI file current: "),
+        "{what}"
+    );
     // The error of the change itself is the one that ends the command.
     sim.node.fault("nvmlGpuInstanceDestroy").fails(999).unwrap();
     let down = sim.run(&["down", "--destroy-mig", "--yes"]).ended(1);

@@ -560,7 +560,7 @@ fn a_daemon_without_its_record_is_taken_over() {
         .join(before["uuid"].as_str().unwrap())
         .join("device.json");
     std::fs::write(&record, "{").unwrap();
-    assert_eq!(sim.device("0.2")["state"], "no daemon");
+    assert_eq!(sim.device("0.2")["state"], "hidden");
     sim.up(SMALL, &[]).ended(0);
     let after = sim.device("0.2");
     assert_eq!(

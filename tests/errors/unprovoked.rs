@@ -44,6 +44,10 @@ const UNPROVOKED: &[(&str, &str)] = &[
         "is not UTF-8 text, as other programs need it",
         "a directory's name would have to be no text, and messages.txt is text",
     ),
+    (
+        "cannot read the CDI file",
+        "a note on a file that the profile does not ask for: tests/cli/containers.rs has it",
+    ),
     ("no topic \"", "the command line refuses the topic before"),
     (
         "cannot ask on the terminal",

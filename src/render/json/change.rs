@@ -51,8 +51,9 @@ impl ChangeDocument {
     pub fn made(plan: &Plan, node: &Node, error: Option<Message>) -> Self {
         Self {
             status: Some(Status::of(node, &[])),
+            // The file is written after everything else: an error of a plan with nothing else is its own.
+            changed: !plan.is_empty() || plan.cdi.is_some() && error.is_none(),
             error,
-            changed: !plan.is_empty(),
             ..Self::planned(plan, &[])
         }
     }

@@ -7,7 +7,7 @@ use super::{Message, VERSION, Version};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Holder, user_name};
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{GpuPlan, Held, Kill, Plan, Signal};
+use crate::plan::{CdiChange, GpuPlan, Held, Kill, Plan, Signal};
 
 /// The output of `mig-mps plan --json`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -20,6 +20,8 @@ pub struct PlanDocument {
     gpus: Vec<PlannedGpu>,
     /// True if logs and what users left in pipe directories are removed.
     purges: bool,
+    /// The change of the CDI file of container engines: `write`, or `remove`; null if it stays.
+    cdi: Option<&'static str>,
     /// The clients whose work is ended; null if there is nothing of the kind to do.
     kill: Option<PlannedKill>,
     /// Remarks on the profile: probable mistakes, such as a block that selects no GPU.
@@ -125,13 +127,17 @@ impl PlanDocument {
     pub fn of(plan: &Plan, held: &[Held]) -> Self {
         Self {
             version: VERSION,
-            changes: !plan.is_empty(),
+            changes: plan.has_changes(),
             gpus: plan
                 .gpus
                 .iter()
                 .map(|gpu| PlannedGpu::of(gpu, held))
                 .collect(),
             purges: plan.purge.is_some(),
+            cdi: plan.cdi.map(|change| match change {
+                CdiChange::Write => "write",
+                CdiChange::Remove => "remove",
+            }),
             kill: plan.kill.as_ref().map(PlannedKill::of),
             remarks: plan.remarks.clone(),
         }
