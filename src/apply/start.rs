@@ -9,6 +9,7 @@ use super::owner::{owner, serve, user};
 use super::shared::Shared;
 use crate::host::{Pid, Reader, Uid, group_named};
 use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
+use crate::nvml::Session;
 use crate::plan::{Start, StartServer, StartedBy};
 use crate::settings::{CpuChoice, Serve, Server};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord};
@@ -103,8 +104,8 @@ impl Shared<'_> {
             Ok(()) => Ok(is_new),
             // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
             Err(cause) if is_new => {
-                // A daemon whose server does not start may not quit when asked.
-                let means = if self.has_no_clients(&record.uuid) {
+                // Until its server has started, a daemon does not quit.
+                let means = if self.starts_a_server(record).unwrap_or(false) {
                     Means::Signals
                 } else {
                     Means::Session
@@ -212,6 +213,18 @@ impl Shared<'_> {
     pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
         let table = self.context.environment.host.processes()?;
         Ok(table.children(daemon).any(MpsProgram::is_one))
+    }
+
+    /// True if a daemon has a server that has no GPU yet, and so no clients.
+    fn starts_a_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
+        let processes = self.nvml_on(&record.uuid, Session::read_processes)?;
+        let computes = |pid: Pid| processes.compute.iter().any(|usage| usage.pid == pid.0);
+        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+        let table = self.context.environment.host.processes()?;
+        let mut servers = table
+            .children(daemon.pid)
+            .filter(|child| MpsProgram::is_one(child));
+        Ok(processes.clients.is_empty() && servers.any(|server| !computes(server.pid)))
     }
 
     /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.

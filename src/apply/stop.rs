@@ -133,16 +133,12 @@ impl Shared<'_> {
         let interrupt = &self.context.environment.interrupt;
         let begun = Instant::now();
         loop {
-            if self.has_no_clients(uuid) || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
+            let read = self.nvml_on(uuid, Session::read_processes);
+            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
+            if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
                 return;
             }
         }
-    }
-
-    /// True if the driver lists no clients on a device.
-    pub(super) fn has_no_clients(&self, uuid: &str) -> bool {
-        let read = self.nvml_on(uuid, Session::read_processes);
-        read.is_ok_and(|processes| processes.clients.is_empty())
     }
 
     pub(super) fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
