@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use simnode::harness::App;
 
-use crate::common::{Ran, Sim, shell};
+use crate::common::{Ran, Sim, hearing, shell};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -280,7 +280,7 @@ fn an_interrupt_ends_it_whatever_keeps_the_output_open() {
         "setsid sh -c 'echo $$ >>{}; exec sleep 600' & exec sleep 600",
         marks.display()
     );
-    let mut command = sim.command(&["compare", "-n", "1", "--", "sh", "-c", &script]);
+    let mut command = hearing(&sim.command(&["compare", "-n", "1", "--", "sh", "-c", &script]));
     let compare = command.stderr(Stdio::piped()).spawn().unwrap();
     let left = || std::fs::read_to_string(&marks).unwrap_or_default();
     while !left().ends_with('\n') {
