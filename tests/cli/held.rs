@@ -6,7 +6,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_root, tidy};
+use crate::common::{Ran, SMALL, Sim, in_state, is_root, tidy, user};
 
 const DCGM: &str = "nvidia-dcgm.service";
 
@@ -16,9 +16,14 @@ fn plan(sim: &Sim, profile: &str, words: &[&str]) -> Ran {
     sim.run(&[&plan, words].concat()).ended(0)
 }
 
+/// The text made plain, with root for who runs the tests and holds the GPU.
+fn held_by_root(text: &str) -> String {
+    tidy(text).replace(&format!("({}, ", user()), "(root, ")
+}
+
 /// What stands below the steps.
 fn below(ran: &Ran) -> String {
-    let text = tidy(&ran.stdout);
+    let text = held_by_root(&ran.stdout);
     let (_, below) = text.split_once("\n\n").expect("nothing is below the plan");
     below.to_owned()
 }
@@ -98,7 +103,7 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     let sim = Sim::with("a100-80gb", 2);
     sim.node.service(DCGM);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert_snapshot!(tidy(&ran.stderr), @"
+    assert_snapshot!(held_by_root(&ran.stderr), @"
     GPU 0-1 waits for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     error: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     hint: --stop-holders stops them meanwhile, and starts them again

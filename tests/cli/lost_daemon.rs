@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive};
+use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root};
 
 /// A node whose device 0.2 has a working client; returns its directory too.
 fn serving() -> (Sim, simnode::harness::App, PathBuf) {
@@ -126,6 +126,9 @@ fn a_damaged_boot_id_makes_no_daemon_dead() {
 /// In a user namespace that does not map root, everything belongs to nobody.
 #[test]
 fn a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays() {
+    if !is_root("a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays") {
+        return;
+    }
     let works = Command::new("unshare").args(["-U", "true"]).status();
     if !works.is_ok_and(|status| status.success()) {
         simnode::harness::skip(

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use simnode::harness::App;
 use simnode::node::ControlVersion;
 
-use crate::common::{Ran, Sim, plain};
+use crate::common::{Ran, Sim, is_root, plain};
 use crate::settings::whole;
 
 const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
@@ -163,6 +163,9 @@ fn a_client_that_is_older_than_the_limit_is_found_too() {
 
 #[test]
 fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
+    if !is_root("on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so") {
+        return;
+    }
     let with = |driver, settings: &str| {
         let sim = Sim::with("h200", 1);
         sim.node
