@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use simnode::harness::terminal;
 
-use crate::child;
+use crate::apply::child;
+use crate::apply::faults::{AFTER, BEFORE};
+use crate::apply::scene::Scene;
 use crate::common::{Ran, SMALL, Sim, hearing, in_state};
-use crate::faults::{AFTER, BEFORE};
-use crate::scene::Scene;
 
 fn interrupt(child: &Child) {
     let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use crate::apply::faults::{AFTER, BEFORE};
+use crate::apply::scene::Scene;
 use crate::common::{Sim, in_state};
-use crate::faults::{AFTER, BEFORE};
-use crate::scene::Scene;
 
 fn server(device: &Value) -> &Value {
     &device["servers"][0]["pid"]

@@ -3,8 +3,8 @@
 use mig_mps::internals::apply::Allowed;
 use simnode::node::Placement;
 
+use crate::apply::scene::Scene;
 use crate::common::{Sim, in_state};
-use crate::scene::Scene;
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 

@@ -3,8 +3,8 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
+use crate::cli::sight::{beside, unmanaged_daemon};
 use crate::common::{Sim, shell, user};
-use crate::sight::{beside, unmanaged_daemon};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

@@ -3,8 +3,8 @@
 use serde_json::json;
 use simnode::harness::App;
 
+use crate::cli::settings::whole;
 use crate::common::Sim;
-use crate::settings::whole;
 
 #[test]
 fn forty_eight_clients_are_shown_and_the_next_is_refused() {

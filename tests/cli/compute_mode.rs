@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ComputeMode;
 
+use crate::cli::settings::whole;
 use crate::common::Sim;
-use crate::settings::whole;
 
 const EXCLUSIVE: &str = r#"compute-mode = "exclusive-process""#;
 

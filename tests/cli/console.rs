@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use crate::cli::hung::starve;
+use crate::cli::readme::{documents, root};
+use crate::cli::settings::whole;
 use crate::common::{Ran, SMALL, Sim, is_root, is_step, shell, tidy};
-use crate::hung::starve;
-use crate::readme::{documents, root};
-use crate::settings::whole;
 
 /// What a block needs on the simulated node before its first command.
 #[derive(Clone, Copy)]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::cli::hung::starve;
+use crate::cli::settings::whole;
 use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, stop};
-use crate::hung::starve;
-use crate::settings::whole;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -167,7 +167,7 @@ fn busy_with_another_session() {
 
 #[test]
 fn logging_without_pause() {
-    let (sim, _waits) = crate::hung::logs_without_pause();
+    let (sim, _waits) = crate::cli::hung::logs_without_pause();
     goes(&sim);
 }
 

@@ -4,8 +4,8 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
+use crate::cli::settings::{ask, whole};
 use crate::common::{Sim, in_state, is_alive, is_root, plain};
-use crate::settings::{ask, whole};
 
 const PROFILE: &str = r#"
 [mps]

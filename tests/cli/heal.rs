@@ -6,9 +6,9 @@ use insta::assert_snapshot;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
+use crate::cli::hung::starve;
+use crate::cli::settings::{ask, whole};
 use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy};
-use crate::hung::starve;
-use crate::settings::{ask, whole};
 
 /// Ends the daemon of a device without a word.
 fn kill_daemon(sim: &Sim, device: &str) {

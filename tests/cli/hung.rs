@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use simnode::harness::App;
 
+use crate::cli::settings::{ask, whole};
+use crate::cli::watch::Watch;
 use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain};
-use crate::settings::{ask, whole};
-use crate::watch::Watch;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {

@@ -9,10 +9,10 @@ use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use simnode::harness::{App, terminal};
 
+use crate::cli::settings::whole;
 use crate::common::{
     NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell, stop, tidy, user,
 };
-use crate::settings::whole;
 
 /// Everything it said, without what differs from run to run; the pids are named.
 fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {

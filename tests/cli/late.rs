@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
+use crate::cli::settings::whole;
 use crate::common::{ONE_EACH, Ran, Sim, in_state};
-use crate::settings::whole;
 
 /// Its servers are in the process table, so they are no strangers on their own device.
 #[test]

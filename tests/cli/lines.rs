@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
 use simnode::harness::App;
 
-use crate::common::{Ran, Sim, shell, without_gpu};
+use crate::common::{Ran, Sim, plain, shell, without_gpu};
 
 /// A terminal with colours, and no pager.
 const TERMINAL: &str = "PAGER= TERM=xterm-256color";
@@ -204,7 +204,7 @@ fn every_command_has_devices_in_the_order_of_their_gpus_and_places() {
     ] {
         let args: Vec<&str> = words.split(' ').collect();
         let shown = sim.run(&args).ended(0).stdout;
-        let shown = order(&shown);
+        let shown = order(&plain(&shown));
         // A plan has one line for one reason, with GPU after GPU.
         assert_eq!(shown, devices, "{words}");
     }

@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 
+use crate::cli::settings::{ask, whole};
 use crate::common::{Ran, Sim, plain, tidy, user};
-use crate::settings::{ask, whole};
 
 fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use simnode::harness::App;
 use simnode::node::ControlVersion;
 
+use crate::cli::settings::whole;
 use crate::common::{Ran, Sim, is_root, plain};
-use crate::settings::whole;
 
 const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const LIMITED: &str = "active-thread-percentage = 25, pinned-memory-limit = \"2G\"";

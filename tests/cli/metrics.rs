@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use simnode::harness::can_run;
 
+use crate::cli::hung::starve;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
-use crate::hung::starve;
-use crate::settings::whole;
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -427,7 +427,7 @@ fn settings_that_were_not_read_back_are_unknown() {
     has(&metrics(&sim, &[]), changed, 0.0);
     let percentage =
         "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
-    crate::settings::ask(&sim, "0", percentage);
+    crate::cli::settings::ask(&sim, "0", percentage);
     has(&metrics(&sim, &[]), changed, 1.0);
     drop(client);
 }

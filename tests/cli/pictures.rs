@@ -6,8 +6,8 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
+use crate::common::shipped::is_shipped;
 use crate::common::{Sim, is_alive, is_root, plain, stop};
-use crate::shipped::is_shipped;
 
 /// Half a node of H100s.
 fn node() -> Sim {
@@ -71,7 +71,7 @@ fn the_shipped_picture_of_devices() {
 
 #[test]
 fn the_shipped_picture_of_a_diagnosis() {
-    let sim = crate::doctor::healthy();
+    let sim = crate::cli::doctor::healthy();
     stop(&sim.device("0.0")["daemon_pid"].clone());
     is_picture("doctor", &shown(&sim, "doctor"));
 }

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use simnode::node::ComputeMode;
 
+use crate::cli::settings::{ask, whole};
 use crate::common::{
     NOBODY, Ran, SMALL, Sim, hearing, in_state, is_alive, is_root, plain, shell, tidy, user,
 };
-use crate::settings::{ask, whole};
 
 /// A profile that says something of everything.
 const EVERYTHING: &str = r#"active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0", nofile = 4096, max-clients = 8, compute-mode = "exclusive-process""#;

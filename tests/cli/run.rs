@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use simnode::harness::{App, can_run, has_python};
 
+use crate::cli::hung::starve;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
-use crate::hung::starve;
-use crate::settings::whole;
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

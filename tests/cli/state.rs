@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::cli::settings::whole;
 use crate::common::{Ran, Sim, in_state, is_alive, is_root};
-use crate::settings::whole;
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 

@@ -9,8 +9,8 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use simnode::harness::{artifacts, can_run, skip};
 
+use crate::cli::settings::whole;
 use crate::common::{Ran, SMALL, Sim, copy_program, in_state, is_alive, is_root, shell};
-use crate::settings::whole;
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",

@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 
+use crate::cli::hung::starve;
 use crate::common::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
-use crate::hung::starve;
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])

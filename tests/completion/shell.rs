@@ -7,7 +7,7 @@ use std::time::Duration;
 use simnode::harness::can_run;
 
 use crate::common::{Sim, without_gpu};
-use crate::terminal::Terminal;
+use crate::completion::terminal::Terminal;
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 use regex::Regex;
 
 use crate::common::Ran;
-use crate::package::{GLIBC, Package, has};
+use crate::package::package::{GLIBC, Package, has};
 
 /// A version such as 2.28, in an order in which 2.9 is older.
 type Version = (u32, u32);

@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 
-use crate::package::{Package, has};
-use crate::system::{can_be_copied, installed, is_untouched};
+use crate::package::package::{Package, has};
+use crate::package::system::{can_be_copied, installed, is_untouched};
 
 /// Returns the package if it and the programs that a test uses can be had.
 fn package(test: &str, programs: &[&str]) -> Option<&'static Package> {

@@ -3,8 +3,8 @@
 use insta::assert_snapshot;
 
 use crate::common::{Sim, in_state, is_alive, tidy};
-use crate::package::Package;
-use crate::system::{can_be_copied, installed, installed_on};
+use crate::package::package::Package;
+use crate::package::system::{can_be_copied, installed, installed_on};
 
 const DEVICES: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";

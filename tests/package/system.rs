@@ -7,7 +7,7 @@ use std::process::Command;
 use simnode::harness::{artifacts, can_run, is_root};
 
 use crate::common::{Ran, Sim, shell};
-use crate::package::{Package, has};
+use crate::package::package::{Package, has};
 
 /// Makes a copy of this system in memory, enters it, and runs the script that is the second argument.
 ///

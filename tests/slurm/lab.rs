@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use simnode::harness::{TestNode, artifacts, can_run};
 
-use crate::shell::Ran;
+use crate::slurm::shell::Ran;
 
 /// The longest that anything in a cluster may take.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::lab::{Lab, Setup, USERS, can_start};
+use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 const WHOLE: &str = r#"
 [mps]

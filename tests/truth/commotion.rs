@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use simnode::node::{Latency, processes};
 
 use crate::common::{Ran, Sim};
-use crate::history::{History, did};
-use crate::judge::Report;
-use crate::span::Time;
+use crate::truth::history::{History, did};
+use crate::truth::judge::Report;
+use crate::truth::span::Time;
 
 const PROFILE: &str = r#"
 [[gpu]]

@@ -10,8 +10,8 @@ use serde_json::Value;
 use simnode::harness::copy_program;
 
 use super::HERS;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
-use crate::settings::whole;
 
 /// What answers in a user's directory may say anything, at any length, or nothing.
 #[test]

@@ -8,8 +8,8 @@ use std::process::Command;
 use simnode::harness::{can_run, has_python};
 
 use super::HERS;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
-use crate::settings::whole;
 
 /// Clients of a user's device have the time that `--drain` gives them, also where no session can be opened.
 #[test]

@@ -9,8 +9,8 @@ use serde_json::Value;
 use simnode::harness::{can_run, has_python, terminal};
 
 use super::HERS;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
-use crate::settings::whole;
 
 /// A field of `/proc/PID/stat` after the name.
 fn stat(pid: &Value, field: usize) -> String {

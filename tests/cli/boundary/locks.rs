@@ -8,8 +8,8 @@ use std::process::Command;
 use simnode::harness::has_python;
 
 use super::HERS;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Sim, in_state, is_alive, is_root, shell};
-use crate::settings::whole;
 
 /// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
 #[test]

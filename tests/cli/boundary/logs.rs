@@ -7,8 +7,8 @@ use std::process::Command;
 use simnode::harness::has_python;
 
 use super::{HERS, control_that};
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
-use crate::settings::whole;
 
 /// FIFOs and directories in place of logs hold up neither a start nor a look.
 #[test]

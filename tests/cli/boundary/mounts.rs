@@ -10,8 +10,8 @@ use serde_json::Value;
 use simnode::harness::{can_run, has_python};
 
 use super::HERS;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
-use crate::settings::whole;
 
 /// Mounts a FUSE file system that never answers.
 const HANG: &str = r#"

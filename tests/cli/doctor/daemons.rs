@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use simnode::harness::App;
 
 use super::{Report, healthy};
+use crate::cli::hung::{logs_without_pause, starve};
+use crate::cli::settings::{ask, whole};
+use crate::cli::sight::{beside, unmanaged_daemon};
 use crate::common::{NOBODY, Sim, copy_program, is_alive, is_root, shell, stop};
-use crate::hung::{logs_without_pause, starve};
-use crate::settings::{ask, whole};
-use crate::sight::{beside, unmanaged_daemon};
 
 /// A whole GPU that is served.
 fn served(settings: &str) -> Sim {

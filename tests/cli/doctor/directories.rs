@@ -5,8 +5,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use super::{Report, healthy};
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Sim, is_root};
-use crate::settings::whole;
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {

@@ -1,8 +1,8 @@
 //! `doctor --fix`
 
+use crate::cli::hung::starve;
+use crate::cli::settings::whole;
 use crate::common::{Sim, in_state, is_alive, shell};
-use crate::hung::starve;
-use crate::settings::whole;
 
 #[test]
 fn the_dead_are_started_and_who_works_is_left_alone() {

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use simnode::node::ComputeMode;
 
 use super::healthy;
+use crate::cli::settings::whole;
 use crate::common::{NOBODY, Ran, Sim, as_typed, is_root};
-use crate::settings::whole;
 
 fn whole_gpus() -> Sim {
     let sim = Sim::with("h200", 2);

@@ -1,8 +1,8 @@
 //! Clients that are to end, and commands about clients.
 
-use crate::book::Topic;
 use crate::common::{SMALL, is_alive, shell, stop};
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("a100-80gb", 1, SMALL);

@@ -2,8 +2,8 @@
 
 use simnode::harness::without_pidfd;
 
-use crate::book::Topic;
-use crate::stage::Stage;
+use crate::errors::book::Topic;
+use crate::errors::stage::Stage;
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::a100();

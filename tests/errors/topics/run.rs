@@ -1,8 +1,8 @@
 //! Programs that are not started, and variables that are not printed.
 
-use crate::book::Topic;
 use crate::common::{SMALL, Sim, shell};
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, WHOLE);
@@ -103,13 +103,13 @@ fn faulty(topic: &mut Topic) {
         topic,
         "A directory keeps the user out",
         "mig-mps run 0 -- true",
-        crate::stage::as_nobody,
+        crate::errors::stage::as_nobody,
     );
     stage.show_raw(
         topic,
         "A directory keeps the user out of all daemons",
         "mig-mps verify",
-        crate::stage::as_nobody,
+        crate::errors::stage::as_nobody,
     );
     let daemon = sim.device("0")["daemon_pid"].clone();
     crate::common::stop(&daemon);
@@ -134,7 +134,7 @@ fn full(topic: &mut Topic) {
         topic,
         "Another user's turn",
         "mig-mps run 0 -- true",
-        crate::stage::as_nobody,
+        crate::errors::stage::as_nobody,
     );
     client.finish();
 }
@@ -169,7 +169,7 @@ fn others(topic: &mut Topic) {
             topic,
             "A device of another user or group",
             &line,
-            crate::stage::as_nobody,
+            crate::errors::stage::as_nobody,
         );
     }
 }

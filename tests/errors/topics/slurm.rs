@@ -1,7 +1,7 @@
 //! `mig-mps slurm`.
 
-use crate::book::Topic;
-use crate::stage::{Stage, WHOLE, as_nobody};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE, as_nobody};
 
 const TASK: &str = "SLURM_CONF=slurm.conf SLURMD_NODENAME=n1 SLURM_JOB_ID=7 SLURM_JOB_UID=0";
 

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::book::Topic;
-use crate::stage::{Stage, WHOLE, as_nobody};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE, as_nobody};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with("h200", 1);

@@ -3,12 +3,6 @@
 //! - `messages.txt` has the messages by topic. `cargo renew` writes it anew.
 //! - A message of the sources that is not in that file must be in the table of `unprovoked.rs`, with the reason.
 
-#[path = "../cli/common.rs"]
-#[allow(dead_code, reason = "shared with the tests of the command line")]
-mod common;
-#[path = "../cli/shipped.rs"]
-mod shipped;
-
 mod book;
 mod literals;
 mod stage;
@@ -18,7 +12,7 @@ mod unprovoked;
 use std::fs;
 use std::path::Path;
 
-use shipped::is_shipped;
+use crate::common::shipped::is_shipped;
 
 const MESSAGES: &str = "tests/errors/messages.txt";
 

@@ -24,9 +24,6 @@
 //!   still runs starts. *ready*, *fault* and *no server yet* say that servers and clients are known. *busy* is
 //!   one whose daemon has a session open, or was told to quit.
 
-#[path = "../cli/common.rs"]
-#[allow(dead_code, reason = "shared with the tests of the command line")]
-mod common;
 mod commotion;
 mod history;
 mod judge;

@@ -1,9 +1,6 @@
 //! What carrying a plan out does when something goes wrong: faults at every call, crashes, interruptions, GPUs that are held.
 
 mod child;
-#[path = "../cli/common.rs"]
-#[allow(dead_code, reason = "shared with the tests of the command line")]
-mod common;
 mod crash;
 mod faults;
 mod interrupt;

@@ -13,9 +13,8 @@ use simnode::harness::{App, TestNode, terminal};
 
 use dialogue::Dialogue;
 
-// By its path, since other tests have this file by its path.
-#[path = "dialogue.rs"]
 mod dialogue;
+pub(crate) mod shipped;
 
 /// A user who is not root: `nobody`.
 pub(crate) const NOBODY: u32 = 65534;

@@ -3,9 +3,6 @@
 //! The package is made of this build's crates, linked as releases are. With the path of a package in `MIG_MPS_DEB`, that
 //! one is tested, as before a release.
 
-#[path = "../cli/common.rs"]
-#[allow(dead_code, reason = "shared with the tests of the command line")]
-mod common;
 mod contents;
 mod installed;
 mod package;
