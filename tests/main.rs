@@ -2,7 +2,6 @@
 
 mod apply;
 mod cli;
-mod common;
 mod completion;
 mod errors;
 mod host;

@@ -8,7 +8,7 @@ use mig_mps::internals::apply::Allowed;
 use mig_mps::internals::host::Environment;
 
 use crate::apply::scene::{Hand, Layout, Scene};
-use crate::common::hearing;
+use testkit::hearing;
 
 const LAYOUT: &str = "APPLY_TEST_LAYOUT";
 const ALLOWED: &str = "APPLY_TEST_ALLOWED";

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use simnode::harness::terminal;
+use testkit::terminal;
 
 use crate::apply::child;
 use crate::apply::faults::{AFTER, BEFORE};
 use crate::apply::scene::Scene;
-use crate::common::{Ran, SMALL, Sim, hearing, in_state};
+use testkit::{Ran, SMALL, Sim, hearing, in_state};
 
 fn interrupt(child: &Child) {
     let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::apply::faults::{AFTER, BEFORE};
 use crate::apply::scene::Scene;
-use crate::common::{Sim, in_state};
+use testkit::{Sim, in_state};
 
 fn server(device: &Value) -> &Value {
     &device["servers"][0]["pid"]
@@ -80,7 +80,7 @@ fn whoever_keeps_an_instance_in_use_is_named() {
         .arg("hold")
         .env("CUDA_VISIBLE_DEVICES", uuid)
         .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
-    let mut app = simnode::harness::App::start(command);
+    let mut app = testkit::App::start(command);
     assert!(app.wait_up().ends_with("mps no"));
     let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();

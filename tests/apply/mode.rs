@@ -4,7 +4,7 @@ use mig_mps::internals::apply::{Allowed, ApplyError, Cause, Failure};
 use simnode::node::Platform;
 
 use crate::apply::scene::{Hand, Scene};
-use crate::common::{SMALL, Sim};
+use testkit::{SMALL, Sim};
 
 const ONE: &str = "3g.40gb@0";
 

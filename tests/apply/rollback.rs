@@ -4,7 +4,7 @@ use mig_mps::internals::apply::Allowed;
 use simnode::node::Placement;
 
 use crate::apply::scene::Scene;
-use crate::common::{Sim, in_state};
+use testkit::{Sim, in_state};
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 

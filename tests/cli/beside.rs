@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::cli::sight::{beside, unmanaged_daemon};
-use crate::common::{Sim, shell, user};
+use testkit::{Sim, shell, user};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -18,7 +18,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let pid = sim.status()["unmanaged"][0]["pid"].clone();
     let tidy = |text: &str| {
         let text = text.replace(&pipe.display().to_string(), "/seed");
-        crate::common::plain(&text)
+        testkit::plain(&text)
             .replace(&pid.to_string(), "PID")
             .replace(&user(), "USER")
     };
@@ -79,11 +79,11 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
 #[test]
 fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
     let sim = Sim::with("a100-80gb", 1);
-    sim.up(crate::common::SMALL, &[]).ended(0);
+    sim.up(testkit::SMALL, &[]).ended(0);
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     sim.run(&["down"]).ended(0);
     unmanaged_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));
-    let path = sim.profile(crate::common::SMALL).display().to_string();
+    let path = sim.profile(testkit::SMALL).display().to_string();
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert!(
         plan.contains("+ start 1 daemon (no daemon yet): 0.0"),

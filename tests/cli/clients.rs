@@ -1,10 +1,10 @@
 //! As many clients as a device takes, and one more.
 
 use serde_json::json;
-use simnode::harness::App;
+use testkit::App;
 
 use crate::cli::settings::whole;
-use crate::common::Sim;
+use testkit::Sim;
 
 #[test]
 fn forty_eight_clients_are_shown_and_the_next_is_refused() {

@@ -4,9 +4,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::App;
+use testkit::App;
 
-use crate::common::{Ran, Sim, hearing, shell};
+use testkit::{Ran, Sim, hearing, shell};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

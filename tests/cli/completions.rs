@@ -1,4 +1,4 @@
-use crate::common::{Sim, shell};
+use testkit::{Sim, shell};
 
 #[test]
 fn completions_that_cannot_be_written_are_an_error() {

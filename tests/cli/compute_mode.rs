@@ -5,7 +5,7 @@ use serde_json::json;
 use simnode::node::ComputeMode;
 
 use crate::cli::settings::whole;
-use crate::common::Sim;
+use testkit::Sim;
 
 const EXCLUSIVE: &str = r#"compute-mode = "exclusive-process""#;
 
@@ -71,7 +71,7 @@ fn a_daemon_that_died_does_not_lose_it() {
     let daemon = sim.device("0")["daemon_pid"].as_i64().unwrap();
     let pid = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    while crate::common::is_alive(&daemon.into()) {
+    while testkit::is_alive(daemon) {
         std::thread::yield_now();
     }
     sim.up(&whole(EXCLUSIVE), &["--yes"]).ended(0);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::{ONE_EACH, SMALL, Sim};
+use testkit::{ONE_EACH, SMALL, Sim};
 
 #[test]
 fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {

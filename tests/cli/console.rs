@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::cli::hung::starve;
 use crate::cli::readme::{documents, root};
 use crate::cli::settings::whole;
-use crate::common::{Ran, SMALL, Sim, is_root, is_step, shell, tidy};
+use testkit::{Ran, SMALL, Sim, is_root, is_step, shell, tidy};
 
 /// What a block needs on the simulated node before its first command.
 #[derive(Clone, Copy)]

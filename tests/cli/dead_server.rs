@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{Sim, in_state, is_alive, shell};
+use testkit::{Sim, in_state, is_alive, shell};
 
 const EAGER: &str = r#"
 [mps]
@@ -26,7 +26,7 @@ fn kill_server(sim: &Sim, name: &str) {
 
 #[test]
 fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_lives() {
-    if !crate::common::is_root("one-at-a-time") {
+    if !testkit::is_root("one-at-a-time") {
         return;
     }
     let sim = Sim::with("h200", 2);

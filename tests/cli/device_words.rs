@@ -1,6 +1,6 @@
 //! The words of a command line that mean devices.
 
-use crate::common::{SMALL, Sim};
+use testkit::{SMALL, Sim};
 
 const NAMED: &str = r#"
 [[gpu]]
@@ -100,7 +100,7 @@ fn prefixes_and_globs_mean_devices() {
     sim.run(&["list", "--gpu", "5"]).ended(2);
     sim.run(&["down", "small-*"]).ended(0);
     assert_eq!(
-        crate::common::in_state(&sim.status(), "ready"),
+        testkit::in_state(&sim.status(), "ready"),
         ["trainer-0", "trainer-1"]
     );
 }

@@ -1,6 +1,6 @@
 //! `down --disable-mig`: which GPUs, and where the mode stays.
 
-use crate::common::{ONE_EACH, SMALL, Sim};
+use testkit::{ONE_EACH, SMALL, Sim};
 
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {

@@ -4,7 +4,7 @@ use std::process::{Child, ChildStderr, Stdio};
 
 use insta::assert_snapshot;
 
-use crate::common::{ONE_EACH, SMALL, Sim, hearing, in_state, is_alive, shell};
+use testkit::{ONE_EACH, SMALL, Sim, hearing, in_state, is_alive, shell};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {

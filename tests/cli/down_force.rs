@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, stop};
+use testkit::{Ran, SMALL, Sim, in_state, is_alive, is_root, stop};
 
 const LIMIT: Duration = Duration::from_secs(10);
 

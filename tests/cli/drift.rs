@@ -1,6 +1,6 @@
 //! A daemon that is not as the profile says, though its record is.
 
-use crate::common::{SMALL, Sim, shell, stop};
+use testkit::{SMALL, Sim, shell, stop};
 
 #[test]
 fn a_setting_changed_by_hand_is_drift() {

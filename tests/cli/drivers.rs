@@ -5,7 +5,7 @@ use serde_json::json;
 use simnode::node::ControlVersion;
 
 use crate::cli::settings::{ask, whole};
-use crate::common::{Sim, in_state, is_alive, is_root, plain};
+use testkit::{Sim, in_state, is_alive, is_root, plain};
 
 const PROFILE: &str = r#"
 [mps]
@@ -100,7 +100,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
 
     // A daemon that dies, one whose clients must go, and one without any.
     let daemon = sim.device("0.0")["daemon_pid"].clone();
-    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    testkit::shell(format!("kill -9 {daemon}")).ended(0);
     while is_alive(&daemon) {
         std::thread::yield_now();
     }
@@ -161,7 +161,7 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
     let up = ["up", profile.to_str().unwrap(), "--yes"];
     sim.node.fault("server start").hangs().unwrap();
     let mut change = sim.command(&up);
-    let change = std::thread::spawn(move || crate::common::Ran::of(&mut change));
+    let change = std::thread::spawn(move || testkit::Ran::of(&mut change));
     let server = loop {
         let events = sim.node.events();
         let started = events.iter().find(|event| event.what == "server start");
@@ -230,7 +230,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     };
     let path = sim.profile(&whole("all")).display().to_string();
     let refused = sim.run(&["plan", &path]).ended(2);
-    assert_snapshot!(crate::common::plain(&refused.stderr), @r#"
+    assert_snapshot!(testkit::plain(&refused.stderr), @r#"
     error: profile.toml:4:17: "all" is not possible here: driver 550.163.01 has no multi-user server
       |
     4 | mps = { serve = "all" }
@@ -287,7 +287,7 @@ fn a_driver_before_535_is_refused_by_name_by_every_command_that_changes_the_node
         assert_eq!(said, TOO_OLD);
         assert_eq!(refused(&["plan", &path]), said);
         // MIG too, without any daemon.
-        let path = sim.profile(&format!("mps = false\n{}", crate::common::SMALL));
+        let path = sim.profile(&format!("mps = false\n{}", testkit::SMALL));
         let path = path.display().to_string();
         assert_eq!(refused(&["up", &path, "--yes"]), said);
         assert_eq!(sim.run_dir(), [""; 0]);

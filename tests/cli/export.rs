@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain, shell};
+use testkit::{Ran, Sim, in_state, is_alive, is_root, plain, shell};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))

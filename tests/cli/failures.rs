@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::common::{Ran, SMALL, Sim, in_state};
+use testkit::{Ran, SMALL, Sim, in_state};
 
 /// Fails when a certain number of daemons have been started.
 fn fails_after(sim: &Sim, starts: u32) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{SMALL, Sim, in_state};
+use testkit::{SMALL, Sim, in_state};
 
 #[test]
 fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {

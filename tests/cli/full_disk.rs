@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Ran, SMALL, Sim, is_root};
+use testkit::{Ran, SMALL, Sim, is_root};
 
 /// Runs a script in which `$run` is the run directory, a small file system of its own, and `$mig_mps` the program.
 fn on_a_disk(sim: &Sim, options: &str, script: &str) -> Ran {

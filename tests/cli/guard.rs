@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, shell};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -10,7 +10,7 @@ fn small() -> Sim {
     sim
 }
 
-fn guarded(sim: &Sim, words: &[&str]) -> crate::common::Ran {
+fn guarded(sim: &Sim, words: &[&str]) -> testkit::Ran {
     sim.run(&[&["run", "0.2", "--require-mps", "--"], words].concat())
 }
 
@@ -58,7 +58,7 @@ fn other_programs_are_left_alone() {
     let mut other = sim.node.program("cuda-app");
     other.arg("hold").env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
     other.env("CUDA_VISIBLE_DEVICES", uuid);
-    let mut other = simnode::harness::App::start(other);
+    let mut other = testkit::App::start(other);
     assert!(other.wait_up().ends_with("mps no"));
     guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
     shell(format!("kill -0 {}", other.pid())).ended(0);

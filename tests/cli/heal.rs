@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::hung::starve;
 use crate::cli::settings::{ask, whole};
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy};
+use testkit::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy};
 
 /// Ends the daemon of a device without a word.
 fn kill_daemon(sim: &Sim, device: &str) {

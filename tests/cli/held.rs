@@ -6,7 +6,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_root, tidy, user};
+use testkit::{Ran, SMALL, Sim, in_state, is_root, tidy, user};
 
 const DCGM: &str = "nvidia-dcgm.service";
 

@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::App;
+use testkit::App;
 
 use crate::cli::settings::{ask, whole};
 use crate::cli::watch::Watch;
-use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain};
+use testkit::{Ran, Sim, in_state, is_alive, is_root, plain};
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {

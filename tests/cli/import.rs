@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mig_mps::internals::profile::Profile;
 
-use crate::common::{Ran, Sim, in_state, without_gpu};
+use testkit::{Ran, Sim, in_state, without_gpu};
 
 fn imported(yaml: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["import", "-"], args].concat(), yaml)

@@ -7,7 +7,7 @@ use mig_mps::internals::catalog;
 use simnode::node::ControlVersion;
 use tempfile::TempDir;
 
-use crate::common::{Ran, Sim, is_root, without_gpu};
+use testkit::{Ran, Sim, is_root, without_gpu};
 
 /// A new directory, and a file in it that is not there.
 fn new_file() -> (TempDir, PathBuf) {

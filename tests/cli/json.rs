@@ -7,8 +7,8 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::common::shipped::is_shipped;
-use crate::common::{SMALL, Sim, shell, without_gpu};
+use testkit::is_shipped;
+use testkit::{SMALL, Sim, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
 const DOCUMENTS: [&str; 13] = [

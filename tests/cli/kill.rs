@@ -7,10 +7,10 @@ use std::process::{Child, Stdio};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
-use simnode::harness::{App, terminal};
+use testkit::{App, terminal};
 
 use crate::cli::settings::whole;
-use crate::common::{
+use testkit::{
     NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell, stop, tidy, user,
 };
 
@@ -120,7 +120,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
     // It does not look at what becomes of its work.
-    stop(&client.pid().into());
+    stop(client.pid());
     // It is still on the list: what was not read back is not said to be done.
     let ran = sim.run(&["kill", "0.2", &pid, "--yes"]).ended(1);
     assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
@@ -129,7 +129,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     error: 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold): the server has ended its work, but still has it among its clients: its process has not noticed yet
     hint: it notices with its next CUDA call; the same command with --signal ends the process
     ");
-    assert!(is_alive(&client.pid().into()));
+    assert!(is_alive(client.pid()));
     let ran = sim
         .run(&["kill", "0.2", &pid, "--signal=kill", "--yes"])
         .ended(0);
@@ -138,7 +138,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     0.2: pid CLIENT: its work is ended, and so is its process, which was sent SIGKILL
     ");
-    assert!(!is_alive(&client.pid().into()));
+    assert!(!is_alive(client.pid()));
     assert_eq!(sim.device("0.2")["client_count"], 0);
     assert_eq!(sim.device("0.2")["state"], "ready");
     // SIGTERM is what is sent where nothing else is said.
@@ -386,7 +386,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let healthy = sim.client("0.2");
-    stop(&healthy.pid().into());
+    stop(healthy.pid());
     let mut faulty = sim.app("0.2", &["hold", "--fault"]);
     faulty.wait_up();
     while sim.device("0.2")["state"] != "fault" {
@@ -485,7 +485,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
         said.replace("interrupted: stopping at the next safe point\n", "")
     };
     // It takes no notice of anything.
-    stop(&client.pid().into());
+    stop(client.pid());
     // For the server, which is busy with it.
     let a_while = std::time::Duration::from_millis(600);
     sim.node.fault("terminate_client").slow(a_while).unwrap();

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::cli::settings::whole;
-use crate::common::{ONE_EACH, Ran, Sim, in_state};
+use testkit::{ONE_EACH, Ran, Sim, in_state};
 
 /// Its servers are in the process table, so they are no strangers on their own device.
 #[test]
@@ -20,7 +20,7 @@ fn a_daemon_that_does_not_answer_keeps_its_servers() {
     let ran = with(&[&down[..], &["--dry-run", "--json"]].concat()).ended(0);
     assert!(ran.stdout.contains("does not answer"), "{}", ran.stdout);
     with(&down).ended(0);
-    assert!(!crate::common::is_alive(&server));
+    assert!(!testkit::is_alive(&server));
     assert_eq!(sim.list()["gpus"][0]["devices"], json!([]));
 }
 

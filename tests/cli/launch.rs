@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use insta::assert_snapshot;
 
 use crate::cli::settings::{ask, whole};
-use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain, shell};
+use testkit::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain, shell};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;

@@ -3,9 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::CLOSE_INHERITED;
+use testkit::CLOSE_INHERITED;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root};
+use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root};
 
 /// The same command as another user, with so many processes and threads for that user.
 fn with_processes(command: &Command, user: u32, processes: usize) -> Command {
@@ -160,7 +160,7 @@ fn daemons_do_not_inherit_the_limits_of_the_shell() {
     let sim = Sim::with("h200", 1);
     let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
     // Without CAP_SYS_RESOURCE nobody lifts a hard limit, and the change is refused.
-    let can_lift = crate::common::shell("ulimit -t 600; ulimit -t unlimited").status == 0;
+    let can_lift = testkit::shell("ulimit -t 600; ulimit -t unlimited").status == 0;
     let (kind, end) = if can_lift { ("", "") } else { ("-S", ":") };
     let shell = format!(
         "ulimit {kind} -t 600; ulimit {kind} -f 1000; exec nice -n 5 prlimit --sigpending=7{end} \"$@\""
@@ -333,7 +333,7 @@ fn too_little_memory_is_refused_before_anything_is_changed() {
         "--stack=65536:unlimited",
     ] {
         limited(limit, &up).ended(0);
-        assert_eq!(crate::common::in_state(&sim.status(), "ready").len(), 56);
+        assert_eq!(testkit::in_state(&sim.status(), "ready").len(), 56);
         let name = match &limit[2..4] {
             "as" => "Max address space",
             "da" => "Max data size",

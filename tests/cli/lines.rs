@@ -3,9 +3,9 @@
 use console::{measure_text_width, strip_ansi_codes};
 use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
-use simnode::harness::App;
+use testkit::App;
 
-use crate::common::{Ran, Sim, plain, shell, without_gpu};
+use testkit::{Ran, Sim, plain, shell, without_gpu};
 
 /// A terminal with colours, and no pager.
 const TERMINAL: &str = "PAGER= TERM=xterm-256color";

@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim, plain};
+use testkit::{SMALL, Sim, plain};
 
 #[test]
 fn gpus_without_mig_are_shown_with_what_they_offer() {

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::cli::settings::{ask, whole};
-use crate::common::{Ran, Sim, plain, tidy, user};
+use testkit::{Ran, Sim, plain, tidy, user};
 
 fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell};
 
 /// What an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\

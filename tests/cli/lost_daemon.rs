@@ -6,10 +6,10 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root};
+use testkit::{Ran, SMALL, Sim, in_state, is_alive, is_root};
 
 /// A node whose device 0.2 has a working client; returns its directory too.
-fn serving() -> (Sim, simnode::harness::App, PathBuf) {
+fn serving() -> (Sim, testkit::App, PathBuf) {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
@@ -131,7 +131,7 @@ fn a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays() {
     }
     let works = Command::new("unshare").args(["-U", "true"]).status();
     if !works.is_ok_and(|status| status.success()) {
-        simnode::harness::skip(
+        testkit::skip(
             "a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays",
             "no user namespace can be made",
         );

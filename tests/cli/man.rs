@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::common::{Sim, without_gpu};
+use testkit::{Sim, without_gpu};
 
 /// The subcommands that the program's help lists.
 fn subcommands() -> BTreeSet<String> {

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim, is_alive, plain, shell};
+use testkit::{SMALL, Sim, is_alive, plain, shell};
 
 /// Two GPUs: one with devices of two sizes and a free slice, one whole.
 const MIXED: &str = r#"

@@ -4,11 +4,11 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::App;
 use simnode::node::ControlVersion;
+use testkit::App;
 
 use crate::cli::settings::whole;
-use crate::common::{Ran, Sim, is_root, plain};
+use testkit::{Ran, Sim, is_root, plain};
 
 const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const LIMITED: &str = "active-thread-percentage = 25, pinned-memory-limit = \"2G\"";

@@ -9,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use simnode::harness::can_run;
+use testkit::can_run;
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {

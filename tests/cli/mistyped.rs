@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim};
+use testkit::{SMALL, Sim};
 
 /// What standard error says.
 fn said(sim: &Sim, line: &str) -> String {
@@ -136,7 +136,7 @@ fn quiet_leaves_out_everything_but_errors_and_what_was_asked_for() {
     other.env("CUDA_MPS_LOG_DIRECTORY", &own);
     let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
     other.env("CUDA_VISIBLE_DEVICES", uuid);
-    crate::common::Ran::of(&mut other).ended(0);
+    testkit::Ran::of(&mut other).ended(0);
     sim.run(&["down"]).ended(0);
     let quiet = sim.up(SMALL, &["--yes", "-q"]).ended(0);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{ONE_EACH, SMALL, Sim, in_state, plain, without_gpu};
+use testkit::{ONE_EACH, SMALL, Sim, in_state, plain, without_gpu};
 
 const UNSERVED: &str = r#"
 mps = false
@@ -30,7 +30,7 @@ fn mig_devices_without_daemons_need_no_mps() {
     let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
     // As on a machine where nobody has installed MPS.
     up.env("MIG_MPS_CONTROL", "/nonexistent/nvidia-cuda-mps-control");
-    let ran = crate::common::Ran::of(&mut up).ended(0);
+    let ran = testkit::Ran::of(&mut up).ended(0);
     assert_eq!(
         devices(&sim),
         ["2g.20gb", "1g.10gb", "2g.20gb", "1g.10gb"],

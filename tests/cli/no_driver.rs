@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{Ran, SMALL, Sim, in_state};
+use testkit::{Ran, SMALL, Sim, in_state};
 
 const MISSING: &str = "/no/libnvidia-ml.so.1";
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
-use crate::common::shipped::is_shipped;
-use crate::common::{Sim, is_alive, is_root, plain, stop};
+use testkit::is_shipped;
+use testkit::{Sim, is_alive, is_root, plain, stop};
 
 /// Half a node of H100s.
 fn node() -> Sim {
@@ -60,7 +60,7 @@ fn the_shipped_picture_of_devices() {
     sim.run(&["up", "balanced"]).ended(0);
     let clients = ["0.2", "0.4", "0.4", "1.4"].map(|name| sim.client(name));
     let daemon = sim.device("1.0")["daemon_pid"].clone();
-    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    testkit::shell(format!("kill -9 {daemon}")).ended(0);
     while is_alive(&daemon) {}
     is_picture(
         "status-map",
@@ -72,7 +72,7 @@ fn the_shipped_picture_of_devices() {
 #[test]
 fn the_shipped_picture_of_a_diagnosis() {
     let sim = crate::cli::doctor::healthy();
-    stop(&sim.device("0.0")["daemon_pid"].clone());
+    stop(sim.device("0.0")["daemon_pid"].clone());
     is_picture("doctor", &shown(&sim, "doctor"));
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use simnode::node::Permissions;
 
-use crate::common::{Ran, SMALL, Sim, is_alive, is_root, shell};
+use testkit::{Ran, SMALL, Sim, is_alive, is_root, shell};
 
 /// A MIG GPU with a device that has a name, and two whole GPUs.
 const MIXED: &str = r#"
@@ -19,7 +19,7 @@ mig = false
 
 fn mixed() -> Sim {
     let sim = Sim {
-        node: simnode::harness::TestNode::builder()
+        node: testkit::TestNode::builder()
             .gpu("a100-80gb", 1)
             .gpu("h200", 2)
             .build(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::common::{Ran, SMALL, Sim, is_root, plain, without_gpu};
+use testkit::{Ran, SMALL, Sim, is_root, plain, without_gpu};
 
 #[test]
 fn built_in_profiles_go_by_their_names() {
@@ -372,7 +372,7 @@ fn a_device_serves_one_user_by_name() {
 #[test]
 fn a_selector_with_several_keys() {
     let sim = Sim {
-        node: simnode::harness::TestNode::builder()
+        node: testkit::TestNode::builder()
             .gpu("a100-80gb", 2)
             .gpu("h200", 2)
             .build(),

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::common::{SMALL, Sim, tidy, user};
+use testkit::{SMALL, Sim, tidy, user};
 
 /// The lines without times, in the order of the alphabet: steps run side by side.
 fn sorted(progress: &str) -> String {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use simnode::node::ComputeMode;
 
 use crate::cli::settings::{ask, whole};
-use crate::common::{
+use testkit::{
     NOBODY, Ran, SMALL, Sim, hearing, in_state, is_alive, is_root, plain, shell, tidy, user,
 };
 

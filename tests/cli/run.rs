@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::{App, can_run, has_python};
+use testkit::{App, can_run, has_python};
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
+use testkit::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -24,31 +24,6 @@ fn one_gpu() -> Sim {
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     sim
-}
-
-impl Sim {
-    /// `mig-mps run` with these words before the program, which is a client that holds on.
-    fn started(&self, words: &[&str]) -> App {
-        App::start(self.command(&[&["run"], words, &["--", "cuda-app", "hold"]].concat()))
-    }
-
-    /// `mig-mps run` in a shell that has done something before.
-    fn after(&self, before: &str, words: &str) -> Command {
-        let mig_mps = self.command(&[]).get_program().to_owned();
-        let mut shell = Command::new("/bin/sh");
-        shell
-            .arg("-c")
-            .arg(format!("{before}; exec \"$0\" run {words}"));
-        shell.arg(mig_mps).env_clear().envs(self.node.env());
-        shell
-    }
-
-    /// `mig-mps` by a plain user who sees root's devices.
-    fn by_other(&self, args: &[&str]) -> Command {
-        let mut command = self.by_nobody(args);
-        command.env("MIG_MPS_RUN_DIR", self.node.run_dir());
-        command
-    }
 }
 
 #[test]
@@ -226,7 +201,7 @@ fn devices_that_take_no_client_are_refused() {
     ");
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
     let daemon = sim.device("0")["daemon_pid"].as_u64().unwrap();
-    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    testkit::shell(format!("kill -9 {daemon}")).ended(0);
     assert_snapshot!(refused(), @"
     error: no daemon serves 0: its daemon is dead
     hint: mig-mps restart 0 starts a new daemon
@@ -503,7 +478,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     ");
     for name in ["0.0", "0.2"] {
         let daemon = sim.device(name)["daemon_pid"].as_u64().unwrap();
-        crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+        testkit::shell(format!("kill -9 {daemon}")).ended(0);
     }
     assert_snapshot!(refused(&[]), @"
     error: none of 2 devices takes a program now:

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, shell};
 
 #[test]
 fn a_daemon_whose_record_cannot_be_read_is_not_passed_over() {

@@ -3,10 +3,10 @@
 use std::os::unix::process::CommandExt;
 
 use serde_json::{Value, json};
-use simnode::harness::App;
+use testkit::App;
 
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, is_root, shell};
+use testkit::{NOBODY, Ran, Sim, is_root, shell};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 use rustix::process::Resource;
 
-use crate::common::{Ran, Sim, is_root, plain};
+use testkit::{Ran, Sim, is_root, plain};
 
 /// A whole GPU with these settings.
 pub(crate) fn whole(settings: &str) -> String {

@@ -8,10 +8,10 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::App;
 use simnode::node::Permissions;
+use testkit::App;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Ran, SMALL, Sim, without_gpu};
+use testkit::{Ran, SMALL, Sim, without_gpu};
 
 const LARGE: usize = (1 << 20) + 1;
 

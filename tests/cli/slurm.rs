@@ -7,7 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, Sim, is_root};
+use testkit::{NOBODY, Ran, Sim, is_root};
 
 const MIXED: &str = r#"
 [mps]
@@ -312,7 +312,7 @@ fn another_users_program_is_never_of_the_job() {
         if nobodys {
             std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
         }
-        let mut app = simnode::harness::App::start(command);
+        let mut app = testkit::App::start(command);
         assert!(app.wait_up().ends_with("mps yes"));
         app
     };
@@ -359,7 +359,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
                 "CUDA_VISIBLE_DEVICES",
                 sim.device("1")["uuid"].as_str().unwrap(),
             );
-        let mut app = simnode::harness::App::start(command);
+        let mut app = testkit::App::start(command);
         assert!(app.wait_up().ends_with("mps no"));
         let status = sim.status();
         let pids = status[listed].as_array().unwrap().iter();

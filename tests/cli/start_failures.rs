@@ -8,7 +8,7 @@ use serde_json::json;
 use simnode::node::ControlVersion;
 
 use crate::cli::settings::whole;
-use crate::common::{Ran, Sim, in_state, tidy};
+use testkit::{Ran, Sim, in_state, tidy};
 
 /// What `up` says, but for the logs' last lines; nothing is left of it.
 fn said(sim: &Sim, script: Option<(&str, &str)>) -> String {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::cli::settings::whole;
-use crate::common::{Ran, Sim, in_state, is_alive, is_root};
+use testkit::{Ran, Sim, in_state, is_alive, is_root};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 

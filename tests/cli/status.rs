@@ -3,9 +3,9 @@ use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::App;
+use testkit::App;
 
-use crate::common::{SMALL, Sim, in_state, is_alive, shell, stop, user};
+use testkit::{SMALL, Sim, in_state, is_alive, shell, stop, user};
 
 #[test]
 fn servers_and_clients_are_shown() {

@@ -1,6 +1,6 @@
 //! What `status` asks for, and how it is shown in terminals.
 
-use crate::common::{Ran, SMALL, Sim};
+use testkit::{Ran, SMALL, Sim};
 
 /// What a GPU could offer beyond what it has is nothing that `status` shows.
 #[test]
@@ -43,7 +43,7 @@ fn status_fits_terminals_from_80_to_200_columns() {
     lost.arg("hold")
         .env("CUDA_VISIBLE_DEVICES", &uuid)
         .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nowhere-at-all");
-    let mut lost = simnode::harness::App::start(lost);
+    let mut lost = testkit::App::start(lost);
     lost.wait_up();
     for columns in [80, 100, 132, 160, 200] {
         let ran = sim.in_columns("status", columns);

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use simnode::harness::{artifacts, can_run, skip};
+use testkit::{built, can_run, skip};
 
 use crate::cli::settings::whole;
-use crate::common::{Ran, SMALL, Sim, copy_program, in_state, is_alive, is_root, shell};
+use testkit::{Ran, SMALL, Sim, copy_program, in_state, is_alive, is_root, shell};
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",
@@ -39,7 +39,7 @@ fn systemd(sim: &Sim, profile: &str, args: &[&str]) -> Ran {
 
 /// Text without the paths of this test.
 fn said(sim: &Sim, text: &str) -> String {
-    let program = artifacts().mig_mps.to_str().unwrap();
+    let program = built().mig_mps.to_str().unwrap();
     let root = sim.node.dir().join("root");
     // A path with a blank is quoted.
     text.replace(&format!("\"{program}\""), "/usr/local/bin/mig-mps")

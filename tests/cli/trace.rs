@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use insta::assert_snapshot;
 use regex::Regex;
 
-use crate::common::{SMALL, Sim, plain};
+use testkit::{SMALL, Sim, plain};
 
 #[test]
 fn verbose_shows_calls_commands_and_programs_with_their_times() {
@@ -89,7 +89,7 @@ fn options_of_a_program_are_its_own() {
     let ran = sim
         .run(&["-v", "run", "0.2", "--", "sh", "-c", "umask"])
         .ended(0);
-    let umask = crate::common::shell("umask").stdout;
+    let umask = testkit::shell("umask").stdout;
     assert_eq!(ran.stdout, umask);
     assert!(ran.stderr.contains("mps: "), "{}", ran.stderr);
 }
@@ -137,7 +137,7 @@ fn a_trace_file_that_others_could_use_is_refused() {
     fs::create_dir(at("directory")).unwrap();
     let refused = ["open", "link", "directory", "no/such"].map(|name| {
         let mut list = sim.command(&["list"]);
-        let ran = crate::common::Ran::of(list.env("MIG_MPS_LOG", at(name))).ended(2);
+        let ran = testkit::Ran::of(list.env("MIG_MPS_LOG", at(name))).ended(2);
         assert_eq!(ran.stdout, "");
         plain(
             &ran.stderr
@@ -170,7 +170,7 @@ fn text_of_others_steers_no_terminal() {
     command
         .env("MIG_MPS_CONTROL", script)
         .env("MIG_MPS_LOG", &file);
-    let ran = crate::common::Ran::of(&mut command);
+    let ran = testkit::Ran::of(&mut command);
     let written = fs::read_to_string(&file).unwrap();
     for text in [&ran.stderr, &written] {
         assert!(text.contains("[2J"), "{text}");

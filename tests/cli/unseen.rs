@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use insta::assert_snapshot;
-use simnode::harness::can_run;
+use testkit::can_run;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_root, tidy};
+use testkit::{NOBODY, Ran, SMALL, Sim, is_root, tidy};
 
 /// A node with daemons, in a run directory that root alone may enter.
 fn closed() -> Sim {

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use insta::assert_snapshot;
 
-use crate::common::{ONE_EACH, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, user};
+use testkit::{ONE_EACH, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, user};
 
 #[test]
 fn every_device_gets_a_daemon_and_a_server_that_is_ready() {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

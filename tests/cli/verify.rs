@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::cli::hung::starve;
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
+use testkit::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])
@@ -24,7 +24,7 @@ fn devices_that_are_well_are_said_to_be() {
         .zip([("0.0", 28, servers[0]), ("0.2", 14, servers[1])])
     {
         assert!(line.starts_with(&format!("{name}: attached in ")), "{line}");
-        let user = crate::common::user();
+        let user = testkit::user();
         let end = format!(" ms as {user}, {sms} SMs, server {server}");
         assert!(line.ends_with(&end), "{line}");
     }

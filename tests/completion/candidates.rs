@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ran, SMALL, Sim, is_root, shell, user};
+use testkit::{Ran, SMALL, Sim, is_root, shell, user};
 
 /// The values for the last word: where there are none, options are offered.
 fn values(sim: &Sim, words: &[&str]) -> Vec<String> {

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use simnode::harness::can_run;
+use testkit::can_run;
 
-use crate::common::{Sim, without_gpu};
 use crate::completion::terminal::Terminal;
+use testkit::{Sim, without_gpu};
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ mod unprovoked;
 use std::fs;
 use std::path::Path;
 
-use crate::common::shipped::is_shipped;
+use testkit::is_shipped;
 
 const MESSAGES: &str = "tests/errors/messages.txt";
 
@@ -22,7 +22,7 @@ fn root() -> &'static Path {
 
 #[test]
 fn the_shipped_messages() {
-    if simnode::harness::is_root("the_shipped_messages") {
+    if testkit::is_root("the_shipped_messages") {
         is_shipped(MESSAGES, &book::text(topics::TOPICS));
     }
 }

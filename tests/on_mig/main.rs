@@ -29,7 +29,7 @@ mod snapshot;
 mod transcript;
 mod walk;
 
-use simnode::harness::skip;
+use testkit::skip;
 
 use crate::judge::{Request, judge};
 use crate::node::Node;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use simnode::harness::is_root;
+use testkit::is_root;
 
 use crate::node::Node;
 use crate::process::signal;

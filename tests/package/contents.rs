@@ -8,8 +8,8 @@ use std::process::Command;
 use insta::assert_snapshot;
 use regex::Regex;
 
-use crate::common::Ran;
-use crate::package::package::{GLIBC, Package, has};
+use crate::package::deb::{GLIBC, Package, has};
+use testkit::Ran;
 
 /// A version such as 2.28, in an order in which 2.9 is older.
 type Version = (u32, u32);

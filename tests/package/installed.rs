@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::package::package::{Package, has};
+use crate::package::deb::{Package, has};
 use crate::package::system::{can_be_copied, installed, is_untouched};
 
 /// Returns the package if it and the programs that a test uses can be had.

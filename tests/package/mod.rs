@@ -4,7 +4,7 @@
 //! one is tested, as before a release.
 
 mod contents;
+mod deb;
 mod installed;
-mod package;
 mod removed;
 mod system;

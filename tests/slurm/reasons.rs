@@ -13,7 +13,7 @@ mig = false
 "#;
 
 /// The device takes nobody any more: a client died while it connected, and another one goes on.
-fn wedge(lab: &Lab, name: &str) -> simnode::harness::App {
+fn wedge(lab: &Lab, name: &str) -> testkit::App {
     let pipe = lab.nodes[0]
         .run_dir()
         .join("by-name")

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use serde_json::Value;
-use simnode::harness::copy_program;
+use testkit::copy_program;
 
 use super::HERS;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
+use testkit::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
 
 /// What answers in a user's directory may say anything, at any length, or nothing.
 #[test]
@@ -121,7 +121,7 @@ fn kill_signals_nobody_elses_process() {
         ran.stderr
     );
     assert!(
-        is_alive(&Value::from(service.pid())),
+        is_alive(Value::from(service.pid())),
         "a root service was killed"
     );
 }

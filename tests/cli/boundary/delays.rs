@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::{can_run, has_python};
+use testkit::{can_run, has_python};
 
 use super::HERS;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
+use testkit::{NOBODY, Ran, Sim, in_state, is_root, shell};
 
 /// Clients of a user's device have the time that `--drain` gives them, also where no session can be opened.
 #[test]

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use super::HERS;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
+use testkit::{NOBODY, Ran, Sim, in_state, is_root};
 
 /// Root's commands do not look into a user's run directory, whatever its owner has put there.
 #[test]

@@ -1,7 +1,7 @@
 //! A user's daemon that fails is the user's loss.
 
 use super::{HERS, control_that};
-use crate::common::{Ran, Sim, in_state, is_root};
+use testkit::{Ran, Sim, in_state, is_root};
 
 /// The failure of her daemon is hers: the others are served, and what is missing is tried again.
 #[test]

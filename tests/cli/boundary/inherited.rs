@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use simnode::harness::{can_run, has_python, terminal};
+use testkit::{can_run, has_python, terminal};
 
 use super::HERS;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
+use testkit::{NOBODY, Ran, Sim, in_state, is_root};
 
 /// A field of `/proc/PID/stat` after the name.
 fn stat(pid: &Value, field: usize) -> String {

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::has_python;
+use testkit::has_python;
 
 use super::HERS;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Sim, in_state, is_alive, is_root, shell};
+use testkit::{NOBODY, Sim, in_state, is_alive, is_root, shell};
 
 /// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
 #[test]

@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::has_python;
+use testkit::has_python;
 
 use super::{HERS, control_that};
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
+use testkit::{NOBODY, Ran, Sim, in_state, is_root, shell};
 
 /// FIFOs and directories in place of logs hold up neither a start nor a look.
 #[test]

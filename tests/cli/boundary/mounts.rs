@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use simnode::harness::{can_run, has_python};
+use testkit::{can_run, has_python};
 
 use super::HERS;
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
+use testkit::{NOBODY, Ran, Sim, in_state, is_root};
 
 /// Mounts a FUSE file system that never answers.
 const HANG: &str = r#"

@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use rustix::fs::OFlags;
 
 use crate::cli::settings::whole;
-use crate::common::{NOBODY, Ran, Sim, is_root, shell, without_gpu};
+use testkit::{NOBODY, Ran, Sim, is_root, shell, without_gpu};
 
 /// How often a file is written while its place changes. The old code wrote through the link at the twelfth time.
 const ROUNDS: usize = 60;

@@ -2,7 +2,7 @@
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use crate::common::{Sim, in_state, is_alive, shell};
+use testkit::{Sim, in_state, is_alive, shell};
 
 #[test]
 fn the_dead_are_started_and_who_works_is_left_alone() {

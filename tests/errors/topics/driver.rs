@@ -1,6 +1,6 @@
 //! The driver and the GPUs.
 
-use simnode::harness::without_pidfd;
+use testkit::without_pidfd;
 
 use crate::errors::book::Topic;
 use crate::errors::stage::Stage;

@@ -1,8 +1,8 @@
 //! Programs that are not started, and variables that are not printed.
 
-use crate::common::{SMALL, Sim, shell};
 use crate::errors::book::Topic;
 use crate::errors::stage::{Stage, WHOLE};
+use testkit::{SMALL, Sim, shell};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, WHOLE);
@@ -112,7 +112,7 @@ fn faulty(topic: &mut Topic) {
         crate::errors::stage::as_nobody,
     );
     let daemon = sim.device("0")["daemon_pid"].clone();
-    crate::common::stop(&daemon);
+    testkit::stop(&daemon);
     stage.show(topic, "The daemon does not answer", "mig-mps run 0 -- true");
 }
 
@@ -153,7 +153,7 @@ fn hung(topic: &mut Topic) {
     let _ = stage.run("mig-mps restart 0 --force --yes").ended(0);
     let daemon = sim.device("0")["daemon_pid"].clone();
     shell(format!("kill -9 {daemon}")).ended(0);
-    while crate::common::is_alive(&daemon) {
+    while testkit::is_alive(&daemon) {
         std::thread::yield_now();
     }
     stage.show(topic, "The daemon is dead", "mig-mps run 0 -- true");

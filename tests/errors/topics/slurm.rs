@@ -125,7 +125,7 @@ fn without_a_controller(topic: &mut Topic, stage: &Stage) {
 
 /// The files of MIG devices.
 fn capabilities(topic: &mut Topic) {
-    let stage = Stage::with_profile("a100-80gb", 1, crate::common::SMALL);
+    let stage = Stage::with_profile("a100-80gb", 1, testkit::SMALL);
     let table = stage.run("find root -name 'mig-minors'").ended(0).stdout;
     let table = stage.sim.node.dir().join(table.trim());
     std::fs::write(&table, "").unwrap();

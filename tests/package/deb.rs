@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use simnode::harness::{artifacts, can_run, judges};
 use tempfile::TempDir;
+use testkit::{built, can_run, judges};
 
-use crate::common::{Ran, shell};
+use testkit::{Ran, shell};
 
 /// The glibc of RHEL 8 and Debian 10.
 pub(crate) const GLIBC: &str = "2.28";
@@ -123,6 +123,19 @@ fn build(at: &Path) -> PathBuf {
     deb
 }
 
+/// The crate of `mig-mps` that the tests were built with.
+fn newest_library() -> PathBuf {
+    let crates = fs::read_dir(built().programs.join("deps")).unwrap();
+    crates
+        .map(|file| file.unwrap().path())
+        .filter(|file| {
+            let stem = file.file_stem().unwrap().to_str().unwrap();
+            stem.starts_with("libmig_mps-") && file.extension().unwrap_or_default() == "rlib"
+        })
+        .max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap())
+        .expect("cargo built the crate")
+}
+
 /// Links the program for the old glibc from the crates of this build, which cargo would build once more.
 fn link(program: &Path) {
     let arch = env::consts::ARCH;
@@ -132,7 +145,7 @@ fn link(program: &Path) {
     );
     fs::write(&linker, script).unwrap();
     fs::set_permissions(&linker, fs::Permissions::from_mode(0o755)).unwrap();
-    let library = &artifacts().library;
+    let library = newest_library();
     let mut rustc = tool("rustc");
     rustc
         .args(["--edition=2024", "--crate-type=bin", "--crate-name=main"])
