@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::apply::faults::{AFTER, BEFORE};
 use crate::apply::scene::Scene;
-use testkit::{Sim, in_state};
+use testkit::{Sim, assert_contains, in_state};
 
 fn server(device: &Value) -> &Value {
     &device["servers"][0]["pid"]
@@ -85,11 +85,8 @@ fn whoever_keeps_an_instance_in_use_is_named() {
     let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();
     assert!(error.is_busy(), "{text}");
-    assert!(
-        text.contains(&format!("held by pid {} (", app.pid())),
-        "{text}"
-    );
-    assert!(text.contains("cuda-app hold"), "{text}");
+    assert_contains(&text, &format!("held by pid {} (", app.pid()));
+    assert_contains(&text, "cuda-app hold");
     // The daemon that was ended for it serves again.
     assert_eq!(scene.things(), before, "{text}");
     assert!(calls(&scene, DESTROY, 19) > 3, "it was tried for a while");

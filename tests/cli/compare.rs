@@ -4,9 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use testkit::App;
-
-use testkit::{Ran, Sim, hearing, shell};
+use testkit::{App, Ran, Sim, hearing, shell};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use simnode::node::ComputeMode;
 
 use crate::cli::settings::whole;
-use testkit::Sim;
+use testkit::{Sim, assert_contains};
 
 const EXCLUSIVE: &str = r#"compute-mode = "exclusive-process""#;
 
@@ -105,10 +105,7 @@ fn plans_say_what_becomes_of_it() {
     let change = json!({ "from": "default", "to": "exclusive-process" });
     assert_eq!(gpu["compute_mode"], change);
     let said = sim.up(&one(EXCLUSIVE), &[]).ended(0).stdout;
-    assert!(
-        said.contains("~ set compute mode to exclusive-process"),
-        "{said}"
-    );
+    assert_contains(&said, "~ set compute mode to exclusive-process");
 
     // It stays when the daemon is started again, and is set again where somebody has changed it.
     let restart = |sim: &Sim| sim.run(&["restart", "0", "--dry-run"]).ended(0).tidy();

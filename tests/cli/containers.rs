@@ -7,9 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use testkit::{App, can_run};
-
-use testkit::{NOBODY, Ran, Sim, is_root, shell};
+use testkit::{App, NOBODY, Ran, Sim, assert_contains, can_run, is_root, needs_root, shell};
 
 const PROFILE: &str = r#"
 cdi = true
@@ -64,9 +62,7 @@ fn names(cdi: &Value) -> Vec<&str> {
 
 #[test]
 fn engines_get_options() {
-    if !is_root("engines_get_options") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let text = |device: &str, format: &str| {
         let ran = sim.run(&["env", device, "--threads", "25", "--format", format]);
@@ -125,9 +121,7 @@ fn users() -> u64 {
 /// Without the group a container's program could not reach the daemon, and would run outside MPS.
 #[test]
 fn a_container_joins_the_group_of_its_device() {
-    if !is_root("a_container_joins_the_group_of_its_device") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(GROUPS, &[]).ended(0);
     let text = |device: &str, format: &str| {
@@ -144,7 +138,7 @@ fn a_container_joins_the_group_of_its_device() {
         "spec:\n  runtimeClassName: nvidia\n  securityContext:\n    supplementalGroups: [{}]\n  containers:\n",
         users()
     );
-    assert!(pod.contains(&groups), "{pod}");
+    assert_contains(&pod, &groups);
     assert!(!text("all", "k8s").contains("securityContext"));
     // Groups came with version 0.7.0 of CDI. Files without them stay readable by older engines.
     let before = cdi(&sim);
@@ -160,9 +154,7 @@ fn a_container_joins_the_group_of_its_device() {
 /// A memory limit in the image may have an entry that lifts the device's. An empty one has none.
 #[test]
 fn an_image_lifts_no_memory_limit() {
-    if !is_root("an_image_lifts_no_memory_limit") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let empty = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=";
     for edits in cdi(&sim)["devices"].as_array().unwrap() {
@@ -173,9 +165,7 @@ fn an_image_lifts_no_memory_limit() {
 
 #[test]
 fn older_drivers_share_memory_files() {
-    if !is_root("older_drivers_share_memory_files") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let version = sim.node.dir().join("root/proc/driver/nvidia/version");
     fs::write(
@@ -203,9 +193,7 @@ fn older_drivers_share_memory_files() {
 
 #[test]
 fn the_cdi_file_follows_the_devices() {
-    if !is_root("the_cdi_file_follows_the_devices") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let first = cdi(&sim);
     let uuids = ["nobodys", "0.1", "trainer"].map(|name| sim.uuid(name));
@@ -259,9 +247,7 @@ fn up_changes_the_file_alone(sim: &Sim, profile: &str, done: &str) {
 
 #[test]
 fn a_missing_cdi_file_is_a_change() {
-    if !is_root("a_missing_cdi_file_is_a_change") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let path = sim.profile(PROFILE);
     let plan = |status: i32| {
@@ -302,9 +288,7 @@ fn a_missing_cdi_file_is_a_change() {
 
 #[test]
 fn a_cdi_file_of_others_is_refused_before_anything_is_changed() {
-    if !is_root("a_cdi_file_of_others_is_refused_before_anything_is_changed") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     fs::create_dir_all(cdi_file(&sim).parent().unwrap()).unwrap();
     fs::write(cdi_file(&sim), "garbage").unwrap();
@@ -329,9 +313,7 @@ fn said(sim: &Sim, ran: &Ran) -> String {
 
 #[test]
 fn a_cdi_file_of_others_stays() {
-    if !is_root("a_cdi_file_of_others_stays") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
     fs::write(cdi_file(&sim), theirs).unwrap();
@@ -347,9 +329,7 @@ fn a_cdi_file_of_others_stays() {
 /// A directory in which others could replace the file.
 #[test]
 fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
-    if !is_root("a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let directory = cdi_file(&sim).parent().unwrap().to_owned();
     fs::create_dir_all(&directory).unwrap();
@@ -386,9 +366,7 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
 
 #[test]
 fn after_a_change_that_fails_the_cdi_file_says_what_runs() {
-    if !is_root("after_a_change_that_fails_the_cdi_file_says_what_runs") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     sim.node.fault("nvmlGpuInstanceDestroy").fails(999).unwrap();
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(1);
@@ -400,9 +378,7 @@ fn after_a_change_that_fails_the_cdi_file_says_what_runs() {
 
 #[test]
 fn a_file_that_the_user_names_is_replaced_at_once() {
-    if !is_root("a_file_that_the_user_names_is_replaced_at_once") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let file = sim.node.dir().join("devices.json");
     fs::write(&file, "before").unwrap();
@@ -421,9 +397,7 @@ fn a_file_that_the_user_names_is_replaced_at_once() {
 
 #[test]
 fn only_root_has_a_cdi_file() {
-    if !is_root("only_root_has_a_cdi_file") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile("cdi = true\n[[gpu]]\nselect = { all = true }\nmig = false\n");
     let refused = Ran::of(&mut sim.by_nobody(&["up", path.to_str().unwrap()])).ended(2);
@@ -438,9 +412,7 @@ fn only_root_has_a_cdi_file() {
 
 #[test]
 fn the_cdi_file_has_the_form_of_its_schema() {
-    if !is_root("the_cdi_file_has_the_form_of_its_schema") {
-        return;
-    }
+    needs_root!();
     let read = |name: &str| fs::read_to_string(Path::new(SCHEMA).join(name)).unwrap_or_default();
     let (schema, definitions) = (read("schema.json"), read("defs.json"));
     let why = "Debian's package of the CDI schema is missing";
@@ -597,7 +569,7 @@ fn the_options_of_env_do_the_same() {
         assert!(up.ends_with("mps yes"), "{up}");
         // A server of a user ends if root comes.
         let user = if device == "nobodys" { NOBODY } else { 0 };
-        assert!(up.contains(&format!(" uid {user} ")), "{up}");
+        assert_contains(&up, &format!(" uid {user} "));
         assert_eq!(sim.status()["clients"][0]["device"], device);
         app.finish();
     }

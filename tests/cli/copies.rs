@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use testkit::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, assert_contains, shell};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -174,7 +174,7 @@ fn the_number_of_copies_has_a_bound() {
     let sim = small();
     for most in ["1025", "4294967295", "99999999999999999999"] {
         let ran = sim.run(&["run", "-n", most, "--", "true"]).ended(125);
-        assert!(ran.stderr.contains("expected a number"), "{}", ran.stderr);
+        assert_contains(&ran.stderr, "expected a number");
     }
     let run = sim.command(&["run", "-n", "100", "--", "true"]);
     let mut limited = std::process::Command::new("prlimit");

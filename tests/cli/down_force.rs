@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use testkit::{Ran, SMALL, Sim, in_state, is_alive, is_root, stop};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, stop};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -196,10 +196,7 @@ fn whose_record_cannot_be_read() {
     let uuid = sim.device("trainer")["uuid"].as_str().unwrap().to_owned();
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
     let refused = sim.run(&["down"]).ended(4).stderr;
-    assert!(
-        refused.contains("mig-mps down --force ends it"),
-        "{refused}"
-    );
+    assert_contains(&refused, "mig-mps down --force ends it");
     assert!(!mps_programs(&sim).is_empty());
     sim.run(&["down", "--force"]).ended(0);
     assert_eq!(mps_programs(&sim), [""; 0]);
@@ -231,7 +228,7 @@ fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
             "It is now {}/{name}.unreadable:",
             sim.node.run_dir().display()
         );
-        assert!(ran.stderr.contains(&kept), "{}", ran.stderr);
+        assert_contains(&ran.stderr, &kept);
         assert_eq!(mps_programs(&sim), [""; 0]);
         let kept = format!("{name}.unreadable");
         assert!(
@@ -262,9 +259,7 @@ fn a_record_that_cannot_be_read_is_in_the_way_of_its_own_device_alone() {
 /// As root with a daemon that runs as a user.
 #[test]
 fn of_a_user_whose_record_cannot_be_read() {
-    if !is_root("of_a_user_whose_record_cannot_be_read") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
         .ended(0);
@@ -288,9 +283,7 @@ fn started_half_way() {
 
 #[test]
 fn a_daemon_that_cannot_be_named_is_not_forgotten() {
-    if !is_root("a_daemon_that_cannot_be_named_is_not_forgotten") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let daemon = sim.device("0.2")["daemon_pid"].clone();

@@ -5,7 +5,7 @@ use serde_json::json;
 use simnode::node::ControlVersion;
 
 use crate::cli::settings::{ask, whole};
-use testkit::{Sim, in_state, is_alive, is_root, plain};
+use testkit::{Sim, assert_contains, in_state, is_alive, is_root, plain};
 
 const PROFILE: &str = r#"
 [mps]
@@ -57,8 +57,8 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     let mut app = sim.app("0.2", &["run", "0", "--alloc", "1600", "--alloc", "900"]);
     app.wait_up();
     let got = app.finish().output;
-    assert!(got.contains("alloc 1600 MiB -> 2 out of memory"), "{got}");
-    assert!(got.contains("alloc 900 MiB -> 0 no error"), "{got}");
+    assert_contains(&got, "alloc 1600 MiB -> 2 out of memory");
+    assert_contains(&got, "alloc 900 MiB -> 0 no error");
 
     let (first, second) = (sim.client("0.2"), sim.client("1"));
     let ready = in_state(&sim.status(), "ready").len();
@@ -75,9 +75,9 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
         assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1\n", "{version:?}");
     }
     let drift = sim.run(&plan).ended(3).stdout;
-    assert!(
-        drift.contains("pinned-memory-limit from none (set by hand) to 1536M"),
-        "{drift}"
+    assert_contains(
+        &drift,
+        "pinned-memory-limit from none (set by hand) to 1536M",
     );
     sim.up(PROFILE, &[]).ended(0);
     sim.run(&plan).ended(0);
@@ -109,7 +109,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     assert!(first.finish().status.success());
     sim.run(&["down", "--force"]).ended(0);
     let ended = second.finish();
-    assert!(ended.output.contains("err 810"), "{}", ended.output);
+    assert_contains(&ended.output, "err 810");
     let status = sim.status();
     assert_eq!(in_state(&status, "no daemon").len(), 3, "{version:?}");
     assert_eq!(status["unmanaged"], json!([]), "{version:?}");
@@ -181,7 +181,7 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let ran = change.join().unwrap().ended(1);
-    assert!(ran.stderr.contains("MPS server"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "MPS server");
     assert_eq!(sim.run_dir(), ["lock"]);
 
     let slow = std::time::Duration::from_millis(300);
@@ -240,12 +240,12 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
         let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
         let why =
             format!("\"{serve}\" is not possible here: driver 550.163.01 has no multi-user server");
-        assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+        assert_contains(&refused.stderr, &why);
     }
     assert_eq!(sim.run_dir(), [""; 0]);
     // Nobody is advised to use it.
     let said = sim.up(&whole("one-at-a-time"), &[]).ended(0).stderr;
-    assert!(said.contains("waits in cuInit"), "{said}");
+    assert_contains(&said, "waits in cuInit");
     assert!(!said.contains("all"), "{said}");
     sim.node
         .node()
@@ -253,7 +253,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
         .unwrap();
     sim.profile(&whole("all"));
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
-    assert!(plan.contains("serve is"), "{plan}");
+    assert_contains(&plan, "serve is");
 }
 
 /// A node whose driver calls itself that.
@@ -349,10 +349,7 @@ fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewher
         .up(&whole("pinned-memory-limit = \"516M\""), &[])
         .ended(0)
         .stderr;
-    assert!(
-        least.contains("A pinned-memory-limit of 516M may be"),
-        "{least}"
-    );
+    assert_contains(&least, "A pinned-memory-limit of 516M may be");
     let set = ["set", "0", "pinned-memory-limit=400M"];
     let refused = sim.run(&set).ended(2);
     assert_snapshot!(plain(&refused.stderr), @r#"

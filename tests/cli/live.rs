@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::cli::settings::{ask, whole};
-use testkit::{Ran, Sim, plain, tidy, user};
+use testkit::{Ran, Sim, assert_contains, plain, tidy, user};
 
 fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()
@@ -125,15 +125,12 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     let path = sim.profile(&profile);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
     let drift = sim.run(&plan).ended(3).stdout;
-    assert!(
-        drift.contains("active-thread-percentage from 25 (set by hand) to 50; pinned-memory-limit from 1536M (set by hand) to 2G"),
-        "{drift}"
+    assert_contains(
+        &drift,
+        "active-thread-percentage from 25 (set by hand) to 50; pinned-memory-limit from 1536M (set by hand) to 2G",
     );
     let exported = sim.run(&["export"]).ended(0).stdout;
-    assert!(
-        exported.contains("active-thread-percentage = 25"),
-        "{exported}"
-    );
+    assert_contains(&exported, "active-thread-percentage = 25");
     sim.up(&profile, &[]).ended(0);
     assert_eq!(ask(&sim, "0", answers), "50.0\n2G\n");
     sim.run(&plan).ended(0);
@@ -142,10 +139,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     assert!(!set.contains("keeps what it started with"), "{set}");
     assert!(client.finish().status.success());
     let drift = sim.run(&plan).ended(3).stdout;
-    assert!(
-        drift.contains("max-clients from 8 (set by hand) to none"),
-        "{drift}"
-    );
+    assert_contains(&drift, "max-clients from 8 (set by hand) to none");
     assert!(!drift.contains("percentage"), "{drift}");
 }
 
@@ -206,9 +200,9 @@ fn an_interrupted_set_is_taken_back_by_up() {
         let ran = sim.run(&set);
         assert_ne!(ran.status, 0, "{}", ran.stderr);
         let refused = sim.run(&set).ended(4).stderr;
-        assert!(
-            refused.contains("an interrupted change did not finish with the daemon of 0"),
-            "{refused}"
+        assert_contains(
+            &refused,
+            "an interrupted change did not finish with the daemon of 0",
         );
         sim.up(&back, &["--yes"]).ended(0);
         assert_eq!(ask(&sim, "0", "get_default_client_priority\n"), was);

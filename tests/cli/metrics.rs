@@ -9,11 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testkit::can_run;
+use testkit::{NOBODY, Ran, SMALL, Sim, can_run, in_state, is_alive, needs_root, shell};
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -224,9 +223,7 @@ fn without_the_driver_only_what_records_tell_is_there() {
 
 #[test]
 fn a_plain_user_sees_the_states_and_the_file_is_for_all() {
-    if !is_root("a_plain_user_sees_the_states_and_the_file_is_for_all") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let mut by_nobody = sim.command(&["metrics"]);

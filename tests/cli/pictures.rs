@@ -6,8 +6,7 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
-use testkit::is_shipped;
-use testkit::{Sim, is_alive, is_root, plain, stop};
+use testkit::{Sim, is_alive, is_shipped, needs_root, plain, stop};
 
 /// Half a node of H100s.
 fn node() -> Sim {
@@ -53,9 +52,7 @@ fn the_shipped_picture_of_a_plan() {
 
 #[test]
 fn the_shipped_picture_of_devices() {
-    if !is_root("the_shipped_picture_of_devices") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     sim.run(&["up", "balanced"]).ended(0);
     let clients = ["0.2", "0.4", "0.4", "1.4"].map(|name| sim.client(name));

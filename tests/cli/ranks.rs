@@ -5,9 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
-use testkit::can_run;
-
-use testkit::{Ran, Sim};
+use testkit::{Ran, Sim, can_run};
 
 const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";

@@ -5,11 +5,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use testkit::{App, can_run, has_python};
+use testkit::{
+    App, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, has_python, hearing, needs_root,
+};
 
 use crate::cli::hung::starve;
 use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -47,7 +48,7 @@ fn limits_are_the_programs_own() {
     let sim = one_gpu();
     let mut app = sim.started(&["0", "--threads", "25", "--memory", "2G"]);
     let up = app.wait_up();
-    assert!(up.contains(" sm 32 free 1901MiB "), "{up}");
+    assert_contains(&up, " sm 32 free 1901MiB ");
     let words = ["run", "0", "--priority", "below-normal", "--", "sh", "-c"];
     let show = "echo $CUDA_MPS_CLIENT_PRIORITY $CUDA_MPS_PROTOCOL_VERSION.";
     let ran = Ran::of(
@@ -262,9 +263,7 @@ fn a_full_device_is_waited_for() {
 
 #[test]
 fn another_users_turn_is_waited_for() {
-    if !is_root("another_users_turn_is_waited_for") {
-        return;
-    }
+    needs_root!();
     let sim = one_gpu();
     let client = sim.client("0");
     let pid = client.pid().to_string();
@@ -274,10 +273,7 @@ fn another_users_turn_is_waited_for() {
         queued.starts_with("error: 0 serves root now: pid PID ("),
         "{queued}"
     );
-    assert!(
-        queued.contains("hint: wait for it with --wait 5m"),
-        "{queued}"
-    );
+    assert_contains(&queued, "hint: wait for it with --wait 5m");
     let words = ["run", "0", "--wait", "1m", "--", "cuda-app", "hold"];
     let mut command = sim.by_other(&words);
     command.stderr(Stdio::piped());
@@ -293,9 +289,7 @@ fn another_users_turn_is_waited_for() {
 
 #[test]
 fn a_users_device_and_a_groups_are_refused_to_others() {
-    if !is_root("a_users_device_and_a_groups_are_refused_to_others") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"user:daemon\" }\n\
          [[gpu]]\nselect = { index = [1] }\nmig = false\nmps = { serve = \"group:daemon\" }\n";
@@ -321,7 +315,7 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
     assert_eq!(sim.device("0")["servers"][0]["pid"], server);
     let mut own = sim.by_other(&["run", "0", "--", "cuda-app", "run", "0"]);
     let ran = Ran::of(own.uid(1).gid(1)).ended(0);
-    assert!(ran.stdout.contains("mps yes"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "mps yes");
     assert_eq!(sim.device("0")["servers"][0]["pid"], server);
 }
 

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 use rustix::process::Resource;
 
-use testkit::{Ran, Sim, is_root, plain};
+use testkit::{Ran, Sim, assert_contains, needs_root, plain};
 
 /// A whole GPU with these settings.
 pub(crate) fn whole(settings: &str) -> String {
@@ -67,16 +67,8 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
     let up = app.wait_up();
     assert!(up.contains(" sm 42 ") && up.ends_with("mps yes"), "{up}");
     let ended = app.finish();
-    assert!(
-        ended.output.contains("alloc 1600 MiB -> 2 out of memory"),
-        "{}",
-        ended.output
-    );
-    assert!(
-        ended.output.contains("alloc 900 MiB -> 0 no error"),
-        "{}",
-        ended.output
-    );
+    assert_contains(&ended.output, "alloc 1600 MiB -> 2 out of memory");
+    assert_contains(&ended.output, "alloc 900 MiB -> 0 no error");
     sim.up_does_nothing(&profile);
 }
 
@@ -259,9 +251,7 @@ fn a_mig_device_has_no_compute_mode() {
 
 #[test]
 fn a_user_who_is_not_there_is_named_before_anything_is_touched() {
-    if !is_root("a_user_who_is_not_there_is_named_before_anything_is_touched") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let mut all = String::new();
     for serve in ["user:nobdy", "group:no-such-group-anywhere"] {
@@ -323,11 +313,7 @@ fn a_value_that_reads_back_otherwise_fails_in_words() {
     let ran = sim
         .up(&whole(r#"client-priority = "below-normal""#), &[])
         .ended(1);
-    assert!(
-        ran.stderr.contains("Insufficient privileges"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "Insufficient privileges");
 }
 
 #[test]
@@ -358,11 +344,7 @@ fn a_daemon_runs_on_the_cpus_near_its_gpu() {
     let missing = sim.node.dir().join("root/proc/driver/nvidia/gpus");
     std::fs::remove_dir_all(missing).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert!(
-        ran.stderr.contains("cannot tell the CPUs near the GPU: "),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "cannot tell the CPUs near the GPU: ");
 }
 
 /// What the kernel says of a GPU's CPUs.

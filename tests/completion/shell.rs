@@ -4,10 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::can_run;
+use testkit::{Sim, can_run, without_gpu};
 
 use crate::completion::terminal::Terminal;
-use testkit::{Sim, without_gpu};
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use testkit::{built, can_run, judges};
-
-use testkit::{Ran, shell};
+use testkit::{Ran, built, can_run, judges, shell};
 
 /// The glibc of RHEL 8 and Debian 10.
 pub(crate) const GLIBC: &str = "2.28";

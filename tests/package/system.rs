@@ -4,10 +4,9 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
-use testkit::{built, can_run, is_root};
+use testkit::{Ran, Sim, built, can_run, is_root, shell};
 
 use crate::package::deb::{Package, has};
-use testkit::{Ran, Sim, shell};
 
 /// Makes a copy of this system in memory, enters it, and runs the script that is the second argument.
 ///

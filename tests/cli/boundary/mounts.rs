@@ -7,11 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{can_run, has_python};
+use testkit::{NOBODY, Ran, Sim, can_run, has_python, in_state, is_root};
 
 use super::HERS;
 use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, Sim, in_state, is_root};
 
 /// Mounts a FUSE file system that never answers.
 const HANG: &str = r#"

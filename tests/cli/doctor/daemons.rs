@@ -5,13 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use testkit::App;
+use testkit::{App, NOBODY, Sim, assert_contains, copy_program, is_alive, needs_root, shell, stop};
 
 use super::{Report, doctor, healthy};
 use crate::cli::hung::{logs_without_pause, starve};
 use crate::cli::settings::{ask, whole};
 use crate::cli::sight::{beside, unmanaged_daemon};
-use testkit::{NOBODY, Sim, copy_program, is_alive, is_root, shell, stop};
 
 /// A whole GPU that is served.
 fn served(settings: &str) -> Sim {
@@ -94,9 +93,7 @@ fn a_device_that_hangs() {
 
 #[test]
 fn another_users_programs_are_left_alone_by_the_attach_check() {
-    if !is_root("another_users_programs_are_left_alone_by_the_attach_check") {
-        return;
-    }
+    needs_root!();
     let sim = served("");
     let first = sim.client("0");
     let before = sim.device("0")["servers"].clone();
@@ -248,9 +245,7 @@ fn settings_are_read_back_or_shown_as_configured() {
     assert_eq!(sim.device("0")["settings_read_back"], true);
     drop(client);
     // Root asks no user's daemon.
-    if !is_root("the settings of a user's daemon") {
-        return;
-    }
+    needs_root!();
     let sim = served("serve = \"user:nobody\"");
     doctor(&sim, &[]).check("settings-changed").is(
         "unknown",
@@ -456,7 +451,7 @@ fn a_memory_limit_that_lets_no_program_start() {
     assert_eq!(command, "mig-mps set 0 pinned-memory-limit=2G");
     let record = sim.node.run_dir().join("by-name/0/device.json");
     let text = fs::read_to_string(&record).unwrap();
-    assert!(text.contains("516M"), "{text}");
+    assert_contains(&text, "516M");
     fs::write(&record, text.replace("516M", "400M")).unwrap();
     doctor(&sim, &[])
         .check("memory-limit")
@@ -607,9 +602,7 @@ fn a_device_that_heal_has_given_up() {
 
 #[test]
 fn a_plain_user_sees_less_and_is_not_misled() {
-    if !is_root("a_plain_user_sees_less_and_is_not_misled") {
-        return;
-    }
+    needs_root!();
     let sim = served("serve = \"user:nobody\"");
     assert!(!doctor(&sim, &["--attach"]).ills().contains("attach"));
     // A user sees less, and is not misled.

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{Report, doctor, healthy};
 use crate::cli::settings::whole;
-use testkit::{NOBODY, Sim, is_root};
+use testkit::{NOBODY, Sim, needs_root};
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {
@@ -17,9 +17,7 @@ fn a_run_directory_that_cannot_be_made() {
         .is("fail", None, sim.node.run_dir().to_str().unwrap());
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o755)).unwrap();
     assert!(doctor(&sim, &[]).ills().is_empty());
-    if !is_root("a_run_directory_that_cannot_be_made, by nobody") {
-        return;
-    }
+    needs_root!();
     let report = Report::of(
         sim.by_nobody(&["doctor", "--json"])
             .env("MIG_MPS_RUN_DIR", "/proc/x"),
@@ -63,9 +61,7 @@ fn a_path_that_is_too_long_for_a_socket() {
 
 #[test]
 fn a_pipe_directory_that_its_users_may_not_enter() {
-    if !is_root("a_pipe_directory_that_its_users_may_not_enter") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let pipe = sim.pipe("0.2");
     fs::set_permissions(&pipe, Permissions::from_mode(0o700)).unwrap();
@@ -170,9 +166,7 @@ fn in_namespace(sim: &Sim, script: &str) -> Report {
 
 #[test]
 fn a_file_system_that_is_full_or_read_only() {
-    if !is_root("a_file_system_that_is_full_or_read_only") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let with = |options: &str| {
         let script =

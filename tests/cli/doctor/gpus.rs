@@ -7,7 +7,7 @@ use simnode::node::ComputeMode;
 
 use super::{doctor, healthy};
 use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, Sim, as_typed, is_root};
+use testkit::{NOBODY, Ran, Sim, as_typed, needs_root};
 
 fn whole_gpus() -> Sim {
     let sim = Sim::with("h200", 2);
@@ -104,9 +104,7 @@ fn compute_modes_that_keep_programs_off() {
     );
     assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
     // By a profile it is in order, and its loss is what `status` reports.
-    if !is_root("the mode of a daemon's GPU") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole("compute-mode = \"exclusive-process\""), &["--yes"])
         .ended(0);
@@ -247,9 +245,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
 
 #[test]
 fn instances_that_the_driver_hides_are_unknown() {
-    if !is_root("instances_that_the_driver_hides_are_unknown") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     set(&sim, |state| {
         state.policy.permissions = simnode::node::Permissions::Strict;
@@ -275,9 +271,7 @@ fn device_nodes_that_are_missing() {
 
 #[test]
 fn device_nodes_that_the_caller_may_not_open() {
-    if !is_root("device_nodes_that_the_caller_may_not_open") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let node = sim.machine("dev/nvidia-uvm");
     fs::set_permissions(node, fs::Permissions::from_mode(0o660)).unwrap();

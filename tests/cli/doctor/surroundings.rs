@@ -4,16 +4,13 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use testkit::built;
+use testkit::{Sim, as_typed, built, needs_root};
 
 use super::{Report, doctor, healthy};
-use testkit::{Sim, as_typed, is_root};
 
 #[test]
 fn a_hard_limit_of_open_files() {
-    if !is_root("a_hard_limit_of_open_files") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let by_nobody = sim.by_nobody(&["doctor", "--json"]);
     let with = |files: u64| {
@@ -73,9 +70,7 @@ fn shared_memory_where_the_driver_needs_it() {
 
 #[test]
 fn shared_memory_that_is_small_or_read_only() {
-    if !is_root("shared_memory_that_is_small_or_read_only") {
-        return;
-    }
+    needs_root!();
     let sim = of_driver("550.163.01");
     let with = |options: &str| {
         let script =
@@ -270,9 +265,7 @@ fn the_dra_driver_of_kubernetes_with_dynamic_mig() {
 /// A plain user cannot read the environment of root's processes.
 #[test]
 fn the_dra_driver_of_root_whose_gates_are_hidden() {
-    if !is_root("the_dra_driver_of_root_whose_gates_are_hidden") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let gates = [("FEATURE_GATES", "DynamicMIG=true,")];
     let _plugin = sim.process_with("gpu-kubelet-plugin", &gates);
@@ -300,9 +293,7 @@ fn the_default_pipe_directory() {
 /// The variable alone decides: the daemon makes no file where others could meet it.
 #[test]
 fn a_daemon_in_the_default_pipe_directory() {
-    if !is_root("a_daemon_in_the_default_pipe_directory") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     // A mount namespace has a /tmp of its own, in which the node and the programs are where they were.
