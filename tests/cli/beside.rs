@@ -4,9 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::cli::sight::{beside, unmanaged_daemon};
-use testkit::{Sim, assert_contains, shell, user};
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use testkit::{Sim, WHOLE, assert_contains, shell, user};
 
 #[test]
 fn plan_and_up_tell_of_it_and_leave_it_alone() {

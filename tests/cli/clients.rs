@@ -1,9 +1,7 @@
 //! As many clients as a device takes, and one more.
 
 use serde_json::json;
-use testkit::{App, Sim, assert_contains};
-
-use crate::cli::settings::whole;
+use testkit::{App, Sim, assert_contains, whole};
 
 #[test]
 fn forty_eight_clients_are_shown_and_the_next_is_refused() {

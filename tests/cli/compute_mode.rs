@@ -4,8 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ComputeMode;
 
-use crate::cli::settings::whole;
-use testkit::{Sim, assert_contains};
+use testkit::{Sim, assert_contains, whole};
 
 const EXCLUSIVE: &str = r#"compute-mode = "exclusive-process""#;
 

@@ -66,10 +66,10 @@ fn it_starts_with_what_the_daemon_has_been_set_to() {
     assert_contains(&said, "+ start the server of 1 daemon");
     assert_eq!(sim.device("0")["state"], "ready");
     let default = "get_default_active_thread_percentage\n";
-    assert_eq!(crate::cli::settings::ask(&sim, "0", default), "25.0\n");
+    assert_eq!(sim.ask("0", default), "25.0\n");
     let server = sim.device("0")["servers"][0]["pid"].clone();
     let of_server = format!("get_active_thread_percentage {server}\n");
-    assert_eq!(crate::cli::settings::ask(&sim, "0", &of_server), "25.0\n");
+    assert_eq!(sim.ask("0", &of_server), "25.0\n");
     sim.up_does_nothing(&to);
 }
 

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cli::hung::starve;
-use crate::cli::settings::whole;
-use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, stop};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, stop, whole};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -65,7 +63,7 @@ fn ready_with_clients() {
 #[test]
 fn hung() {
     let sim = serving();
-    starve(&sim);
+    sim.hang("0");
     goes(&sim);
 }
 
@@ -73,7 +71,7 @@ fn hung() {
 fn hung_with_working_clients() {
     let sim = serving();
     let _worker = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     sim.run(&["down"]).ended(4);
     goes(&sim);
 }
@@ -82,7 +80,7 @@ fn hung_with_working_clients() {
 fn hung_and_stopped() {
     let sim = serving();
     let _worker = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     stop(&sim.device("0")["daemon_pid"]);
     goes(&sim);
 }
@@ -125,7 +123,7 @@ fn without_its_socket() {
 #[test]
 fn dead_with_a_stray_server() {
     let sim = serving();
-    starve(&sim);
+    sim.hang("0");
     let device = sim.device("0");
     kill(&device["daemon_pid"], rustix::process::Signal::KILL);
     while in_state(&sim.status(), "dead") != ["0"] {

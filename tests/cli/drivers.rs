@@ -4,8 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use crate::cli::settings::{ask, whole};
-use testkit::{Sim, assert_contains, in_state, is_alive, is_root, plain};
+use testkit::{Sim, assert_contains, in_state, is_alive, is_root, plain, whole};
 
 const PROFILE: &str = r#"
 [mps]
@@ -47,7 +46,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     sim.up_does_nothing(PROFILE);
     sim.run(&plan).ended(0);
     for device in ["0.0", "0.2", "1"] {
-        let is = ask(&sim, device, DEFAULTS);
+        let is = sim.ask(device, DEFAULTS);
         assert_eq!(is, "50.0\n1G\n1\n", "{version:?}");
     }
     let status = sim.status();
@@ -68,11 +67,11 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
         let percentage = "active-thread-percentage=25";
         let set = ["set", device, percentage, "pinned-memory-limit=2.5G"];
         sim.run(&set).ended(0);
-        let is = ask(&sim, device, DEFAULTS);
+        let is = sim.ask(device, DEFAULTS);
         assert_eq!(is, "25.0\n2G\n1\n", "{version:?}");
         let set = ["set", device, "pinned-memory-limit=none"];
         sim.run(&set).ended(0);
-        assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1\n", "{version:?}");
+        assert_eq!(sim.ask(device, DEFAULTS), "25.0\n1\n", "{version:?}");
     }
     let drift = sim.run(&plan).ended(3).stdout;
     assert_contains(
@@ -172,7 +171,7 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
         std::thread::yield_now();
     };
     // The server is listed meanwhile.
-    while ask(&sim, "0", "get_server_list\n") != format!("{server}\n") {
+    while sim.ask("0", "get_server_list\n") != format!("{server}\n") {
         std::thread::yield_now();
     }
     let status = sim.status();

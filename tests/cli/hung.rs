@@ -5,34 +5,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use testkit::{App, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain};
+use testkit::{App, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, whole};
 
-use crate::cli::settings::{ask, whole};
 use crate::cli::watch::Watch;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(mps), &["--yes"]).ended(0);
-    starve(&sim);
+    sim.hang("0");
     sim
-}
-
-/// Has a client die while it connects: it may open 24 files.
-pub(crate) fn starve(sim: &Sim) {
-    let app = sim.node.program("cuda-app").get_program().to_owned();
-    let mut shell = Command::new("/bin/sh");
-    shell
-        .args(["-c", "ulimit -n 24; exec \"$0\" run 0"])
-        .arg(app);
-    shell.env_clear().envs(sim.node.env());
-    let pipe = sim.pipe_link("0");
-    let ran = Ran::of(shell.env("CUDA_MPS_PIPE_DIRECTORY", pipe));
-    assert!(ran.stdout.contains("err 46"), "{ran:?}");
-    let begun = Instant::now();
-    while sim.happened("device wedged") == 0 && begun.elapsed() < Duration::from_secs(10) {
-        std::thread::yield_now();
-    }
 }
 
 fn clients_go_on(sim: &Sim) {
@@ -71,7 +53,7 @@ fn a_restart_of_a_hung_device_needs_no_force_and_keeps_the_daemon() {
     let after = sim.device("0");
     assert_eq!(after["state"], "ready");
     assert_eq!(after["daemon_pid"], before["daemon_pid"]);
-    let percentage = ask(&sim, "0", "get_default_active_thread_percentage\n");
+    let percentage = sim.ask("0", "get_default_active_thread_percentage\n");
     assert_eq!(percentage, "50.0\n", "its settings stay");
     assert!(!is_alive(&before["servers"][0]["pid"]));
     clients_go_on(&sim);
@@ -82,7 +64,7 @@ fn who_still_works_is_named_and_ended_only_by_force() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &["--yes"]).ended(0);
     let worker = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     let status = sim.status();
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert_contains(problem, "still work");
@@ -216,7 +198,7 @@ fn watch_shows_it_within_two_looks() {
     sim.up(&whole(""), &["--yes"]).ended(0);
     let mut watch = Watch::start(&sim);
     let before = watch.await_looks(0, 1);
-    starve(&sim);
+    sim.hang("0");
     // One look may have begun before.
     let after = watch.await_looks(before, 3);
     assert!(

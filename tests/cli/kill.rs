@@ -9,10 +9,8 @@ use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{
     App, NOBODY, Ran, SMALL, Sim, assert_contains, hearing, is_alive, needs_root, plain, shell,
-    stop, terminal, tidy, user,
+    stop, terminal, tidy, user, whole,
 };
-
-use crate::cli::settings::whole;
 
 /// Everything it said, without what differs from run to run; the pids are named.
 fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {

@@ -2,8 +2,7 @@
 
 use serde_json::json;
 
-use crate::cli::settings::whole;
-use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state};
+use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state, whole};
 
 /// Its servers are in the process table, so they are no strangers on their own device.
 #[test]

@@ -6,8 +6,9 @@ use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
 
-use crate::cli::settings::{ask, whole};
-use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell};
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell, whole,
+};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
@@ -82,7 +83,7 @@ fn a_users_daemon_is_hers() {
     assert!(reaches(&sim, NOBODY));
     assert!(!reaches(&sim, DAEMON), "another user came in");
     assert_eq!(
-        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        sim.ask("0", "get_default_active_thread_percentage\n"),
         "50.0\n"
     );
 

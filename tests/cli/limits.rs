@@ -255,7 +255,7 @@ fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
     let sim = Sim::with("h200", 1);
     let up = |files: u64| {
         let nofile = format!("nofile = {files}");
-        let profile = sim.profile(&crate::cli::settings::whole(&nofile));
+        let profile = sim.profile(&testkit::whole(&nofile));
         let command = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
         let mut limited = Command::new("prlimit");
         limited.arg("--nofile=20000:20000").args(["setpriv"]);
@@ -393,7 +393,7 @@ fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     // This daemon is ended by signals, without a session.
-    let hers = crate::cli::settings::whole("serve = \"user:nobody\"");
+    let hers = testkit::whole("serve = \"user:nobody\"");
     sim.up(&hers, &["--yes"]).ended(0);
     let device = sim.device("0");
     let command = sim.command(&["down", "--force", "--yes"]);

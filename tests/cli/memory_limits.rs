@@ -5,9 +5,7 @@ use std::process::Command;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use simnode::node::ControlVersion;
-use testkit::{App, Ran, Sim, assert_contains, needs_root, plain};
-
-use crate::cli::settings::whole;
+use testkit::{App, Ran, Sim, assert_contains, needs_root, plain, whole};
 
 const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const LIMITED: &str = "active-thread-percentage = 25, pinned-memory-limit = \"2G\"";

@@ -9,10 +9,9 @@ use serde_json::Value;
 
 use simnode::node::ComputeMode;
 
-use crate::cli::settings::{ask, whole};
 use testkit::{
     NOBODY, Ran, SMALL, Sim, assert_contains, hearing, in_state, is_alive, needs_root, plain,
-    shell, tidy, user,
+    shell, tidy, user, whole,
 };
 
 /// A profile that says something of everything.
@@ -43,7 +42,7 @@ fn set_by_hand() -> Sim {
 fn is_as_set(sim: &Sim) {
     let device = sim.device("0");
     assert_eq!(device["state"], "ready");
-    assert_eq!(ask(sim, "0", ANSWERS), "25.0\n2G\n");
+    assert_eq!(sim.ask("0", ANSWERS), "25.0\n2G\n");
     let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
     assert_contains(&status, "Cpus_allowed_list:\t0\n");
     let path = sim.profile(&whole(EVERYTHING));

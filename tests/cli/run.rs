@@ -6,13 +6,9 @@ use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use testkit::{
-    App, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, has_python, hearing, needs_root,
+    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, can_run, has_python, hearing, needs_root,
+    whole,
 };
-
-use crate::cli::hung::starve;
-use crate::cli::settings::whole;
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -195,7 +191,7 @@ fn devices_that_take_no_client_are_refused() {
         );
         ran.stderr
     };
-    starve(&sim);
+    sim.hang("0");
     assert_snapshot!(refused(), @"
     error: 0 hangs: every new client waits without end
     hint: mig-mps restart 0 starts a new daemon

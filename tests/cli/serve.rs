@@ -3,9 +3,7 @@
 use std::os::unix::process::CommandExt;
 
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, needs_root, shell};
-
-use crate::cli::settings::whole;
+use testkit::{App, NOBODY, Ran, Sim, needs_root, shell, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;

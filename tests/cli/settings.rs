@@ -1,31 +1,11 @@
 //! What a profile can set for a daemon: what is written, what reaches the daemon, what reads back.
 
 use std::fs;
-use std::io::Write;
-use std::process::Stdio;
 
 use insta::assert_snapshot;
 use rustix::process::Resource;
 
-use testkit::{Ran, Sim, assert_contains, needs_root, plain};
-
-/// A whole GPU with these settings.
-pub(crate) fn whole(settings: &str) -> String {
-    format!("[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ {settings} }}\n")
-}
-
-/// What a device's daemon answers to commands.
-pub(crate) fn ask(sim: &Sim, device: &str, commands: &str) -> String {
-    let pipe = sim.pipe_link(device);
-    let mut control = sim.node.program("nvidia-cuda-mps-control");
-    control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-    control.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut control = control.spawn().unwrap();
-    let mut stdin = control.stdin.take().unwrap();
-    stdin.write_all(commands.as_bytes()).unwrap();
-    drop(stdin);
-    String::from_utf8(control.wait_with_output().unwrap().stdout).unwrap()
-}
+use testkit::{Ran, Sim, assert_contains, needs_root, plain, whole};
 
 const DEFAULTS: &str = "get_default_active_thread_percentage\n\
     get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
@@ -46,12 +26,11 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
         r#"active-thread-percentage = 33.3, pinned-memory-limit = "1.5G", client-priority = "below-normal", cpus = "0", nofile = 4096, max-clients = 8"#,
     );
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", DEFAULTS), "33.3\n1G\n1\n");
+    assert_eq!(sim.ask("0", DEFAULTS), "33.3\n1G\n1\n");
     let device = sim.device("0");
     let server = &device["servers"][0]["pid"];
     assert_eq!(
-        ask(
-            &sim,
+        sim.ask(
             "0",
             &format!(
                 "get_active_thread_percentage {server}\nget_device_pinned_mem_limit {server} 0\n"
@@ -108,8 +87,8 @@ devices = [
 ]
 "#;
     sim.up(profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "all-of-it", DEFAULTS), "50.0\n2G\n1\n");
-    assert_eq!(ask(&sim, "none-of-it", DEFAULTS), "100.0\n0\n");
+    assert_eq!(sim.ask("all-of-it", DEFAULTS), "50.0\n2G\n1\n");
+    assert_eq!(sim.ask("none-of-it", DEFAULTS), "100.0\n0\n");
     sim.up_does_nothing(profile);
     let exported = sim.run(&["export"]).ended(0).stdout;
     let again = sim.up(&exported, &["--dry-run"]).ended(0);

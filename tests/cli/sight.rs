@@ -10,10 +10,9 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use simnode::node::Permissions;
 use testkit::{
-    App, NOBODY, Ran, SMALL, Sim, assert_contains, in_state, is_alive, is_root, needs_root, shell,
+    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, in_state, is_alive, is_root, needs_root,
+    shell,
 };
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
 /// The loop of a script from the field that starts a daemon for each MIG device, with its directories
 /// below DIR. It asks `nvidia-smi -L`, whose lines are LISTED here.

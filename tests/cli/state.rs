@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::settings::whole;
-use testkit::{Ran, Sim, in_state, is_alive, needs_root};
+use testkit::{Ran, Sim, in_state, is_alive, needs_root, whole};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 

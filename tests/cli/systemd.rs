@@ -9,10 +9,8 @@ use insta::assert_snapshot;
 use serde_json::Value;
 use testkit::{
     Ran, SMALL, Sim, assert_contains, built, can_run, copy_program, in_state, is_alive, is_root,
-    needs_root, shell, skip,
+    needs_root, shell, skip, whole,
 };
-
-use crate::cli::settings::whole;
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",

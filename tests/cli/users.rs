@@ -6,9 +6,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, needs_root, plain, shell};
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use testkit::{NOBODY, Ran, SMALL, Sim, WHOLE, in_state, is_alive, needs_root, plain, shell};
 
 #[test]
 fn root_is_told_that_users_take_turns() {

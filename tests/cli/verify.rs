@@ -2,7 +2,6 @@
 
 use insta::assert_snapshot;
 
-use crate::cli::hung::starve;
 use testkit::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
 
 fn verified(sim: &Sim) -> Ran {
@@ -57,7 +56,7 @@ fn what_is_wrong_is_said_for_each_device() {
     let sim = Sim::with("h200", 2);
     sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
         .ended(0);
-    starve(&sim);
+    sim.hang("0");
     let daemon = sim.device("1")["daemon_pid"].as_u64().unwrap();
     shell(format!("kill -9 {daemon}")).ended(0);
     let ran = verified(&sim).ended(1);

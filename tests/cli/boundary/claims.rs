@@ -7,10 +7,11 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use serde_json::Value;
-use testkit::{NOBODY, Ran, Sim, assert_contains, copy_program, in_state, is_alive, needs_root};
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, copy_program, in_state, is_alive, needs_root, whole,
+};
 
 use super::HERS;
-use crate::cli::settings::whole;
 
 /// What answers in a user's directory may say anything, at any length, or nothing.
 #[test]

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use testkit::{
     NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
+    whole,
 };
 
 use super::HERS;
-use crate::cli::settings::whole;
 
 /// Clients of a user's device have the time that `--drain` gives them, also where no session can be opened.
 #[test]

@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use super::HERS;
-use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, needs_root};
+use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, needs_root, whole};
 
 /// Root's commands do not look into a user's run directory, whatever its owner has put there.
 #[test]

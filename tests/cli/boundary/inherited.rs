@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, needs_root, terminal};
+use testkit::{
+    NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, needs_root, terminal, whole,
+};
 
 use super::HERS;
-use crate::cli::settings::whole;
 
 /// A field of `/proc/PID/stat` after the name.
 fn stat(pid: &Value, field: usize) -> String {

@@ -5,10 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use testkit::{NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root, shell};
+use testkit::{NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root, shell, whole};
 
 use super::HERS;
-use crate::cli::settings::whole;
 
 /// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
 #[test]

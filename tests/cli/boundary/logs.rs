@@ -5,11 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use testkit::{
-    NOBODY, Ran, Sim, assert_contains, has_python, in_state, is_root, needs_root, shell,
+    NOBODY, Ran, Sim, assert_contains, has_python, in_state, is_root, needs_root, shell, whole,
 };
 
 use super::{HERS, control_that};
-use crate::cli::settings::whole;
 
 /// FIFOs and directories in place of logs hold up neither a start nor a look.
 #[test]

@@ -7,10 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{NOBODY, Ran, Sim, can_run, has_python, in_state, is_root};
+use testkit::{NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, whole};
 
 use super::HERS;
-use crate::cli::settings::whole;
 
 /// Mounts a FUSE file system that never answers.
 const HANG: &str = r#"

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use insta::assert_snapshot;
 use rustix::fs::OFlags;
 
-use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, Sim, needs_root, shell, without_gpu};
+use testkit::{NOBODY, Ran, Sim, needs_root, shell, whole, without_gpu};
 
 /// How often a file is written while its place changes. The old code wrote through the link at the twelfth time.
 const ROUNDS: usize = 60;

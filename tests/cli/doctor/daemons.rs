@@ -5,11 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use testkit::{App, NOBODY, Sim, assert_contains, copy_program, is_alive, needs_root, shell, stop};
+use testkit::{
+    App, NOBODY, Sim, assert_contains, copy_program, is_alive, needs_root, shell, stop, whole,
+};
 
 use super::{Report, doctor, healthy};
-use crate::cli::hung::{logs_without_pause, starve};
-use crate::cli::settings::{ask, whole};
+use crate::cli::hung::logs_without_pause;
 use crate::cli::sight::{beside, unmanaged_daemon};
 
 /// A whole GPU that is served.
@@ -77,7 +78,7 @@ fn a_daemon_without_its_pipe_directory() {
 #[test]
 fn a_device_that_hangs() {
     let sim = served("");
-    starve(&sim);
+    sim.hang("0");
     let report = doctor(&sim, &["--attach"]);
     let command = report
         .check("device-hung")
@@ -202,8 +203,7 @@ fn a_start_that_nobody_finished() {
 fn settings_that_somebody_changed() {
     let sim = served("pinned-memory-limit = \"2G\"");
     let client = sim.client("0");
-    ask(
-        &sim,
+    sim.ask(
         "0",
         "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n",
     );
@@ -232,7 +232,7 @@ fn settings_are_read_back_or_shown_as_configured() {
     assert_eq!(device["active_thread_percentage"], 25.0);
     assert_eq!(doctor(&sim, &[]).ills(), std::collections::BTreeSet::new());
     let changed = "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
-    ask(&sim, "0", changed);
+    sim.ask("0", changed);
     let command = doctor(&sim, &[]).check("settings-changed").is(
         "fail",
         Some("0"),
@@ -269,7 +269,7 @@ fn a_log_that_grows_without_pause() {
 #[test]
 fn a_server_that_outlived_its_daemon() {
     let sim = served("");
-    starve(&sim);
+    sim.hang("0");
     let _waits = sim.app("0", &["hold"]);
     while sim.device("0")["state"] != "hung" {
         std::thread::yield_now();

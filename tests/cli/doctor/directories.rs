@@ -5,8 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use super::{Report, doctor, healthy};
-use crate::cli::settings::whole;
-use testkit::{NOBODY, Sim, needs_root};
+use testkit::{NOBODY, Sim, needs_root, whole};
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {

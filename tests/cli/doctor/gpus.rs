@@ -6,8 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use simnode::node::ComputeMode;
 
 use super::{doctor, healthy};
-use crate::cli::settings::whole;
-use testkit::{NOBODY, Ran, Sim, as_typed, needs_root};
+use testkit::{NOBODY, Ran, Sim, as_typed, needs_root, whole};
 
 fn whole_gpus() -> Sim {
     let sim = Sim::with("h200", 2);
