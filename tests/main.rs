@@ -4,6 +4,7 @@ mod apply;
 mod cli;
 mod completion;
 mod errors;
+mod fuzz;
 mod host;
 mod house;
 mod package;
