@@ -36,8 +36,6 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     let update = sim.node.node().update(|state| {
         state.install(version);
         state.driver.version = name.map_or(state.driver.version.clone(), str::to_owned);
-        // As many sessions that meet another are refused in silence as were measured.
-        state.policy.silent_refusals = 38;
     });
     update.unwrap();
     let path = sim.profile(PROFILE).display().to_string();
