@@ -63,8 +63,7 @@ pub(crate) mod state;
 pub mod internals {
     pub mod apply {
         pub use crate::apply::{
-            Allowed, ApplyContext, ApplyError, Cause, Failure, OnFailure, Progress, StepOf,
-            pick_up, run,
+            Allowed, ApplyContext, ApplyError, OnFailure, Progress, StepOf, pick_up, run,
         };
     }
     pub mod catalog {

@@ -1,5 +1,7 @@
 //! What a reconfiguration does not touch, and how much it does.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::apply::faults::{AFTER, BEFORE};
@@ -74,14 +76,7 @@ fn whoever_keeps_an_instance_in_use_is_named() {
     let scene = Scene::with("a100-80gb", 1);
     scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
     let before = scene.things();
-    let uuid = scene.sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
-    let mut command = scene.sim.node.program("cuda-app");
-    command
-        .arg("hold")
-        .env("CUDA_VISIBLE_DEVICES", uuid)
-        .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
-    let mut app = testkit::App::start(command);
-    assert!(app.wait_up().ends_with("mps no"));
+    let app = scene.sim.outside("0.0");
     let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();
     assert!(error.is_busy(), "{text}");
@@ -106,9 +101,8 @@ fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
         block(0, first) + &block(1, second)
     };
     sim.up(&named("x", "y"), &[]).ended(0);
-    // GPU 0 takes its time to let go of a name that GPU 1 is to have.
-    let slow = std::time::Duration::from_millis(500);
-    sim.node.fault("quit").nth(1).slow(slow).unwrap();
+    // One GPU takes its time to let go of a name that the other one is to have.
+    let slow = Duration::from_millis(500);
     sim.node.fault("quit").nth(2).slow(slow).unwrap();
     sim.up(&named("y", "x"), &["--yes"]).ended(0);
     let events = sim.node.events();

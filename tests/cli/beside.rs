@@ -42,7 +42,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let said = tidy(&ran.stderr);
     let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
     assert_contains(&said, "Unmanaged daemon PID of USER serves 1 too");
-    assert!(said.contains(how), "{said}");
+    assert_contains(&said, how);
     assert_contains(&ran.stdout, "1: 2 daemons serve it");
     sim.up_does_nothing(WHOLE);
     shell(format!("kill -0 {pid}")).ended(0);

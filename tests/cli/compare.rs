@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use testkit::{App, Ran, Sim, WHOLE, hearing, shell};
+use testkit::{App, Ran, Sim, WHOLE, assert_contains, hearing, shell};
 
 /// A program that is three times as fast as a client.
 const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in
@@ -176,7 +176,7 @@ fn what_fails_is_said() {
     let script = format!("mkdir {} && exec sleep 600; exit 7", place.display());
     let begun = Instant::now();
     let ran = compare(&sim, &["-n", "2"], &script).ended(1);
-    assert!(ran.stderr.contains("exit status: 7"), "{ran:?}");
+    assert_contains(&ran.stderr, "exit status: 7");
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 

@@ -51,10 +51,10 @@ fn that_somebody_else_has_changed_it_is_seen() {
     set(&sim, ComputeMode::Default);
     let said = sim.run(&["status", "--exit-code"]).ended(3).stdout;
     let problem = "0: somebody has changed its GPU's compute mode, which was exclusive-process: `mig-mps restart 0` sets it again";
-    assert!(said.contains(problem), "{said}");
+    assert_contains(&said, problem);
     let said = sim.run(&["plan", &profile, "--exit-code"]).ended(3).stdout;
     let why = "(the GPU's compute mode is no longer exclusive-process): 0";
-    assert!(said.contains(why), "{said}");
+    assert_contains(&said, why);
     sim.run(&["restart", "0", "--yes"]).ended(0);
     assert_eq!(mode(&sim), ComputeMode::ExclusiveProcess);
     sim.run(&["plan", &profile, "--exit-code"]).ended(0);

@@ -150,7 +150,7 @@ fn copies_do_not_go_on_when_nobody_reads_them() {
         let ended = run.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), Some(128 + 13), "{script}");
         let said = String::from_utf8(ended.stderr).unwrap();
-        assert!(said.contains(end), "{said}");
+        assert_contains(&said, end);
     }
 }
 
@@ -164,7 +164,7 @@ fn copies_are_ended_when_another_one_cannot_be_started() {
     shell(format!("chmod +x {}", program.display())).ended(0);
     let words = ["run", "-n", "300", "--", program.to_str().unwrap()];
     let ran = sim.run(&words).ended(127);
-    assert!(ran.stderr.contains("No such file or directory"), "{ran:?}");
+    assert_contains(&ran.stderr, "No such file or directory");
     let left = shell(format!("pgrep -f '{}/onc[e]'", sim.node.dir().display()));
     assert_eq!(left.stdout, "");
 }

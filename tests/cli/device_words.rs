@@ -164,11 +164,9 @@ fn logs_of_several_devices_come_one_after_the_other() {
 fn a_process_id_is_asked_for_in_words() {
     let sim = Sim::with("a100-80gb", 1);
     let ran = sim.run(&["kill", "0.0", "abc"]).ended(2);
-    assert!(
-        ran.stderr
-            .contains("a process id is a whole number from 1; mig-mps status shows them"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "a process id is a whole number from 1; mig-mps status shows them",
     );
 }
 

@@ -161,11 +161,9 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
     assert_contains(&refused.stderr, "agree beforehand with --yes");
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert!(
-        ran.stderr
-            .contains("4 daemons stopped, 4 GPU instances destroyed in "),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "4 daemons stopped, 4 GPU instances destroyed in ",
     );
     let list = sim.list();
     assert_eq!(

@@ -323,18 +323,11 @@ fn a_dead_daemon_is_mentioned() {
         std::thread::yield_now();
     }
     let ran = sim.run(&["export"]).ended(0);
-    assert!(
-        ran.stdout
-            .contains("# The daemon of 0.0 is dead: up would start it again."),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "# The daemon of 0.0 is dead: up would start it again.",
     );
-    assert!(
-        ran.stderr
-            .contains("start the daemon of 0.0: its daemon has died"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "start the daemon of 0.0: its daemon has died");
 }
 
 #[test]

@@ -27,11 +27,9 @@ fn a_failed_up_leaves_the_node_as_it_was() {
     let profile = sim.profile(SMALL);
     let up = ["up", profile.to_str().unwrap()];
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_CONTROL", control)).ended(1);
-    assert!(
-        ran.stderr
-            .contains("did not start (exit status 100): CUDA sees no device MIG-"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "did not start (exit status 100): CUDA sees no device MIG-",
     );
     assert_contains(&ran.stderr, "what had been done before was undone");
     let list = sim.list();
@@ -88,11 +86,9 @@ fn a_server_that_does_not_start_is_reported_with_the_logs() {
     let ran = Ran::of(sim.command(&up).env("PATH", path)).ended(1);
     assert_contains(&ran.stderr, "start the daemon of 0: ");
     assert_contains(&ran.stderr, "exited with status 1");
-    assert!(
-        ran.stderr
-            .contains("hint: mig-mps doctor finds known causes; the whole logs are in /"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "hint: mig-mps doctor finds known causes; the whole logs are in /",
     );
     assert_eq!(sim.run_dir(), ["lock"]);
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);
@@ -142,7 +138,7 @@ fn a_node_that_cannot_be_read_back_is_said_to_be_changed() {
         "nvmlSystemGetDriverVersion: Unknown Error",
         "hint: nothing is undone: every step has reported success",
     ] {
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert_contains(&ran.stderr, said);
     }
     let ran = sim.up(SMALL, &[]).ended(0);
     assert_contains(&ran.stderr, "Nothing to do");

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
-use testkit::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy, whole};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, shell, tidy, whole};
 
 /// Ends the daemon of a device without a word.
 fn kill_daemon(sim: &Sim, device: &str) {
@@ -40,10 +40,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
     does_nothing(&sim.run(&["heal"]));
     kill_daemon(&sim, "0");
     let dry = sim.run(&["heal", "--dry-run"]).ended(0);
-    assert!(
-        dry.stdout.contains("+ start 1 daemon (its daemon has died"),
-        "{dry:?}"
-    );
+    assert_contains(&dry.stdout, "+ start 1 daemon (its daemon has died");
     assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
     let ran = sim.run(&["heal"]).ended(0);
     let daemon = sim.device("0")["daemon_pid"].to_string();
@@ -117,7 +114,7 @@ fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() 
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     kill_daemon(&sim, "0");
     let ran = sim.run(&["heal"]).ended(0);
-    assert!(ran.stdout.contains("(1 of 5 times"), "{ran:?}");
+    assert_contains(&ran.stdout, "(1 of 5 times");
 }
 
 #[test]
@@ -133,7 +130,7 @@ fn what_happened_more_than_an_hour_ago_does_not_count() {
     record["healed"][0] = "2026-01-01T00:00:00Z".into();
     fs::write(&path, record.to_string()).unwrap();
     let ran = sim.run(&["heal"]).ended(0);
-    assert!(ran.stdout.contains("(5 of 5 times"), "{ran:?}");
+    assert_contains(&ran.stdout, "(5 of 5 times");
 }
 
 #[test]
@@ -165,9 +162,9 @@ fn it_waits_for_no_other_change() {
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let ran = sim.run(&["heal"]);
     does_nothing(&ran);
-    assert!(ran.stderr.contains("is changing this node"), "{ran:?}");
+    assert_contains(&ran.stderr, "is changing this node");
     let json = sim.run(&["heal", "--json"]);
-    assert!(json.stderr.contains("is changing this node"), "{json:?}");
+    assert_contains(&json.stderr, "is changing this node");
     let document = json.json();
     assert_eq!(
         (&document["changed"], &document["error"]),
@@ -198,9 +195,9 @@ fn one_daemon_that_does_not_start_keeps_no_other_from_it() {
     sim.node.fault("daemon start").nth(1).fails(100).unwrap();
     let ran = sim.run(&["heal"]).ended(1);
     assert_eq!(ran.stdout.lines().count(), devices.len() - 1, "{ran:?}");
-    assert!(ran.stderr.contains("CUDA sees no device"), "{ran:?}");
+    assert_contains(&ran.stderr, "CUDA sees no device");
     let ran = sim.run(&["heal"]).ended(0);
-    assert!(ran.stdout.contains("(2 of 5 times"), "{ran:?}");
+    assert_contains(&ran.stdout, "(2 of 5 times");
     assert_eq!(in_state(&sim.status(), "ready"), devices);
 }
 
@@ -229,8 +226,8 @@ fn a_dry_run_ends_as_heal_would() {
     kill_daemon(&sim, "0");
     kill_daemon(&sim, "1");
     let dry = sim.run(&["heal", "--dry-run"]).ended(3);
-    assert!(dry.stdout.contains("start 1 daemon"), "{dry:?}");
-    assert!(dry.stderr.contains("[device-failing]"), "{dry:?}");
+    assert_contains(&dry.stdout, "start 1 daemon");
+    assert_contains(&dry.stderr, "[device-failing]");
     sim.run(&["heal", "--dry-run", "--json"]).ended(3);
     assert_eq!(in_state(&sim.status(), "dead"), ["1"]);
     sim.run(&["heal"]).ended(3);

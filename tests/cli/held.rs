@@ -175,10 +175,5 @@ fn what_a_plain_user_cannot_see_is_counted() {
     let whole = "[mps]\nserve = \"one-at-a-time\"\n".to_owned() + SMALL;
     let path = sim.profile(&whole);
     let ran = Ran::of(&mut sim.by_nobody(&["plan", path.to_str().unwrap()])).ended(0);
-    assert!(
-        ran.stdout
-            .contains("of other users, which only root can inspect"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "of other users, which only root can inspect");
 }

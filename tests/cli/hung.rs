@@ -172,7 +172,7 @@ fn a_users_hung_device_is_seen_and_cured() {
     starved.args(["ulimit -n 24; exec \"$0\" run 0"]).arg(app);
     starved.env_clear().envs(sim.node.env());
     let ran = Ran::of(starved.env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0")));
-    assert!(ran.stdout.contains("err 46"), "{ran:?}");
+    assert_contains(&ran.stdout, "err 46");
     assert_eq!(in_state(&sim.status(), "hung"), ["0"]);
     sim.run(&["restart", "0"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
@@ -201,11 +201,7 @@ fn watch_shows_it_within_two_looks() {
     sim.hang("0");
     // One look may have begun before.
     let after = watch.await_looks(before, 3);
-    assert!(
-        watch.seen[before..after].contains("hung"),
-        "{}",
-        &watch.seen[before..after]
-    );
+    assert_contains(&watch.seen[before..after], "hung");
 }
 
 /// A daemon that could serve nobody is not started.

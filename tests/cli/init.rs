@@ -176,7 +176,7 @@ fn check_accepts_what_is_written_for_every_model() {
                     let map = written.lines().find(|line| line.starts_with("#   |"));
                     let map = map.unwrap().trim_start_matches("#   ");
                     assert!(checked.stdout.contains(map), "{written}{}", checked.stdout);
-                    assert!(ran.stderr.contains(map), "{}", ran.stderr);
+                    assert_contains(&ran.stderr, map);
                 }
                 layouts += 1;
             }
@@ -343,7 +343,7 @@ fn a_file_is_replaced_only_by_consent() {
         ("/nosuch/x.toml", "no directory /nosuch"),
     ] {
         let ran = without_gpu(&["init", place, "--gpu", "a30", "--yes"], "").ended(2);
-        assert!(ran.stderr.contains(why), "{}", ran.stderr);
+        assert_contains(&ran.stderr, why);
     }
 }
 
@@ -368,11 +368,9 @@ fn users_are_checked_on_the_node_alone() {
     let ran = sim
         .run(&["init", "-", "--yes", "--serve", "group:nosuchgroup"])
         .ended(2);
-    assert!(
-        ran.stderr
-            .contains("error: there is no group \"nosuchgroup\" on this machine"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "error: there is no group \"nosuchgroup\" on this machine",
     );
     init("--gpu a30 --yes --serve group:nosuchgroup").ended(0);
     let update = |version| sim.node.node().update(|state| state.install(version));

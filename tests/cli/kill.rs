@@ -168,7 +168,7 @@ fn it_asks_first() {
     // The part that is drawn again with the answer is never wider than the terminal.
     let question =
         "This will end the work of 1 client on 0.2 and send its process SIGTERM.\nGo on? [y/N]";
-    assert!(no.stdout.contains(question), "{}", no.stdout);
+    assert_contains(&no.stdout, question);
     assert_eq!(sim.device("0.2")["client_count"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
     assert_contains(&yes.stdout, "its work is ended");
@@ -415,11 +415,9 @@ fn a_server_that_refuses_is_quoted_and_the_client_goes_on() {
     let ran = sim
         .run(&["kill", "0.2", &pids[0], &pids[1], "--signal", "--yes"])
         .ended(1);
-    assert!(
-        ran.stderr
-            .contains("the control daemon was asked to \"terminate_client "),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "the control daemon was asked to \"terminate_client ",
     );
     // No signal without the server's word; and one that fails does not save the other.
     assert!(first.finish().status.success());

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 use testkit::{
-    NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, needs_root, terminal, whole,
+    NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root,
+    terminal, whole,
 };
 
 use super::HERS;
@@ -140,7 +141,7 @@ fn a_time_namespace_hides_no_daemon() {
     let inside = within(&["status", "--json"]).json();
     assert_eq!(in_state(&inside, "ready"), ["0"], "{inside:#}");
     let again = within(&["up", path]).ended(0);
-    assert!(again.stderr.contains("Nothing to do"), "{again:?}");
+    assert_contains(&again.stderr, "Nothing to do");
     // The other way round.
     sim.run(&["down"]).ended(0);
     within(&["up", path]).ended(0);

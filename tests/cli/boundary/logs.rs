@@ -51,11 +51,9 @@ fn a_fifo_that_comes_between_check_and_start_is_named() {
         "{:?}",
         begun.elapsed()
     );
-    assert!(
-        ran.stderr
-            .contains("control.log is a FIFO that nobody has put there"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "control.log is a FIFO that nobody has put there",
     );
     sim.up(&whole(HERS), &[]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

@@ -1,16 +1,13 @@
 //! `doctor --fix`
 
-use testkit::{Sim, in_state, is_alive, shell, whole};
+use testkit::{Sim, assert_contains, in_state, is_alive, shell, whole};
 
 #[test]
 fn the_dead_are_started_and_who_works_is_left_alone() {
     let sim = Sim::with("h200", 2);
     sim.up(&whole(""), &[]).ended(0);
     let nothing = sim.run(&["doctor", "--fix"]).ended(0);
-    assert!(
-        nothing.stderr.contains("Nothing can be fixed"),
-        "{nothing:?}"
-    );
+    assert_contains(&nothing.stderr, "Nothing can be fixed");
     let client = sim.client("1");
     let working = sim.device("1");
     let daemon = sim.device("0")["daemon_pid"].clone();
@@ -20,10 +17,10 @@ fn the_dead_are_started_and_who_works_is_left_alone() {
     }
     sim.run(&["doctor"]).ended(3);
     let shown = sim.run(&["doctor", "--fix", "--dry-run"]).ended(0);
-    assert!(shown.stdout.contains("+ start 1 daemon"), "{shown:?}");
+    assert_contains(&shown.stdout, "+ start 1 daemon");
     assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
     let ran = sim.run(&["doctor", "--fix", "--yes"]).ended(0);
-    assert!(ran.stdout.contains("+ start 1 daemon"), "{ran:?}");
+    assert_contains(&ran.stdout, "+ start 1 daemon");
     assert!(
         ran.stdout.contains(" ok\n") && !ran.stdout.contains("daemon-dead]"),
         "{ran:?}"
@@ -42,7 +39,7 @@ fn a_device_that_hangs_is_cured_only_without_clients() {
     sim.hang("0");
     let before = sim.device("0")["servers"].clone();
     let ran = sim.run(&["doctor", "--fix", "--yes"]).ended(3);
-    assert!(ran.stderr.contains("Nothing can be fixed"), "{ran:?}");
+    assert_contains(&ran.stderr, "Nothing can be fixed");
     assert_eq!(sim.device("0")["servers"], before);
     assert!(client.finish().status.success());
     sim.run(&["doctor", "--fix", "--yes"]).ended(0);
@@ -67,7 +64,7 @@ fn an_idle_server_that_outlived_its_daemon_is_ended() {
     drop(waits);
     assert!(is_alive(&device["servers"][0]["pid"]));
     let ran = sim.run(&["doctor", "--fix", "--yes"]).ended(0);
-    assert!(ran.stdout.contains("end"), "{ran:?}");
+    assert_contains(&ran.stdout, "end");
     assert!(!is_alive(&device["servers"][0]["pid"]));
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }
