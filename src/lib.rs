@@ -105,7 +105,7 @@ pub mod internals {
         pub use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode, Nvml};
     }
     pub mod plan {
-        pub use crate::plan::{Action, GpuPlan, Place, Plan, Refusal, Start, up};
+        pub use crate::plan::{Action, GpuPlan, Place, Plan, Purge, Refusal, Start, up};
         pub mod check {
             pub use crate::plan::check::{GpuArgument, against};
         }

@@ -1,6 +1,7 @@
 //! Ctrl-C: at the next safe point what was done is undone; before anything was changed the program ends at once.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::Signal;
 use testkit::{Dialogue, SMALL, Sim, assert_contains, in_state, under, wait_until};
@@ -119,6 +120,9 @@ fn what_a_killed_run_took_away_is_said() {
     scene.sim.node.fault(CREATE).kills().unwrap();
     child.press("go\n");
     let _ = child.end().ended(-1);
+    // It says what others may not know.
+    let journal = fs::metadata(scene.sim.node.run_dir().join("journal.json"));
+    assert_eq!(journal.unwrap().permissions().mode() & 0o777, 0o600);
     let ran = scene.sim.run(&["down", "0.4"]).ended(0);
     let line = ran.stderr.lines().next().unwrap();
     assert!(

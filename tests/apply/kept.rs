@@ -1,11 +1,14 @@
-//! What a reconfiguration does not touch, and how much it does.
+//! What a run does not touch, and how much it does.
 
+use std::fs;
 use std::time::Duration;
 
+use mig_mps::internals::apply::Allowed;
+use mig_mps::internals::plan::Purge;
 use serde_json::Value;
 
 use crate::apply::faults::{AFTER, BEFORE};
-use crate::apply::scene::Scene;
+use crate::apply::scene::{Hand, Scene};
 use testkit::{Sim, assert_contains, in_state};
 
 fn server(device: &Value) -> &Value {
@@ -114,4 +117,27 @@ fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
     assert!(nth("daemon end", 1) < nth("daemon start", 2));
     assert_eq!(in_state(&sim.status(), "ready"), ["y", "x"]);
     assert_eq!(sim.device("x")["gpu"], 1);
+}
+
+/// A user may have written more than can be removed at once.
+#[test]
+fn a_purge_ends_in_time_and_goes_on_the_next_time() {
+    let mut scene = Scene::with("a100-80gb", 1);
+    let log = scene.hand.directories.log.join("GPU-gone");
+    fs::create_dir_all(log.join("a/b")).unwrap();
+    let purge = |hand: &Hand| {
+        let node = hand.observe();
+        let mut plan = hand.reconfigure(&node, "off");
+        plan.purge = Some(Purge::All);
+        hand.run(&node, &plan, Allowed::default())
+    };
+    // As the manual says.
+    assert_eq!(scene.hand.environment.purge_limit, Duration::from_secs(30));
+    scene.hand.environment.purge_limit = Duration::ZERO;
+    let error = purge(&scene.hand).unwrap_err().to_string();
+    assert_contains(&error, "there is more in it than can be removed in time");
+    assert!(log.exists());
+    scene.hand.environment.purge_limit = Duration::from_secs(30);
+    purge(&scene.hand).unwrap();
+    assert!(!log.exists());
 }

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell};
+use testkit::{Ran, Sim, assert_contains, in_state, needs_root, plain};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))
 }
 
-/// Whether `up` with that profile has nothing to do.
+/// True if `up` with that profile has nothing to do.
 fn is_as_there(sim: &Sim, profile: &str) -> bool {
     let ran = sim.up(profile, &["--dry-run"]).ended(0);
     ran.stderr.contains("Nothing to do")
@@ -317,11 +317,7 @@ fn a_dead_daemon_is_mentioned() {
             &[],
         )
         .ended(0);
-    let daemon = &sim.device("0.0")["daemon_pid"];
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.0");
     let ran = sim.run(&["export"]).ended(0);
     assert_contains(
         &ran.stdout,
