@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use testkit::{App, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, whole};
 
-use crate::cli::watch::Watch;
+use crate::cli::watch::LOOK;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
@@ -196,12 +196,12 @@ fn the_plan_of_a_cure_says_what_it_is() {
 fn watch_shows_it_within_two_looks() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &["--yes"]).ended(0);
-    let mut watch = Watch::start(&sim);
-    let before = watch.await_looks(0, 1);
+    let mut watch = sim.dialogue("status --watch=0.2");
+    watch.await_text(LOOK);
     sim.hang("0");
     // One look may have begun before.
-    let after = watch.await_looks(before, 3);
-    assert_contains(&watch.seen[before..after], "hung");
+    let looks = [LOOK; 3].map(|look| watch.await_text(look));
+    assert_contains(&looks.concat(), "hung");
 }
 
 /// A daemon that could serve nobody is not started.
