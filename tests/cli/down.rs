@@ -222,7 +222,7 @@ fn logs_stay_unless_they_are_purged() {
 fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let _faulty = sim.faulty("0.2");
+    let _clients = sim.faulty("0.2");
     sim.run(&["down", "0.2"]).ended(4);
     sim.run(&["down", "0.2", "--force"]).ended(0);
     assert_eq!(sim.happened("terminate_client"), 0);

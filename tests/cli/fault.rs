@@ -10,9 +10,7 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
     sim.up(SMALL, &[]).ended(0);
     let before = sim.device("0.2")["servers"].clone();
     let neighbour = sim.client("0.0");
-    // It learns of the fault with its next call.
-    let healthy = sim.client("0.2");
-    let faulty = sim.faulty("0.2");
+    let [healthy, faulty] = sim.faulty("0.2");
     let healthy_pid = healthy.pid();
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0.0"], "its own fault domain");

@@ -10,6 +10,8 @@ use testkit::{
     under, wait_until, whole,
 };
 
+use crate::cli::watch::LOOK;
+
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
     let sim = Sim::with("h200", 1);
@@ -201,12 +203,11 @@ fn watch_shows_it_within_two_looks() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &["--yes"]).ended(0);
     let mut watch = sim.dialogue("status --watch=0.2");
-    let mut look = || watch.await_text("mig-mps status  ");
-    look();
+    watch.await_text(LOOK);
     sim.hang("0");
     // One look may have begun before.
-    let seen = [look(), look(), look()].concat();
-    assert_contains(&seen, "hung");
+    let looks = [LOOK; 3].map(|look| watch.await_text(look));
+    assert_contains(&looks.concat(), "hung");
 }
 
 /// A daemon that could serve nobody is not started.

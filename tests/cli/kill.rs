@@ -315,7 +315,9 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     sim.up(SMALL, &[]).ended(0);
     let healthy = sim.client("0.2");
     stop(healthy.pid());
-    let faulty = sim.faulty("0.2");
+    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
+    faulty.wait_up();
+    sim.await_state("0.2", "fault");
     let pids = [healthy.pid(), faulty.pid()].map(|pid| pid.to_string());
     let text = sim.run(&["status"]).ended(0).stdout;
     let cure = format!(

@@ -146,7 +146,7 @@ fn a_daemon_whose_answers_make_no_sense() {
 #[test]
 fn a_gpu_fault() {
     let sim = healthy();
-    let _clients = [sim.client("0.2"), sim.faulty("0.2")];
+    let _clients = sim.faulty("0.2");
     let report = doctor(&sim, &[]);
     let command = report
         .check("gpu-fault")
