@@ -6,6 +6,9 @@ use std::time::Duration;
 /// A100 resets it, which takes several.
 pub const NVML_CALL_LIMIT: Duration = Duration::from_secs(60);
 
+/// The time limit for the removal of files that users may have written.
+pub const PURGE_LIMIT: Duration = Duration::from_secs(30);
+
 /// Path of the NVML library.
 pub const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
 /// Path of the CUDA library.

@@ -63,8 +63,7 @@ pub(crate) mod state;
 pub mod internals {
     pub mod apply {
         pub use crate::apply::{
-            Allowed, ApplyContext, ApplyError, Cause, Failure, OnFailure, Progress, StepOf,
-            pick_up, run,
+            Allowed, ApplyContext, ApplyError, OnFailure, Progress, StepOf, pick_up, run,
         };
     }
     pub mod catalog {
@@ -115,7 +114,7 @@ pub mod internals {
         pub use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode, Nvml};
     }
     pub mod plan {
-        pub use crate::plan::{Action, GpuPlan, Place, Plan, Refusal, Start, up};
+        pub use crate::plan::{Action, GpuPlan, Place, Plan, Purge, Refusal, Start, up};
         pub mod check {
             pub use crate::plan::check::{GpuArgument, against};
         }

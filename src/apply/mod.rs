@@ -32,10 +32,9 @@ mod start;
 mod stop;
 mod unit_files;
 
-pub use cause::Cause;
 pub use cdi_file::CdiFile;
 pub use context::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
-pub use error::{ApplyError, Failure};
+pub use error::ApplyError;
 pub use held::{held, wait_for_holders};
 pub use journal::{pick_up, read as read_journal};
 pub use logs::{has_large_logs, put_logs_aside};

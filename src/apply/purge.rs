@@ -1,7 +1,7 @@
 //! Removes logs, and what users left in pipe directories.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::cause::Cause;
 use super::context::ApplyContext;
@@ -10,16 +10,13 @@ use crate::host::Directory;
 use crate::plan::Purge;
 use crate::state::RunDir;
 
-/// The time limit for the removal of files that users may have written.
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// Carries out a purge. A failure in one directory saves none of the others.
 pub(super) fn purge(
     purge: &Purge,
     context: &ApplyContext<'_>,
     run_dir: &RunDir,
 ) -> impl Iterator<Item = Failure> {
-    let until = Instant::now() + LIMIT;
+    let until = Instant::now() + context.environment.purge_limit;
     let devices = match purge {
         Purge::All => None,
         Purge::Devices(uuids) => Some(uuids.as_slice()),

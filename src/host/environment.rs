@@ -11,8 +11,8 @@ use thiserror::Error;
 use super::{Host, Interrupt, NvidiaSmi, Scopes, Slurm, TimeForUsers, Uid, Units, as_root, caller};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
-    NVML_CALL_LIMIT, NVML_LIBRARY, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM, SYSTEM_LOG_DIR,
-    SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
+    NVML_CALL_LIMIT, NVML_LIBRARY, PURGE_LIMIT, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM,
+    SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
 
 /// The environment of this program.
@@ -27,6 +27,8 @@ pub struct Environment {
     pub interrupt: Interrupt,
     /// The time limit of one NVML call of a change.
     pub call_limit: Duration,
+    /// The time limit of a purge.
+    pub purge_limit: Duration,
     /// `mig-mps` as the helper that starts daemons of other users.
     pub helper: PathBuf,
     control: Option<PathBuf>,
@@ -80,6 +82,7 @@ impl Environment {
             caller: caller(),
             interrupt: Interrupt::default(),
             call_limit: NVML_CALL_LIMIT,
+            purge_limit: PURGE_LIMIT,
             // Works even if the file was replaced meanwhile.
             helper: PathBuf::from("/proc/self/exe"),
             control: path(CONTROL),

@@ -1,61 +1,63 @@
 //! A process of its own that changes the node, so that it can be killed.
 
+use std::collections::BTreeMap;
 use std::env;
-use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Child, Command, Stdio};
+use std::io::stdin;
+use std::process::Command;
 
 use mig_mps::internals::apply::Allowed;
 use mig_mps::internals::host::Environment;
 
 use crate::apply::scene::{Hand, Layout, Scene};
-use testkit::hearing;
+use testkit::{Dialogue, hearing};
 
 const LAYOUT: &str = "APPLY_TEST_LAYOUT";
 const ALLOWED: &str = "APPLY_TEST_ALLOWED";
+const SERVER: &str = "APPLY_TEST_SERVER";
 const PLANNED: &str = "planned";
 
-/// Starts a process that brings a scene's node to a layout; it has planned, and waits for [`go`].
-pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Child {
+/// A process that has planned to bring a scene's node to a layout, and carries the plan out when it reads a line.
+pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Dialogue {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(["--exact", "apply::child::child", "--ignored", "--nocapture"])
         .env_clear()
         .envs(scene.sim.node.env())
+        .env("SIMNODE_EVENTS", "all")
         .env(LAYOUT, layout)
-        .env(ALLOWED, allowed);
-    let mut child = hearing(&command)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_for(&mut child, PLANNED);
+        .env(ALLOWED, allowed)
+        .env(SERVER, &scene.hand.server);
+    let mut child = Dialogue::start(hearing(&command));
+    child.await_text(PLANNED);
     child
 }
 
-/// Has it carry its plan out.
-pub(crate) fn go(child: &mut Child) {
-    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
-}
-
-/// How it ended: what it said, and its exit status, -1 for a signal.
-pub(crate) fn ended(child: Child) -> (String, i32) {
-    let output = child.wait_with_output().unwrap();
-    (
-        String::from_utf8(output.stderr).unwrap(),
-        output.status.code().unwrap_or(-1),
-    )
-}
-
-/// Reads what it says up to a line with that text.
-pub(crate) fn wait_for(child: &mut Child, text: &str) -> String {
-    let mut said = String::new();
-    let stderr = child.stderr.as_mut().unwrap();
-    let mut lines = BufReader::with_capacity(1, stderr);
-    while !said.contains(text) {
-        assert!(lines.read_line(&mut said).unwrap() > 0, "{said}");
+/// One third of the places where a fault can meet what brings a scene's node to a layout: the nth occurrence of a name. All
+/// are found by a run without faults, which leaves the node there.
+pub(crate) fn points(
+    scene: &Scene,
+    layout: &Layout,
+    share: usize,
+    counts: impl Fn(&str) -> bool,
+) -> Vec<(String, u32)> {
+    let mut child = start(scene, layout, "");
+    let planned = scene.sim.node.events().len();
+    child.press("go\n");
+    let _ = child.end().ended(0);
+    // These alone are not in the event log.
+    let mut found = BTreeMap::from(["nvmlInit_v2", "nvmlShutdown"].map(|on| (on.to_owned(), 1)));
+    for event in scene.sim.node.events().split_off(planned) {
+        *found.entry(event.what).or_default() += 1;
     }
-    said
+    // Calls of NVML, commands and starts; other events follow from these.
+    found.retain(|on, _| (!on.contains(' ') || on.ends_with(" start")) && counts(on));
+    let each = |(on, count): (String, u32)| (1..=count).map(move |nth| (on.clone(), nth));
+    found
+        .into_iter()
+        .flat_map(each)
+        .skip(share)
+        .step_by(3)
+        .collect()
 }
 
 #[test]
@@ -69,7 +71,8 @@ fn child() {
         .interrupt
         .listen(&environment.host, |phase| eprintln!("heard in {phase:?}"));
     listening.unwrap();
-    let hand = Hand::new(environment);
+    let mut hand = Hand::new(environment);
+    hand.server = env::var(SERVER).unwrap();
     let words = env::var(ALLOWED).unwrap();
     let allowed = Allowed {
         reset: words.contains("reset"),

@@ -3,50 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mig_mps::internals::apply::ApplyError;
-use mig_mps::internals::settings::Server;
+use mig_mps::internals::apply::{Allowed, ApplyError};
 use simnode::node::{Effect, Fault, Node, When};
 
+use crate::apply::child;
 use crate::apply::scene::{Layout, Scene};
 
 /// Before: on GPU 0 an instance that stays beside one that goes; GPU 1 changes as a whole.
 pub(crate) const BEFORE: &Layout = "3g.40gb@0 3g.40gb@4 / 2g.20gb@0 3g.40gb@4";
 pub(crate) const AFTER: &Layout = "2g.20gb@0 3g.40gb@4 / 4g.40gb@0";
-
-/// Every NVML function that a run calls, those that only read included: a run after which none of the faults has happened ends the count,
-/// so a name that is never called costs one run.
-const NVML: [&str; 18] = [
-    "nvmlInit_v2",
-    "nvmlDeviceGetHandleByUUID",
-    "nvmlDeviceGetGpuInstanceById",
-    "nvmlDeviceCreateGpuInstanceWithPlacement",
-    "nvmlGpuInstanceGetInfo",
-    "nvmlGpuInstanceDestroy",
-    "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-    "nvmlGpuInstanceGetComputeInstancePossiblePlacements",
-    "nvmlGpuInstanceCreateComputeInstance",
-    "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
-    "nvmlGpuInstanceGetComputeInstanceById",
-    "nvmlComputeInstanceDestroy",
-    "nvmlComputeInstanceGetInfo_v2",
-    "nvmlDeviceGetUUID",
-    "nvmlDeviceGetAttributes_v2",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceSetMigMode",
-    "nvmlDeviceGetMinorNumber",
-];
-
-/// Every command and start of NVIDIA's MPS programs that a run makes.
-const MPS: [&str; 8] = [
-    "daemon start",
-    "server start",
-    "set_default_active_thread_percentage",
-    "get_default_active_thread_percentage",
-    "start_server",
-    "get_server_list",
-    "get_server_status",
-    "quit",
-];
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -83,6 +48,14 @@ const SWITCH_OFF: Change = Change {
     ..SWITCH_ON
 };
 
+/// GPU 0 is set while its daemon runs, and GPU 1 needs another one.
+const SET: Change = Change {
+    before: "off / off",
+    after: r#"off active-thread-percentage = 50, pinned-memory-limit = "2G", client-priority = "below-normal" /
+              off compute-mode = "exclusive-process""#,
+    ..SWITCH_ON
+};
+
 struct Trial {
     change: Change,
     scene: Scene,
@@ -92,9 +65,9 @@ struct Trial {
 }
 
 impl Trial {
-    fn new(change: Change, server: Server) -> Self {
+    fn new(change: Change, server: &str) -> Self {
         let mut scene = Scene::with(change.model, 2);
-        scene.hand.server = server;
+        server.clone_into(&mut scene.hand.server);
         scene.hand.bring_to(change.after).unwrap();
         let wanted = scene.things();
         scene.hand.bring_to(change.before).unwrap();
@@ -107,8 +80,8 @@ impl Trial {
         }
     }
 
-    /// Reconfigures with faults set; `false` where none was met.
-    fn run(&self, what: &str, set: impl Fn(&Node), counts: &mut Counts) -> bool {
+    /// Reconfigures with faults set.
+    fn run(&self, what: &str, set: impl Fn(&Node), counts: &mut Counts) {
         let scene = &self.scene;
         let met = || scene.sim.happened("fault");
         let faults = met();
@@ -116,14 +89,12 @@ impl Trial {
         let plan = scene.hand.reconfigure(&node, self.change.after);
         // Only now: what the run itself does shall meet them.
         set(scene.sim.node.node());
-        let result = scene
-            .hand
-            .run(&node, &plan, mig_mps::internals::apply::Allowed::default());
+        let result = scene.hand.run(&node, &plan, Allowed::default());
         scene.sim.node.node().clear_faults().unwrap();
         if met() == faults {
+            // What is asked until it is ready is not asked as often each time.
             result.unwrap();
-            self.back();
-            return false;
+            return self.back();
         }
         counts.runs += 1;
         let now = scene.things();
@@ -139,7 +110,7 @@ impl Trial {
                 counts.before += 1;
                 scene.is_tidy();
                 // From here the next run is the good one that was made at first.
-                return true;
+                return;
             }
             Err(error) => {
                 assert_eq!(now, self.reported(&error), "{what}: {error}");
@@ -153,7 +124,6 @@ impl Trial {
         assert_eq!(scene.things(), self.wanted, "{what}: then");
         scene.is_tidy();
         self.back();
-        true
     }
 
     fn back(&self) {
@@ -165,7 +135,10 @@ impl Trial {
     fn reported(&self, error: &ApplyError) -> BTreeSet<String> {
         let named = |item: &String| {
             let known = self.before.union(&self.wanted);
-            let mut known = known.filter(|thing| item.starts_with(&format!("{thing}: ")));
+            let mut known = known.filter(|thing| {
+                let bare = thing.split(" [").next().unwrap();
+                item.starts_with(&format!("{bare}: "))
+            });
             known
                 .next()
                 .unwrap_or_else(|| panic!("{item} is not known"))
@@ -180,51 +153,55 @@ impl Trial {
     }
 }
 
-/// Meets every occurrence of every one of these with faults, and says what came of it.
+/// Meets one share of the points with these names, and says what came of it.
 fn enumerate(
-    change: Change,
-    names: &[&str],
-    server: Server,
+    trial: &Trial,
+    share: usize,
+    counts: impl Fn(&str) -> bool,
     set: impl Fn(&Node, &str, u32),
 ) -> Counts {
-    Trial::new(change, server).enumerate(names, set)
+    let points = child::points(&trial.scene, trial.change.after, share, counts);
+    trial.back();
+    let mut counts = Counts::default();
+    for (on, nth) in &points {
+        let what = format!("{on} number {nth}");
+        trial.run(&what, |node| set(node, on, *nth), &mut counts);
+    }
+    eprintln!("{counts:?}");
+    assert!(counts.runs * 2 > points.len(), "{points:?}: {counts:?}");
+    counts
 }
 
-impl Trial {
-    fn enumerate(&self, names: &[&str], set: impl Fn(&Node, &str, u32)) -> Counts {
-        let mut counts = Counts::default();
-        for on in names {
-            for nth in 1.. {
-                let what = format!("{on} number {nth}");
-                if !self.run(&what, |node| set(node, on, nth), &mut counts) {
-                    break;
-                }
-            }
-        }
-        eprintln!("{counts:?}");
-        counts
-    }
+fn is_nvml(name: &str) -> bool {
+    name.starts_with("nvml")
 }
 
 /// Unknown Error: none that is tried again, or taken for an answer.
 const UNKNOWN: u32 = 999;
 
-#[test]
-fn each_nvml_call_fails_once() {
-    let counts = enumerate(RECONFIGURE, &NVML, Server::Lazy, |node, on, nth| {
-        node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
-    });
+fn nvml_fails_once(change: Change, share: usize) {
+    let counts = enumerate(
+        &Trial::new(change, "lazy"),
+        share,
+        is_nvml,
+        |node, on, nth| {
+            node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
+        },
+    );
     assert_eq!(counts.reported, 0, "what fails once can be undone");
-    assert!(counts.runs > 60);
 }
 
-#[test]
-fn each_control_command_fails_once() {
-    let counts = enumerate(RECONFIGURE, &MPS, Server::Eager, |node, on, nth| {
-        node.fault(on).nth(nth).fails(1).unwrap();
-    });
+fn control_fails_once(change: Change, share: usize) {
+    let is_control = |name: &str| !is_nvml(name);
+    let counts = enumerate(
+        &Trial::new(change, "eager"),
+        share,
+        is_control,
+        |node, on, nth| {
+            node.fault(on).nth(nth).fails(1).unwrap();
+        },
+    );
     assert_eq!(counts.reported, 0, "what fails once can be undone");
-    assert!(counts.runs > 18);
 }
 
 /// More than there are occurrences in a run and what undoes it.
@@ -241,19 +218,49 @@ fn keeps_failing(node: &Node, on: &str, nth: u32, code: u32) {
     set.unwrap();
 }
 
-#[test]
-fn each_nvml_call_keeps_failing() {
-    let counts = enumerate(RECONFIGURE, &NVML, Server::Lazy, |node, on, nth| {
-        keeps_failing(node, on, nth, UNKNOWN);
-    });
+fn nvml_keeps_failing(change: Change, share: usize) {
+    let counts = enumerate(
+        &Trial::new(change, "lazy"),
+        share,
+        is_nvml,
+        |node, on, nth| {
+            keeps_failing(node, on, nth, UNKNOWN);
+        },
+    );
     assert!(counts.reported > 0, "{counts:?}");
 }
 
-#[test]
-fn each_control_command_keeps_failing() {
+in_shares! {
+    an_nvml_call_fails_once
+    a_control_command_fails_once
+    an_nvml_call_keeps_failing
+    a_control_command_keeps_failing
+    a_change_hangs_once
+    an_nvml_call_fails_once_where_mig_is_switched_on
+    an_nvml_call_fails_once_where_mig_is_switched_off
+    an_nvml_call_keeps_failing_where_mig_is_switched_on
+    an_nvml_call_keeps_failing_where_mig_is_switched_off
+    an_nvml_call_fails_once_where_settings_change
+    a_control_command_fails_once_where_settings_change
+}
+
+fn an_nvml_call_fails_once(share: usize) {
+    nvml_fails_once(RECONFIGURE, share);
+}
+
+fn a_control_command_fails_once(share: usize) {
+    control_fails_once(RECONFIGURE, share);
+}
+
+fn an_nvml_call_keeps_failing(share: usize) {
+    nvml_keeps_failing(RECONFIGURE, share);
+}
+
+fn a_control_command_keeps_failing(share: usize) {
     // A daemon that never takes its quit costs 15 s each time.
-    let names = &MPS[..MPS.len() - 1];
-    let counts = enumerate(RECONFIGURE, names, Server::Eager, |node, on, nth| {
+    let counted = |name: &str| !is_nvml(name) && name != "quit";
+    let trial = Trial::new(RECONFIGURE, "eager");
+    let counts = enumerate(&trial, share, counted, |node, on, nth| {
         // A refusal, not a busy daemon that is asked again for a while.
         keeps_failing(node, on, nth, 2);
     });
@@ -261,39 +268,38 @@ fn each_control_command_keeps_failing() {
 }
 
 /// A call that hangs in this process is left behind in its thread.
-#[test]
-fn each_change_hangs_once() {
-    let names = NVML.iter().filter(|name| {
-        let changes = ["Create", "Destroy", "SetMigMode"];
-        changes.iter().any(|change| name.contains(change))
-    });
-    let names: Vec<&str> = names.copied().collect();
-    let mut trial = Trial::new(RECONFIGURE, Server::Lazy);
+fn a_change_hangs_once(share: usize) {
+    let changes =
+        |name: &str| is_nvml(name) && (name.contains("Create") || name.contains("Destroy"));
+    let mut trial = Trial::new(RECONFIGURE, "lazy");
     // Short, and many times what a call takes on a node without a GPU.
     trial.scene.hand.environment.call_limit = Duration::from_millis(700);
-    let counts = trial.enumerate(&names, |node, on, nth| {
+    let counts = enumerate(&trial, share, changes, |node, on, nth| {
         node.fault(on).nth(nth).hangs().unwrap();
     });
     assert_eq!(counts.wanted, 0);
-    assert!(counts.runs >= 10);
 }
 
-#[test]
-fn each_nvml_call_of_a_change_of_mode_fails_once() {
-    for change in [SWITCH_ON, SWITCH_OFF] {
-        let counts = enumerate(change, &NVML, Server::Lazy, |node, on, nth| {
-            node.fault(on).nth(nth).fails(UNKNOWN).unwrap();
-        });
-        assert_eq!(counts.reported, 0, "what fails once can be undone");
-    }
+fn an_nvml_call_fails_once_where_mig_is_switched_on(share: usize) {
+    nvml_fails_once(SWITCH_ON, share);
 }
 
-#[test]
-fn each_nvml_call_of_a_change_of_mode_keeps_failing() {
-    for change in [SWITCH_ON, SWITCH_OFF] {
-        let counts = enumerate(change, &NVML, Server::Lazy, |node, on, nth| {
-            keeps_failing(node, on, nth, UNKNOWN);
-        });
-        assert!(counts.reported > 0, "{counts:?}");
-    }
+fn an_nvml_call_fails_once_where_mig_is_switched_off(share: usize) {
+    nvml_fails_once(SWITCH_OFF, share);
+}
+
+fn an_nvml_call_keeps_failing_where_mig_is_switched_on(share: usize) {
+    nvml_keeps_failing(SWITCH_ON, share);
+}
+
+fn an_nvml_call_keeps_failing_where_mig_is_switched_off(share: usize) {
+    nvml_keeps_failing(SWITCH_OFF, share);
+}
+
+fn an_nvml_call_fails_once_where_settings_change(share: usize) {
+    nvml_fails_once(SET, share);
+}
+
+fn a_control_command_fails_once_where_settings_change(share: usize) {
+    control_fails_once(SET, share);
 }

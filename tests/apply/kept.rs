@@ -1,9 +1,14 @@
-//! What a reconfiguration does not touch, and how much it does.
+//! What a run does not touch, and how much it does.
 
+use std::fs;
+use std::time::Duration;
+
+use mig_mps::internals::apply::Allowed;
+use mig_mps::internals::plan::Purge;
 use serde_json::Value;
 
 use crate::apply::faults::{AFTER, BEFORE};
-use crate::apply::scene::Scene;
+use crate::apply::scene::{Hand, Scene};
 use testkit::{Sim, assert_contains, in_state};
 
 fn server(device: &Value) -> &Value {
@@ -74,14 +79,7 @@ fn whoever_keeps_an_instance_in_use_is_named() {
     let scene = Scene::with("a100-80gb", 1);
     scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
     let before = scene.things();
-    let uuid = scene.sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
-    let mut command = scene.sim.node.program("cuda-app");
-    command
-        .arg("hold")
-        .env("CUDA_VISIBLE_DEVICES", uuid)
-        .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
-    let mut app = testkit::App::start(command);
-    assert!(app.wait_up().ends_with("mps no"));
+    let app = scene.sim.outside("0.0");
     let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();
     assert!(error.is_busy(), "{text}");
@@ -106,9 +104,8 @@ fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
         block(0, first) + &block(1, second)
     };
     sim.up(&named("x", "y"), &[]).ended(0);
-    // GPU 0 takes its time to let go of a name that GPU 1 is to have.
-    let slow = std::time::Duration::from_millis(500);
-    sim.node.fault("quit").nth(1).slow(slow).unwrap();
+    // One GPU takes its time to let go of a name that the other one is to have.
+    let slow = Duration::from_millis(500);
     sim.node.fault("quit").nth(2).slow(slow).unwrap();
     sim.up(&named("y", "x"), &["--yes"]).ended(0);
     let events = sim.node.events();
@@ -120,4 +117,27 @@ fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
     assert!(nth("daemon end", 1) < nth("daemon start", 2));
     assert_eq!(in_state(&sim.status(), "ready"), ["y", "x"]);
     assert_eq!(sim.device("x")["gpu"], 1);
+}
+
+/// A user may have written more than can be removed at once.
+#[test]
+fn a_purge_ends_in_time_and_goes_on_the_next_time() {
+    let mut scene = Scene::with("a100-80gb", 1);
+    let log = scene.hand.directories.log.join("GPU-gone");
+    fs::create_dir_all(log.join("a/b")).unwrap();
+    let purge = |hand: &Hand| {
+        let node = hand.observe();
+        let mut plan = hand.reconfigure(&node, "off");
+        plan.purge = Some(Purge::All);
+        hand.run(&node, &plan, Allowed::default())
+    };
+    // As the manual says.
+    assert_eq!(scene.hand.environment.purge_limit, Duration::from_secs(30));
+    scene.hand.environment.purge_limit = Duration::ZERO;
+    let error = purge(&scene.hand).unwrap_err().to_string();
+    assert_contains(&error, "there is more in it than can be removed in time");
+    assert!(log.exists());
+    scene.hand.environment.purge_limit = Duration::from_secs(30);
+    purge(&scene.hand).unwrap();
+    assert!(!log.exists());
 }

@@ -12,7 +12,6 @@ use mig_mps::internals::host::{Directories, Environment, MpsPrograms};
 use mig_mps::internals::node::{DaemonState, Detail, Node, observe};
 use mig_mps::internals::plan::{self, GpuPlan, Plan};
 use mig_mps::internals::profile::Profile;
-use mig_mps::internals::settings::Server;
 use mig_mps::internals::state::RunDir;
 
 use testkit::Sim;
@@ -28,12 +27,12 @@ pub(crate) struct Hand {
     pub(crate) environment: Environment,
     pub(crate) directories: Directories,
     programs: MpsPrograms,
-    /// When servers start.
-    pub(crate) server: Server,
+    /// When servers start: `eager` or `lazy`.
+    pub(crate) server: String,
 }
 
 /// Each GPU's instances, GPUs parted by a slash: `3g.40gb@0 3g.40gb@4 / 7g.80gb@0`. Each gets its full compute instance and a daemon
-/// with the default name. `off` is the whole GPU with a daemon. A GPU without any is left alone.
+/// with the default name. `off` is the whole GPU with a daemon, and what follows are settings. A GPU without any is left alone.
 pub(crate) type Layout = str;
 
 /// Shows nothing.
@@ -58,7 +57,7 @@ impl Hand {
             programs: environment.mps_programs().unwrap(),
             environment,
             directories,
-            server: Server::Eager,
+            server: "eager".to_owned(),
         }
     }
 
@@ -98,21 +97,17 @@ impl Hand {
     }
 
     fn profile(&self, layout: &Layout) -> Profile {
-        let server = match self.server {
-            Server::Eager => "eager",
-            Server::Lazy => "lazy",
-        };
-        let mut text = format!("[mps]\nserver = \"{server}\"\n");
+        let mut text = format!("[mps]\nserver = \"{}\"\n", self.server);
         for (gpu, layout) in layout.split('/').enumerate() {
             let device = |part: &str| {
                 let (name, start) = part.split_once('@').unwrap();
                 format!("{{ profile = \"{name}\", at = {start} }}")
             };
-            let wanted = match layout.trim() {
-                "" => continue,
-                "off" => "mig = false".to_owned(),
-                parts => {
-                    let devices: Vec<String> = parts.split_whitespace().map(device).collect();
+            let wanted = match layout.trim().split_once("off") {
+                None if layout.trim().is_empty() => continue,
+                Some((_, settings)) => format!("mig = false\nmps = {{ {settings} }}"),
+                None => {
+                    let devices: Vec<String> = layout.split_whitespace().map(device).collect();
                     format!("devices = [ {} ]", devices.join(", "))
                 }
             };
@@ -142,7 +137,7 @@ impl Scene {
         }
     }
 
-    /// Everything that can stand on the node, in the words in which a report names it.
+    /// Everything that can stand on the node, in the words in which a report names it, and in brackets what no report tells.
     pub(crate) fn things(&self) -> BTreeSet<String> {
         let node = self.hand.observe();
         let mut things = BTreeSet::new();
@@ -150,6 +145,9 @@ impl Scene {
             let title = format!("GPU {} ({})", gpu.index, gpu.uuid);
             if gpu.in_mig_mode() {
                 things.insert(format!("{title}: MIG mode on"));
+            }
+            if let Some(mode) = gpu.compute_mode.filter(|mode| *mode > 0) {
+                things.insert(format!("{title}: compute mode {mode}"));
             }
             for instance in &gpu.instances {
                 let name = &gpu.profile(instance.profile).unwrap().name;
@@ -173,7 +171,9 @@ impl Scene {
                     } else {
                         format!(" (not as recorded: {:?})", served.state)
                     };
-                    things.insert(format!("{title}: daemon of {name}{how}"));
+                    let answered = served.answered.as_ref();
+                    let settings = answered.map(|is| is.over(&served.record.settings));
+                    things.insert(format!("{title}: daemon of {name} [{settings:?}]{how}"));
                 }
             }
         }

@@ -1,24 +1,26 @@
 //! An unmanaged daemon on a device that a profile wants served.
 
+use std::process::Command;
+
 use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::cli::sight::{beside, unmanaged_daemon};
-use testkit::{Sim, WHOLE, assert_contains, shell, user};
+use testkit::{Ran, Sim, WHOLE, assert_contains, is_alive, shell, user, wait_until};
 
 #[test]
 fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let sim = Sim::with("h200", 2);
     let path = sim.profile(WHOLE).display().to_string();
-    let gpu = sim.device("1")["uuid"].as_str().unwrap().to_owned();
+    let gpu = sim.uuid("1");
     let pipe = beside(&sim, "seed");
     unmanaged_daemon(&sim, &pipe, Some(&gpu));
     let pid = sim.status()["unmanaged"][0]["pid"].clone();
     let tidy = |text: &str| {
         let text = text.replace(&pipe.display().to_string(), "/seed");
         testkit::plain(&text)
-            .replace(&pid.to_string(), "PID")
-            .replace(&user(), "USER")
+            .replace(&format!("pid {pid}"), "pid PID")
+            .replace(&format!("daemon {pid} of {}", user()), "daemon PID of USER")
     };
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert_snapshot!(tidy(&plan), @"
@@ -42,7 +44,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let said = tidy(&ran.stderr);
     let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
     assert_contains(&said, "Unmanaged daemon PID of USER serves 1 too");
-    assert!(said.contains(how), "{said}");
+    assert_contains(&said, how);
     assert_contains(&ran.stdout, "1: 2 daemons serve it");
     sim.up_does_nothing(WHOLE);
     shell(format!("kill -0 {pid}")).ended(0);
@@ -55,9 +57,11 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
         "nvidia-cuda-mps-control",
         program.get_program().to_str().unwrap(),
     );
-    let mut shell = std::process::Command::new("/bin/sh");
+    let mut shell = Command::new("/bin/sh");
     shell.args(["-c", &how]).env_clear().envs(sim.node.env());
-    assert!(shell.status().unwrap().success());
+    let _ = Ran::of(&mut shell).ended(0);
+    // Its daemon ends when the session has.
+    wait_until("the daemon ends", || !is_alive(&pid));
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
     assert_contains(&plan, "+ start 2 daemons (no daemon yet): 0, 1");
     assert!(!plan.contains("oreign"), "{plan}");
@@ -68,7 +72,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
 fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(testkit::SMALL, &[]).ended(0);
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0.2");
     sim.run(&["down"]).ended(0);
     unmanaged_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));
     let path = sim.profile(testkit::SMALL).display().to_string();

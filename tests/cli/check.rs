@@ -85,7 +85,7 @@ fn a_block_that_selects_nothing_is_named_beside_a_catch_all() {
     let others = profile("H200");
     let ran = check(&others, &["--gpu", "a100-80gb:4"]).ended(0);
     let unmatched = "line 2: { product = \"H200\" }: selects none of these GPUs\n";
-    assert!(ran.stdout.contains(unmatched), "{}", ran.stdout);
+    assert_contains(&ran.stdout, unmatched);
     let ran = check(&others, &["--gpu", "a100-80gb:4", "--json"]).ended(0);
     let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(document["unmatched_blocks"], json!([2]));

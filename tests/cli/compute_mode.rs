@@ -51,10 +51,10 @@ fn that_somebody_else_has_changed_it_is_seen() {
     set(&sim, ComputeMode::Default);
     let said = sim.run(&["status", "--exit-code"]).ended(3).stdout;
     let problem = "0: somebody has changed its GPU's compute mode, which was exclusive-process: `mig-mps restart 0` sets it again";
-    assert!(said.contains(problem), "{said}");
+    assert_contains(&said, problem);
     let said = sim.run(&["plan", &profile, "--exit-code"]).ended(3).stdout;
     let why = "(the GPU's compute mode is no longer exclusive-process): 0";
-    assert!(said.contains(why), "{said}");
+    assert_contains(&said, why);
     sim.run(&["restart", "0", "--yes"]).ended(0);
     assert_eq!(mode(&sim), ComputeMode::ExclusiveProcess);
     sim.run(&["plan", &profile, "--exit-code"]).ended(0);
@@ -67,12 +67,7 @@ fn that_somebody_else_has_changed_it_is_seen() {
 fn a_daemon_that_died_does_not_lose_it() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(EXCLUSIVE), &[]).ended(0);
-    let daemon = sim.device("0")["daemon_pid"].as_i64().unwrap();
-    let pid = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    while testkit::is_alive(daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0");
     sim.up(&whole(EXCLUSIVE), &["--yes"]).ended(0);
     assert_eq!(sim.device("0")["state"], "ready");
     // A profile that does not ask for it gives it back at once.

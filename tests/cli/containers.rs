@@ -261,7 +261,7 @@ fn a_missing_cdi_file_is_a_change() {
       + write it
     ");
     let dry = sim.up(PROFILE, &["--dry-run"]).ended(0);
-    assert!(dry.stdout.contains("+ write it"), "{dry:?}");
+    assert_contains(&dry.stdout, "+ write it");
     assert!(!cdi_file(&sim).exists());
     let up = |profile: &str| {
         let document = sim.up(profile, &["--json"]).json();
@@ -611,9 +611,9 @@ fn a_container_of_a_group_is_a_client_or_does_not_start() {
     ];
     let ran = Ran::of(&mut engine.run(&options, &["cuda-app", "run", "0"]));
     if ran.status == 0 {
-        assert!(ran.stdout.contains("mps yes"), "{ran:?}");
+        assert_contains(&ran.stdout, "mps yes");
     } else {
-        assert!(ran.stderr.contains("mig-mps/device=team"), "{ran:?}");
+        assert_contains(&ran.stderr, "mig-mps/device=team");
         assert_eq!(ran.stdout, "");
     }
 }
@@ -637,5 +637,5 @@ fn a_container_user_without_a_name_waits_without_end() {
     ]
     .concat();
     let ran = Ran::of(&mut engine.run(&mapped, &["cuda-app", "run", "0"]));
-    assert!(ran.stdout.contains("mps yes"), "{ran:?}");
+    assert_contains(&ran.stdout, "mps yes");
 }

@@ -1,9 +1,11 @@
 //! `run -n`: copies of a program on several devices.
 
-use std::io::{BufRead, BufReader};
+use std::fs;
+use std::io::Read;
 use std::process::Stdio;
 
-use testkit::{SMALL, Sim, assert_contains, shell};
+use rustix::process::Signal;
+use testkit::{Ran, SMALL, Sim, assert_contains, is_alive, kill, shell, under, wait_until};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -81,41 +83,24 @@ fn the_copies_that_fail_are_named() {
 #[test]
 fn signals_reach_every_copy() {
     let sim = small();
-    let mut command = sim.command(&["run", "-n", "2", "--", "cuda-app", "run", "600"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut run = command.spawn().unwrap();
-    let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+    let mut run = sim.talk(&["run", "-n", "2", "--", "cuda-app", "run", "600"]);
     for _ in 0..2 {
-        let line = lines.next().unwrap().unwrap();
-        assert!(line.ends_with("mps yes"), "{line}");
+        run.await_text("mps yes\n");
     }
-    shell(format!("kill -TERM {}", run.id())).ended(0);
-    let ended = run.wait_with_output().unwrap();
-    assert_eq!(ended.status.code(), Some(143));
-    let said = String::from_utf8(ended.stderr).unwrap();
+    run.signal(Signal::TERM);
+    let said = run.end().ended(143).stdout;
     assert!(said.ends_with("0 of 2 copies succeeded\n"), "{said}");
     assert_eq!(sim.status()["clients"], serde_json::json!([]));
-}
-
-/// Reads what comes from a copy up to a line with that text; the copy goes on.
-fn read_until(run: &mut std::process::Child, text: &str) -> String {
-    let mut said = String::new();
-    let mut lines = BufReader::new(run.stdout.as_mut().unwrap());
-    while !said.contains(text) {
-        assert!(lines.read_line(&mut said).unwrap() > 0, "{said}");
-    }
-    said
 }
 
 #[test]
 fn progress_with_carriage_returns_is_shown_as_it_comes() {
     let sim = small();
     let script = "printf '10%%\\r20%%\\r\\n'; printf '30%%\\r'; exec sleep 600";
-    let mut command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
-    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(read_until(&mut run, "30%"), "[0] 10%\n[0] 20%\n[0] 30%\n");
-    shell(format!("kill -TERM {}", run.id())).ended(0);
-    assert_eq!(run.wait().unwrap().code(), Some(143));
+    let mut run = sim.talk(&["run", "-n", "1", "--", "sh", "-c", script]);
+    assert_eq!(run.await_text("30%\n"), "[0] 10%\n[0] 20%\n[0] 30%\n");
+    run.signal(Signal::TERM);
+    let _ = run.end().ended(143);
 }
 
 /// Before, nothing was shown of it, and all of it was kept in memory.
@@ -123,12 +108,11 @@ fn progress_with_carriage_returns_is_shown_as_it_comes() {
 fn a_line_without_end_is_shown_in_pieces() {
     let sim = small();
     let script = "yes | tr -d '\\n' | head -c 70000; exec sleep 600";
-    let mut command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
-    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
-    let piece = read_until(&mut run, "y");
+    let mut run = sim.talk(&["run", "-n", "1", "--", "sh", "-c", script]);
+    let piece = run.await_text("\n");
     assert_eq!(piece.len(), "[0] ".len() + (64 << 10) + 1);
-    shell(format!("kill -TERM {}", run.id())).ended(0);
-    assert_eq!(run.wait().unwrap().code(), Some(143));
+    run.signal(Signal::TERM);
+    let _ = run.end().ended(143);
 }
 
 /// As in a pipeline, a copy that nobody reads gets SIGPIPE.
@@ -141,16 +125,14 @@ fn copies_do_not_go_on_when_nobody_reads_them() {
         let mut run = command.spawn().unwrap();
         let mut byte = [0];
         if end.is_empty() {
-            std::io::Read::read_exact(run.stderr.as_mut().unwrap(), &mut byte).unwrap();
-            drop(run.stderr.take());
+            run.stderr.take().unwrap().read_exact(&mut byte).unwrap();
         } else {
-            read_until(&mut run, "y");
-            drop(run.stdout.take());
+            run.stdout.take().unwrap().read_exact(&mut byte).unwrap();
         }
         let ended = run.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), Some(128 + 13), "{script}");
         let said = String::from_utf8(ended.stderr).unwrap();
-        assert!(said.contains(end), "{said}");
+        assert_contains(&said, end);
     }
 }
 
@@ -160,11 +142,11 @@ fn copies_are_ended_when_another_one_cannot_be_started() {
     let sim = small();
     let program = sim.node.dir().join("once");
     let text = "#!/bin/sh\nrm -f \"$0\"\ntrap '' TERM\nwhile :; do sleep 600; done\n";
-    std::fs::write(&program, text).unwrap();
+    fs::write(&program, text).unwrap();
     shell(format!("chmod +x {}", program.display())).ended(0);
     let words = ["run", "-n", "300", "--", program.to_str().unwrap()];
     let ran = sim.run(&words).ended(127);
-    assert!(ran.stderr.contains("No such file or directory"), "{ran:?}");
+    assert_contains(&ran.stderr, "No such file or directory");
     let left = shell(format!("pgrep -f '{}/onc[e]'", sim.node.dir().display()));
     assert_eq!(left.stdout, "");
 }
@@ -177,13 +159,8 @@ fn the_number_of_copies_has_a_bound() {
         assert_contains(&ran.stderr, "expected a number");
     }
     let run = sim.command(&["run", "-n", "100", "--", "true"]);
-    let mut limited = std::process::Command::new("prlimit");
-    limited.arg("--nofile=128").arg(run.get_program());
-    limited
-        .args(run.get_args())
-        .env_clear()
-        .envs(sim.node.env());
-    let ran = testkit::Ran::of(&mut limited).ended(125);
+    let mut limited = under(&["prlimit", "--nofile=128"], &run);
+    let ran = Ran::of(&mut limited).ended(125);
     assert_eq!(
         ran.stderr,
         "error: 100 copies need 340 open files, and this process may have 128\nhint: ulimit -n 340 allows as many\n"
@@ -195,22 +172,15 @@ fn the_number_of_copies_has_a_bound() {
 fn ctrl_c_ends_a_wait_for_what_copies_have_left() {
     let sim = small();
     let script = "setsid sleep 600 & echo $!; kill -0 $!";
-    let command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
-    let mut command = testkit::hearing(&command);
-    let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
-    let left = read_until(&mut run, "\n").replace("[0] ", "");
-    let children = || {
-        let path = format!("/proc/{0}/task/{0}/children", run.id());
-        std::fs::read_to_string(path).unwrap()
-    };
-    while !children().is_empty() {
-        std::thread::yield_now();
-    }
-    shell(format!("kill -INT {}", run.id())).ended(0);
-    let status = run.wait().unwrap();
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&status),
-        Some(2)
-    );
-    shell(format!("kill {left}")).ended(0);
+    let mut run = sim.talk(&["run", "-n", "1", "--", "sh", "-c", script]);
+    let left = run.await_text("\n").replace("[0] ", "");
+    let children = format!("/proc/{0}/task/{0}/children", run.pid());
+    wait_until("the copy ends", || {
+        fs::read_to_string(&children).unwrap().is_empty()
+    });
+    run.signal(Signal::INT);
+    wait_until("it ends", || !is_alive(run.pid()));
+    kill(left.trim());
+    // By the signal itself.
+    let _ = run.end().ended(-1);
 }

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use testkit::{Sim, assert_contains, in_state, is_alive, needs_root, shell};
+use testkit::{Sim, WHOLE, assert_contains, kill, needs_root, whole};
 
 const EAGER: &str = r#"
 [mps]
@@ -15,13 +15,10 @@ select = { all = true }
 mig = false
 "#;
 
-/// Kills the server of a device, which has one; returns when it is gone.
+/// Kills the server of a device, and waits until its daemon knows.
 fn kill_server(sim: &Sim, name: &str) {
-    let server = sim.device(name)["servers"][0]["pid"].clone();
-    shell(format!("kill -9 {server}")).ended(0);
-    while is_alive(&server) || in_state(&sim.status(), "no server yet").is_empty() {
-        std::thread::yield_now();
-    }
+    kill(&sim.device(name)["servers"][0]["pid"]);
+    sim.await_state(name, "no server yet");
 }
 
 #[test]
@@ -55,8 +52,6 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
 #[test]
 fn it_starts_with_what_the_daemon_has_been_set_to() {
     let sim = Sim::with("h200", 1);
-    let whole =
-        |mps: &str| format!("[mps]\n{mps}\n[[gpu]]\nselect = {{ all = true }}\nmig = false\n");
     sim.up(&whole("active-thread-percentage = 50"), &[])
         .ended(0);
     kill_server(&sim, "0");
@@ -76,13 +71,12 @@ fn it_starts_with_what_the_daemon_has_been_set_to() {
 #[test]
 fn one_that_does_not_come_up_is_said_to() {
     let sim = Sim::with("h200", 1);
-    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
-    sim.up(whole, &[]).ended(0);
+    sim.up(WHOLE, &[]).ended(0);
     kill_server(&sim, "0");
     sim.node.fault("server start").fails(1).unwrap();
-    let said = sim.up(whole, &[]).ended(1).stderr;
+    let said = sim.up(WHOLE, &[]).ended(1).stderr;
     assert_contains(&said, "start the server of 0");
-    sim.up(whole, &[]).ended(0);
+    sim.up(WHOLE, &[]).ended(0);
     assert_eq!(sim.device("0")["state"], "ready");
 }
 
@@ -91,11 +85,7 @@ fn one_that_does_not_come_up_is_said_to() {
 #[test]
 fn a_lazy_daemon_gets_none() {
     let sim = Sim::with("h200", 1);
-    let whole = |server: &str| {
-        format!(
-            "[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ server = \"{server}\" }}\n"
-        )
-    };
+    let whole = |server: &str| whole(&format!("server = \"{server}\""));
     sim.up(&whole("lazy"), &[]).ended(0);
     for server in ["lazy", "eager"] {
         sim.up_does_nothing(&whole(server));

@@ -164,11 +164,9 @@ fn logs_of_several_devices_come_one_after_the_other() {
 fn a_process_id_is_asked_for_in_words() {
     let sim = Sim::with("a100-80gb", 1);
     let ran = sim.run(&["kill", "0.0", "abc"]).ended(2);
-    assert!(
-        ran.stderr
-            .contains("a process id is a whole number from 1; mig-mps status shows them"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "a process id is a whole number from 1; mig-mps status shows them",
     );
 }
 
@@ -213,4 +211,21 @@ fn models_fit_80_columns_with_all_their_names() {
     for name in ["h200-141gb-sxm, h200 ", "NVIDIA A100-SXM4-80GB, "] {
         assert!(ran.stdout.contains(name), "{name}: {}", ran.stdout);
     }
+}
+
+/// A device that stays keeps its name, but for these: the numbers follow the slices.
+#[test]
+fn default_names_of_compute_instances_are_numbered_again_when_others_are_added() {
+    let sim = Sim::with("a100-80gb", 1);
+    let split = |compute: &str| {
+        format!(
+            "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {{ profile = \"3g\", compute = [{compute}] }} ]\n"
+        )
+    };
+    sim.up(&split("\"1c\", \"1c\""), &[]).ended(0);
+    let before = ["0.0.c0", "0.0.c1"].map(|name| sim.uuid(name));
+    sim.up(&split("\"1c\", \"1c\", \"1c\""), &["--yes"])
+        .ended(0);
+    assert_eq!(["0.0.c0", "0.0.c2"].map(|name| sim.uuid(name)), before);
+    assert!(!before.contains(&sim.uuid("0.0.c1")));
 }

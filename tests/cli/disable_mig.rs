@@ -119,11 +119,9 @@ fn disable_mig_says_where_the_mode_stays() {
     sim.node.reboot();
     sim.up(SMALL, &[]).ended(0);
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
-    assert!(
-        ran.stderr
-            .contains("GPU 0 stays in MIG mode: it is not known that mig-mps switched it on"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "GPU 0 stays in MIG mode: it is not known that mig-mps switched it on",
     );
 }
 
@@ -151,10 +149,10 @@ fn what_mig_mps_made_on_a_gpu_that_cannot_be_read_is_not_done_away_with() {
         sim.up(SMALL, &[]).ended(0);
         cannot_be_read(&sim);
         let shown = sim.run(&["down", option, "--dry-run"]).ended(0);
-        assert!(shown.stderr.contains(STAYS), "{shown:?}");
+        assert_contains(&shown.stderr, STAYS);
         let ran = sim.run(&["down", option, "--yes"]).ended(1);
-        assert!(ran.stderr.contains("2 daemons stopped"), "{ran:?}");
-        assert!(ran.stderr.contains(STAYS), "{ran:?}");
+        assert_contains(&ran.stderr, "2 daemons stopped");
+        assert_contains(&ran.stderr, STAYS);
         // Nothing is left to stop, and it still is not done.
         let again = sim.run(&["down", option, "--yes", "--json"]).ended(1);
         let document: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();

@@ -1,10 +1,9 @@
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStderr, Stdio};
 
 use insta::assert_snapshot;
+use rustix::process::Signal;
 
-use testkit::{ONE_EACH, SMALL, Sim, assert_contains, hearing, in_state, is_alive, shell};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains, in_state, is_alive, wait_until};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -70,29 +69,17 @@ fn clients_are_never_ended_unasked() {
     assert!(finished.status.success(), "{}", finished.output);
 }
 
-/// `down --drain` that waits for a client, and the rest of what it says.
-fn waiting_down(sim: &Sim) -> (Child, BufReader<ChildStderr>) {
-    let mut down = hearing(&sim.command(&["down", "--drain", "60"]));
-    let mut down = down.stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = BufReader::new(down.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("waiting for") {
-        line.clear();
-        assert!(stderr.read_line(&mut line).unwrap() > 0);
-    }
-    (down, stderr)
-}
-
 #[test]
 fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let first = sim.client("0.2");
-    let (mut down, _stderr) = waiting_down(&sim);
+    let mut down = sim.talk(&["down", "--drain", "60"]);
+    down.await_text("waiting for");
     let second = sim.client("0.2");
     assert!(first.finish().status.success());
     assert!(second.finish().status.success());
-    assert!(down.wait().unwrap().success());
+    let _ = down.end().ended(0);
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
 }
 
@@ -101,14 +88,34 @@ fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
-    let (mut down, mut stderr) = waiting_down(&sim);
-    shell(format!("kill -INT {}", down.id())).ended(0);
-    let mut rest = String::new();
-    stderr.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "Interrupted: nothing was changed.\n");
-    assert_eq!(down.wait().unwrap().code(), Some(130));
+    let mut down = sim.talk(&["down", "--drain", "60"]);
+    down.await_text(" s more\n");
+    down.signal(Signal::INT);
+    let said = down.end().ended(130).stdout;
+    assert!(
+        said.ends_with(" more\nInterrupted: nothing was changed.\n"),
+        "{said}"
+    );
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert!(client.finish().status.success());
+}
+
+/// As before maintenance: nobody else is disturbed, or waited for.
+#[test]
+fn a_gpu_is_taken_out_of_service_when_its_programs_have_ended() {
+    let sim = Sim::with("a100-80gb", 2);
+    sim.up(SMALL, &[]).ended(0);
+    let (neighbour, client) = (sim.client("0.2"), sim.client("1.2"));
+    let mut down = sim.talk(&["down", "--gpu", "1", "--drain", "1h"]);
+    let waits = down.await_text("waiting for at most 3");
+    assert_contains(&waits, &format!("1.2: pid {}", client.pid()));
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    assert!(client.finish().status.success());
+    let _ = down.end().ended(0);
+    let status = sim.status();
+    assert_eq!(in_state(&status, "ready"), ["0.0", "0.2"]);
+    assert_eq!(in_state(&status, "no daemon"), ["1.0", "1.2"]);
+    assert!(neighbour.finish().status.success());
 }
 
 #[test]
@@ -131,23 +138,15 @@ fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
     sim.up(SMALL, &[]).ended(0);
     let app = sim.client("0.2");
     let daemon = &sim.device("0.2")["daemon_pid"];
-    let is_asked = || {
+    let down = sim.talk(&["down", "--drain", "3", "--force"]);
+    wait_until("its daemon is asked to quit", || {
         let mut events = sim.node.events().into_iter();
         events.any(|event| event.what == "quit" && *daemon == event.pid)
-    };
-    let mut down = sim.spawn(&["down", "--drain", "3", "--force"]);
-    while !is_asked() {
-        assert!(
-            down.try_wait().unwrap().is_none(),
-            "events: {:?}",
-            sim.node.events()
-        );
-        std::thread::yield_now();
-    }
+    });
     let mut newcomer = sim.app("0.2", &["hold"]);
     let refused = newcomer.wait_up();
     assert_contains(&refused, "805");
-    assert!(down.wait().unwrap().success());
+    let _ = down.end().ended(0);
     assert!(app.finish().output.contains("806"));
     drop(newcomer);
 }
@@ -161,11 +160,9 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
     assert_contains(&refused.stderr, "agree beforehand with --yes");
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert!(
-        ran.stderr
-            .contains("4 daemons stopped, 4 GPU instances destroyed in "),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "4 daemons stopped, 4 GPU instances destroyed in ",
     );
     let list = sim.list();
     assert_eq!(
@@ -184,25 +181,13 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
 fn a_program_outside_mps_keeps_its_instance() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
-    let mut command = sim.node.program("cuda-app");
-    command
-        .arg("hold")
-        .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")
-        .env("CUDA_VISIBLE_DEVICES", &uuid)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped());
-    let mut app = command.spawn().unwrap();
-    let mut line = String::new();
-    let mut stdout = std::io::BufReader::new(app.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
-    assert_contains(&line, "mps no");
+    let app = sim.outside("0.2");
+    let uuid = sim.uuid("0.2");
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
-    let outside = format!("pid {} uses {uuid} outside MPS", app.id());
+    let outside = format!("pid {} uses {uuid} outside MPS", app.pid());
     assert_contains(&ran.stderr, &outside);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
-    drop(app.stdin.take());
-    app.wait().unwrap();
+    app.finish();
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
 }
 
@@ -237,11 +222,7 @@ fn logs_stay_unless_they_are_purged() {
 fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
-    faulty.wait_up();
-    while sim.device("0.2")["state"] != "fault" {
-        std::thread::yield_now();
-    }
+    let _clients = sim.faulty("0.2");
     sim.run(&["down", "0.2"]).ended(4);
     sim.run(&["down", "0.2", "--force"]).ended(0);
     assert_eq!(sim.happened("terminate_client"), 0);
@@ -278,11 +259,9 @@ fn a_gpu_instance_without_devices_is_not_chosen_by_a_device_name() {
 fn what_destroy_mig_leaves_is_said() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let path = sim.node.run_dir().join("node.json");
-    let text = fs::read_to_string(&path).unwrap();
-    let mut node: serde_json::Value = serde_json::from_str(&text).unwrap();
-    node["boot-id"] = "another".into();
-    fs::write(&path, node.to_string()).unwrap();
+    sim.edit("node.json", |node| {
+        node["boot-id"] = "another".into();
+    });
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert_contains(&ran.stderr, "These GPU instances stay");
     assert_contains(&ran.stderr, "GPU 0 2g.20gb at slices 0-1");

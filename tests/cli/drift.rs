@@ -14,11 +14,9 @@ fn a_setting_changed_by_hand_is_drift() {
     );
     shell(set).ended(0);
     let ran = sim.up(SMALL, &["--yes"]).ended(0);
-    assert!(
-        ran.stdout
-            .contains("active-thread-percentage from 10 in the daemon to 100"),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "active-thread-percentage from 10 in the daemon to 100",
     );
     sim.up_does_nothing(SMALL);
 }

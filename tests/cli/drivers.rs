@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use testkit::{Sim, assert_contains, in_state, is_alive, is_root, plain, whole};
+use testkit::{Sim, assert_contains, in_state, kill, needs_root, plain, wait_until, whole};
 
 const PROFILE: &str = r#"
 [mps]
@@ -96,11 +96,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     sim.run(&plan).ended(0);
 
     // A daemon that dies, one whose clients must go, and one without any.
-    let daemon = sim.device("0.0")["daemon_pid"].clone();
-    testkit::shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.0");
     assert_eq!(in_state(&sim.status(), "dead"), ["0.0"], "{version:?}");
     sim.run(&["down"]).ended(4);
     assert!(first.finish().status.success());
@@ -157,28 +153,20 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
     let profile = sim.profile(&whole(""));
     let up = ["up", profile.to_str().unwrap(), "--yes"];
     sim.node.fault("server start").hangs().unwrap();
-    let mut change = sim.command(&up);
-    let change = std::thread::spawn(move || testkit::Ran::of(&mut change));
-    let server = loop {
-        let events = sim.node.events();
-        let started = events.iter().find(|event| event.what == "server start");
-        if let Some(event) = started {
-            break event.detail["server"].clone();
-        }
-        assert!(!change.is_finished());
-        std::thread::yield_now();
-    };
+    let change = sim.talk(&up);
+    sim.await_event("server start", 1);
+    let mut events = sim.node.events().into_iter();
+    let started = events.find(|event| event.what == "server start");
+    let server = started.unwrap().detail["server"].clone();
     // The server is listed meanwhile.
-    while sim.ask("0", "get_server_list\n") != format!("{server}\n") {
-        std::thread::yield_now();
-    }
+    wait_until("it is listed", || {
+        sim.ask("0", "get_server_list\n") == format!("{server}\n")
+    });
     let status = sim.status();
     assert_eq!(in_state(&status, "starting"), ["0"], "{status:#}");
-    let pid = i32::try_from(server.as_i64().unwrap()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    let ran = change.join().unwrap().ended(1);
-    assert_contains(&ran.stderr, "MPS server");
+    kill(&server);
+    let said = change.end().ended(1).stdout;
+    assert_contains(&said, "MPS server");
     assert_eq!(sim.run_dir(), ["lock"]);
 
     let slow = std::time::Duration::from_millis(300);
@@ -196,35 +184,22 @@ fn a_fault_is_seen_also_where_the_daemon_has_no_word_for_it() {
     let update = update.update(|state| state.install(ControlVersion::R535));
     update.unwrap();
     sim.up(&whole(""), &[]).ended(0);
-    let mut faulty = sim.app("0", &["hold", "--fault"]);
-    faulty.wait_up();
-    while sim.device("0")["state"] != "fault" {
-        std::thread::yield_now();
-    }
-    drop(faulty);
-    while sim.device("0")["state"] != "ready" {
-        std::thread::yield_now();
-    }
+    drop(sim.faulty("0"));
+    sim.await_state("0", "ready");
     assert!(sim.client("0").finish().status.success());
 }
 
 /// The control program of 550 answers `-multiuser-server` with its usage.
 #[test]
 fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
-    if !is_root("serve = \"all\"") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let update = sim
         .node
         .node()
         .update(|state| state.install(ControlVersion::R550));
     update.unwrap();
-    let whole = |serve: &str| {
-        format!(
-            "[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ serve = \"{serve}\" }}\n"
-        )
-    };
+    let whole = |serve: &str| whole(&format!("serve = \"{serve}\""));
     let path = sim.profile(&whole("all")).display().to_string();
     let refused = sim.run(&["plan", &path]).ended(2);
     assert_snapshot!(testkit::plain(&refused.stderr), @r#"

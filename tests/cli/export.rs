@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell};
+use testkit::{Ran, Sim, assert_contains, in_state, needs_root, plain};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))
 }
 
-/// Whether `up` with that profile has nothing to do.
+/// True if `up` with that profile has nothing to do.
 fn is_as_there(sim: &Sim, profile: &str) -> bool {
     let ran = sim.up(profile, &["--dry-run"]).ended(0);
     ran.stderr.contains("Nothing to do")
@@ -317,24 +317,13 @@ fn a_dead_daemon_is_mentioned() {
             &[],
         )
         .ended(0);
-    let daemon = &sim.device("0.0")["daemon_pid"];
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.0");
     let ran = sim.run(&["export"]).ended(0);
-    assert!(
-        ran.stdout
-            .contains("# The daemon of 0.0 is dead: up would start it again."),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "# The daemon of 0.0 is dead: up would start it again.",
     );
-    assert!(
-        ran.stderr
-            .contains("start the daemon of 0.0: its daemon has died"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "start the daemon of 0.0: its daemon has died");
 }
 
 #[test]

@@ -10,16 +10,8 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
     sim.up(SMALL, &[]).ended(0);
     let before = sim.device("0.2")["servers"].clone();
     let neighbour = sim.client("0.0");
-    // It waits to be told that it is over, as a program does that is between two calls.
-    let healthy = sim.app("0.2", &["hold"]);
-    let mut healthy = healthy;
-    healthy.wait_up();
+    let [healthy, faulty] = sim.faulty("0.2");
     let healthy_pid = healthy.pid();
-    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
-    faulty.wait_up();
-    while sim.device("0.2")["state"] != "fault" {
-        std::thread::yield_now();
-    }
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0.0"], "its own fault domain");
     let clients = pids(&status);
@@ -46,9 +38,7 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
     assert!(!pids(&sim.status()).contains(&healthy_pid));
     assert_eq!(sim.device("0.2")["state"], "fault", "one is left");
     drop(faulty);
-    while sim.device("0.2")["state"] != "ready" {
-        std::thread::yield_now();
-    }
+    sim.await_state("0.2", "ready");
     sim.run(&["status", "--exit-code"]).ended(0);
     assert_eq!(sim.device("0.2")["servers"], before);
     assert!(sim.client("0.2").finish().status.success());

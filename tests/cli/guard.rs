@@ -1,7 +1,5 @@
 //! `run --require-mps`: a program that leaves MPS is ended.
 
-use std::time::{Duration, Instant};
-
 use testkit::{SMALL, Sim, assert_contains, shell};
 
 fn small() -> Sim {
@@ -34,13 +32,7 @@ fn a_program_that_leaves_is_ended() {
         spoiled.to_owned(),
         format!("({spoiled} & exec true); exec sleep 600"),
     ] {
-        let begun = Instant::now();
         let ran = guarded(&sim, &["sh", "-c", &script]).ended(125);
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "{:?}",
-            begun.elapsed()
-        );
         let said = ran.stderr;
         assert!(said.starts_with("error: pid "), "{said}");
         assert_contains(
@@ -54,12 +46,7 @@ fn a_program_that_leaves_is_ended() {
 #[test]
 fn other_programs_are_left_alone() {
     let sim = small();
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
-    let mut other = sim.node.program("cuda-app");
-    other.arg("hold").env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
-    other.env("CUDA_VISIBLE_DEVICES", uuid);
-    let mut other = testkit::App::start(other);
-    assert!(other.wait_up().ends_with("mps no"));
+    let other = sim.outside("0.2");
     guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
     shell(format!("kill -0 {}", other.pid())).ended(0);
     other.finish();

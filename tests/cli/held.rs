@@ -1,8 +1,5 @@
 //! Processes that hold GPUs whose MIG mode is to change.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
@@ -18,7 +15,7 @@ fn plan(sim: &Sim, profile: &str, words: &[&str]) -> Ran {
 
 /// The text made plain, with root for who runs the tests and holds the GPU.
 fn held_by_root(text: &str) -> String {
-    tidy(text).replace(&format!("({}, ", user()), "(root, ")
+    tidy(text).replace(&format!(" ({}, ", user()), " (root, ")
 }
 
 /// What stands below the steps.
@@ -145,25 +142,11 @@ fn whoever_holds_a_gpu_for_a_moment_is_waited_for() {
     let sim = Sim::with("a100-80gb", 1);
     let holder = sim.node.holder(&[0]);
     let path = sim.profile(SMALL);
-    let mut up = sim.command(&["up", path.to_str().unwrap(), "--yes"]);
-    let mut up = up
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(up.stderr.take().unwrap()).lines();
-    let waits = lines.next().unwrap().unwrap();
-    let named = format!("GPU 0 waits for pid {} (", holder.pid());
-    assert_contains(&waits, &named);
+    let mut up = sim.talk(&["up", path.to_str().unwrap(), "--yes"]);
+    up.await_text(&format!("GPU 0 waits for pid {} (", holder.pid()));
     holder.finish();
-    assert_eq!(
-        lines
-            .map_while(Result::ok)
-            .filter(|line| line.contains("waits for"))
-            .count(),
-        0
-    );
-    assert!(up.wait().unwrap().success());
+    let said = up.end().ended(0).stdout;
+    assert_eq!(said.matches("waits for").count(), 1, "{said}");
     assert_eq!(in_state(&sim.status(), "ready").len(), 2);
 }
 
@@ -175,10 +158,5 @@ fn what_a_plain_user_cannot_see_is_counted() {
     let whole = "[mps]\nserve = \"one-at-a-time\"\n".to_owned() + SMALL;
     let path = sim.profile(&whole);
     let ran = Ran::of(&mut sim.by_nobody(&["plan", path.to_str().unwrap()])).ended(0);
-    assert!(
-        ran.stdout
-            .contains("of other users, which only root can inspect"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "of other users, which only root can inspect");
 }

@@ -1,13 +1,16 @@
 //! A device that one starved client, or a daemon without files to open, hangs for every newcomer: seen, cured, taken down.
 
 use std::fs;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
-use testkit::{App, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, whole};
+use serde_json::Value;
+use testkit::{
+    App, NOBODY, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, terminate,
+    under, wait_until, whole,
+};
 
-use crate::cli::watch::Watch;
+use crate::cli::watch::LOOK;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
@@ -24,31 +27,19 @@ fn clients_go_on(sim: &Sim) {
 #[test]
 fn a_hung_device_is_never_called_ready() {
     let sim = hung("");
-    let begun = Instant::now();
-    let status = sim.status();
+    let status = sim.run(&["status", "--json", "--exit-code"]).ended(3);
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begun.elapsed()
-    );
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert!(problem.starts_with("it hangs: "), "{problem}");
     assert_contains(problem, "no client works; `mig-mps restart 0` ends that");
-    assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
 }
 
 #[test]
 fn a_restart_of_a_hung_device_needs_no_force_and_keeps_the_daemon() {
     let sim = hung("active-thread-percentage = 50");
     let before = sim.device("0");
-    let begun = Instant::now();
     let ran = sim.run(&["restart", "0"]).ended(0);
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begun.elapsed()
-    );
     assert_contains(&ran.stdout, "end the hung server of");
     let after = sim.device("0");
     assert_eq!(after["state"], "ready");
@@ -71,41 +62,69 @@ fn who_still_works_is_named_and_ended_only_by_force() {
     assert_contains(problem, &worker.pid().to_string());
     let refused = sim.run(&["restart", "0"]).ended(4);
     assert_contains(&refused.stderr, &worker.pid().to_string());
-    let begun = Instant::now();
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
-    assert!(
-        begun.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        begun.elapsed()
-    );
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert!(worker.finish().output.contains("err 8"), "its calls fail");
     clients_go_on(&sim);
 }
 
+/// A daemon that is known to hang is asked nothing: it would not answer.
 #[test]
 fn down_takes_a_hung_device_away_without_force() {
     let sim = hung("");
     let device = sim.device("0");
-    let begun = Instant::now();
-    sim.run(&["down"]).ended(0);
-    assert!(
-        begun.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        begun.elapsed()
-    );
+    let trace = sim.node.dir().join("trace");
+    Ran::of(sim.command(&["down"]).env("MIG_MPS_LOG", &trace)).ended(0);
+    let trace = fs::read_to_string(trace).unwrap();
+    assert!(!trace.contains(": quit"), "{trace}");
     assert!(!is_alive(&device["daemon_pid"]) && !is_alive(&device["servers"][0]["pid"]));
     assert_eq!(sim.run_dir(), ["lock"]);
 }
 
-/// No session is opened with a daemon that is known to hang.
 #[test]
-fn up_cures_a_hung_device_and_down_asks_it_nothing() {
+fn up_cures_a_hung_device() {
     let sim = hung("");
     let ran = sim.up(&whole(""), &["--yes"]).ended(0);
     assert_contains(&ran.stdout, "it hangs");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up_does_nothing(&whole(""));
+}
+
+/// Runs a command that waits for the client of a device that hangs. Meanwhile nobody is refused: a new client hangs. Returns
+/// how that one came up when the other client had left.
+fn drained(sim: &Sim, args: &[&str]) -> String {
+    let worker = sim.client("0");
+    sim.hang("0");
+    let mut drained = sim.talk(args);
+    drained.await_text(&format!("pid {}", worker.pid()));
+    let mut newcomer = sim.app("0", &["hold"]);
+    let finished = worker.finish();
+    assert!(finished.status.success(), "{}", finished.output);
+    let _ = drained.end().ended(0);
+    assert_eq!(sim.happened("quit"), 0, "it refuses clients");
+    newcomer.wait_up()
+}
+
+#[test]
+fn restart_with_drain_cures_when_the_clients_have_left() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let before = sim.device("0");
+    let up = drained(&sim, &["restart", "0", "--drain", "600", "--yes"]);
+    assert!(up.ends_with("mps yes"), "{up}");
+    let after = sim.device("0");
+    assert_eq!(after["state"], "ready");
+    assert_eq!(after["daemon_pid"], before["daemon_pid"]);
+    assert_ne!(after["servers"][0]["pid"], before["servers"][0]["pid"]);
+}
+
+#[test]
+fn force_with_drain_refuses_nobody_on_a_hung_device() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let up = drained(&sim, &["down", "--drain", "600", "--force"]);
+    assert_contains(&up, "err 805");
+    assert_eq!(sim.run_dir(), ["lock"]);
 }
 
 /// A server that outlived its daemon keeps its GPU memory: it is shown, and ended when it has no clients.
@@ -116,12 +135,7 @@ fn a_server_without_its_daemon_is_shown_and_ended() {
         // Asked by this, its main thread hangs too; before that it ends with its daemon.
         let device = sim.device("0");
         assert_eq!(device["state"], "hung");
-        let daemon = i32::try_from(device["daemon_pid"].as_i64().unwrap()).unwrap();
-        let daemon = rustix::process::Pid::from_raw(daemon).unwrap();
-        rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
-        while is_alive(&device["daemon_pid"]) {
-            std::thread::yield_now();
-        }
+        terminate(&device["daemon_pid"]);
         let server = &device["servers"][0]["pid"];
         assert!(is_alive(server), "a wedged server outlives its daemon");
         let status = sim.status();
@@ -148,9 +162,8 @@ fn a_server_without_its_daemon_is_shown_and_ended() {
 fn a_plain_user_sees_it_too() {
     needs_root!();
     let sim = hung("serve = \"all\"");
-    let mut status = sim.by_nobody(&["status", "--json"]);
-    let status = Ran::of(status.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).json();
-    assert_eq!(in_state(&status, "ready"), [""; 0], "{status:#}");
+    let status = Ran::of(&mut sim.by_other(&["status", "--json"])).json();
+    assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
 }
 
 /// Root asks a user's daemon nothing, and sees it all the same.
@@ -160,19 +173,12 @@ fn a_users_hung_device_is_seen_and_cured() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
         .ended(0);
-    let app = sim.node.program("cuda-app").get_program().to_owned();
-    let mut starved = Command::new("setpriv");
-    starved.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "/bin/sh",
-        "-c",
-    ]);
-    starved.args(["ulimit -n 24; exec \"$0\" run 0"]).arg(app);
-    starved.env_clear().envs(sim.node.env());
-    let ran = Ran::of(starved.env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0")));
-    assert!(ran.stdout.contains("err 46"), "{ran:?}");
+    let mut app = sim.node.program("cuda-app");
+    app.args(["run", "0"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
+    let mut starved = under(&["prlimit", "--nofile=24:24"], &app);
+    let ran = Ran::of(starved.uid(NOBODY).gid(NOBODY));
+    assert_contains(&ran.stdout, "err 46");
     assert_eq!(in_state(&sim.status(), "hung"), ["0"]);
     sim.run(&["restart", "0"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
@@ -196,16 +202,12 @@ fn the_plan_of_a_cure_says_what_it_is() {
 fn watch_shows_it_within_two_looks() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &["--yes"]).ended(0);
-    let mut watch = Watch::start(&sim);
-    let before = watch.await_looks(0, 1);
+    let mut watch = sim.dialogue("status --watch=0.2");
+    watch.await_text(LOOK);
     sim.hang("0");
     // One look may have begun before.
-    let after = watch.await_looks(before, 3);
-    assert!(
-        watch.seen[before..after].contains("hung"),
-        "{}",
-        &watch.seen[before..after]
-    );
+    let looks = [LOOK; 3].map(|look| watch.await_text(look));
+    assert_contains(&looks.concat(), "hung");
 }
 
 /// A daemon that could serve nobody is not started.
@@ -215,22 +217,8 @@ fn too_few_files_are_refused() {
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(""));
     let up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
-    let mut limited = Command::new("prlimit");
-    limited.args([
-        "--nofile=40:40",
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-    ]);
-    limited
-        .arg(up.get_program())
-        .args(up.get_args())
-        .env_clear();
-    for (name, value) in up.get_envs() {
-        limited.envs(value.map(|value| (name, value)));
-    }
-    let ran = Ran::of(&mut limited).ended(1);
+    let mut limited = under(&["prlimit", "--nofile=40:40"], &up);
+    let ran = Ran::of(limited.uid(NOBODY).gid(NOBODY)).ended(1);
     assert_contains(&ran.stderr, "may have 40 files open, and needs 64");
 }
 
@@ -238,20 +226,21 @@ fn too_few_files_are_refused() {
 pub(crate) fn logs_without_pause() -> (Sim, App) {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &["--yes"]).ended(0);
-    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0");
     let log = sim.node.log_dir().join(uuid).join("control.log");
     sim.node.fault("daemon accept").fails(24).unwrap();
     let waits = sim.app("0", &["hold"]);
-    while fs::metadata(&log).unwrap().len() < 20_000 {
-        std::thread::yield_now();
-    }
+    wait_until("its log has grown", || {
+        fs::metadata(&log).unwrap().len() >= 20_000
+    });
     (sim, waits)
 }
 
 #[test]
 fn a_daemon_that_logs_without_pause_is_named_in_one_look() {
     let (sim, _waits) = logs_without_pause();
-    let status = sim.status();
+    let status = sim.run(&["status", "--json", "--exit-code"]).ended(3);
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
     let problem = status["problems"][0]["what"].as_str().unwrap();
     let pid = &status["devices"][0]["daemon_pid"];
@@ -263,9 +252,8 @@ fn a_daemon_that_logs_without_pause_is_named_in_one_look() {
         "its limit of open files is exhausted",
         "`mig-mps restart 0 --force` starts another",
     ] {
-        assert!(problem.contains(said), "{said}: {problem}");
+        assert_contains(problem, said);
     }
-    assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0"]);

@@ -1,20 +1,12 @@
 //! Signals that the caller ignores stay ignored in the programs that `run` starts or becomes.
 
-use std::process::Command;
-
-use testkit::{Ran, SMALL, Sim};
+use testkit::{Ran, SMALL, Sim, under};
 
 /// `run` with these arguments, started by somebody who ignores these signals and no others.
 fn ignoring(sim: &Sim, signals: &str, args: &[&str]) -> Ran {
-    let run = sim.command(args);
-    let mut command = Command::new("/usr/bin/env");
-    command
-        .args(["--default-signal", &format!("--ignore-signal={signals}")])
-        .arg(run.get_program())
-        .args(run.get_args())
-        .env_clear()
-        .envs(sim.node.env());
-    Ran::of(&mut command)
+    let ignored = format!("--ignore-signal={signals}");
+    let words = ["/usr/bin/env", "--default-signal", &ignored];
+    Ran::of(&mut under(&words, &sim.command(args)))
 }
 
 /// The end of the line of `/proc/PID/status` that a program has which ignores these signals, without realtime signals.

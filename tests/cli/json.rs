@@ -7,7 +7,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use testkit::{SMALL, Sim, is_shipped, shell, without_gpu};
+use testkit::{SMALL, Sim, assert_contains, is_shipped, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
 const DOCUMENTS: [&str; 13] = [
@@ -263,10 +263,10 @@ fn an_error_is_an_object() {
         keeps_to(&document, "error");
         assert_eq!(document["exit_status"], status);
         let said = document["error"]["what"].as_str().unwrap();
-        assert!(said.contains(what), "{said}");
+        assert_contains(said, what);
         // A person who reads along sees the same.
         let first = said.lines().next().unwrap();
-        assert!(ran.stderr.contains(first), "{}", ran.stderr);
+        assert_contains(&ran.stderr, first);
         document
     };
     failed(&["status", "x", "--json"], 2, "no device is called \"x\"");

@@ -1,75 +1,50 @@
 //! `kill`: a client's work ends, and nobody else's.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
 
 use insta::assert_snapshot;
-use rustix::process::{Pid, Signal, kill_process};
+use regex::Regex;
+use rustix::process::Signal;
 use testkit::{
-    App, NOBODY, Ran, SMALL, Sim, assert_contains, hearing, is_alive, needs_root, plain, shell,
-    stop, terminal, tidy, user, whole,
+    Dialogue, Ran, SMALL, Sim, assert_contains, is_alive, kill, needs_root, stop, user, wait_until,
+    whole,
 };
 
-/// Everything it said, without what differs from run to run; the pids are named.
-fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {
-    let mut text = format!("{}{}", ran.stdout, ran.stderr);
-    for (pid, name) in pids {
-        text = text.replace(&pid.to_string(), name);
+/// Everything it said; the processes have names, and so have the user and the directories of the node.
+fn said(sim: &Sim, ran: &Ran, pids: &[(u32, &str)]) -> String {
+    let directories = sim.node.dir().parent().unwrap().display().to_string();
+    let mut text = format!("{}{}", ran.stdout, ran.stderr).replace(&directories, "/tmp/…");
+    let user = user();
+    let user = [(user.as_str(), r"\(|only |run it as ", "USER")];
+    let pids: Vec<_> = pids
+        .iter()
+        .map(|(pid, name)| (pid.to_string(), *name))
+        .collect();
+    let pids = pids
+        .iter()
+        .map(|(pid, name)| (pid.as_str(), r"pid |kill (\S+ )?", *name));
+    for (value, before, name) in pids.chain(user) {
+        let at = Regex::new(&format!(r"(?<before>{before}){value}\b")).unwrap();
+        text = at
+            .replace_all(&text, format!("${{before}}{name}"))
+            .into_owned();
     }
-    tidy(&plain(&text)).replace(&user(), "USER")
+    text
 }
 
-/// A CUDA program of a plain user on the device with that name.
-fn of_nobody(sim: &Sim, name: &str) -> App {
-    let pipe = sim.pipe(name);
-    let mut app = sim.node.program("cuda-app");
-    app.arg("hold")
-        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
-        .uid(NOBODY)
-        .gid(NOBODY);
-    App::start(app)
+/// What it says when it is interrupted now, before what waits for a guard goes on.
+fn interrupted<T>(mut kill: Dialogue, held: T) -> Ran {
+    let heard = "interrupted: stopping at the next safe point\n";
+    kill.signal(Signal::INT);
+    kill.await_text(heard);
+    drop(held);
+    let mut ran = kill.end().ended(130);
+    // It may be said before or after what was done.
+    ran.stdout = ran.stdout.replace(heard, "");
+    ran
 }
 
-/// A control session that somebody has left open.
-fn session(sim: &Sim, name: &str) -> Child {
-    let pipe = sim.pipe_link(name);
-    let mut control = sim.node.program("nvidia-cuda-mps-control");
-    control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-    control.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut control = control.spawn().unwrap();
-    let ping = b"get_device_client_list\n";
-    control.stdin.as_mut().unwrap().write_all(ping).unwrap();
-    // It prints nothing before its end: that it is open is seen by what it asked.
-    while sim.happened("get_device_client_list") == 0 {
-        std::thread::yield_now();
-    }
-    control
-}
-
-/// Starts it so that it hears Ctrl-C.
-fn started(sim: &Sim, args: &[&str]) -> Child {
-    let mut kill = hearing(&sim.command(args));
-    kill.stdout(Stdio::piped()).stderr(Stdio::piped());
-    kill.spawn().unwrap()
-}
-
-/// What it says when it is interrupted now.
-fn interrupted(kill: Child) -> Ran {
-    let pid = Pid::from_raw(kill.id().try_into().unwrap()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
-    let output = kill.wait_with_output().unwrap();
-    let ran = Ran {
-        status: output.status.code().unwrap_or(-1),
-        stdout: String::new(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-        progress: String::new(),
-    };
-    ran.ended(130)
-}
-
-/// Whether a process that is stopped has been sent SIGTERM.
+/// True if a process that is stopped has been sent SIGTERM.
 fn was_sent_term(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -90,7 +65,7 @@ fn a_clients_work_is_ended_and_the_others_go_on() {
     let ran = sim
         .run(&["kill", "0.2", &both[0], &both[1], &both[0], "--yes"])
         .ended(0);
-    assert_snapshot!(said(&ran, &pids), @"
+    assert_snapshot!(said(&sim, &ran, &pids), @"
     This ends the work of 2 clients:
       0.2: pid FIRST (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
@@ -121,7 +96,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     stop(client.pid());
     // It is still on the list: what was not read back is not said to be done.
     let ran = sim.run(&["kill", "0.2", &pid, "--yes"]).ended(1);
-    assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
+    assert_snapshot!(said(&sim, &ran, &[(client.pid(), "CLIENT")]), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     error: 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold): the server has ended its work, but still has it among its clients: its process has not noticed yet
@@ -131,7 +106,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let ran = sim
         .run(&["kill", "0.2", &pid, "--signal=kill", "--yes"])
         .ended(0);
-    assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
+    assert_snapshot!(said(&sim, &ran, &[(client.pid(), "CLIENT")]), @"
     This ends the work of 1 client and sends its process SIGKILL:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     0.2: pid CLIENT: its work is ended, and so is its process, which was sent SIGKILL
@@ -157,7 +132,7 @@ fn it_asks_first() {
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
     let nobody = sim.run(&["kill", "0.2", &pid]).ended(4);
-    assert_snapshot!(said(&nobody, &[(client.pid(), "CLIENT")]), @"
+    assert_snapshot!(said(&sim, &nobody, &[(client.pid(), "CLIENT")]), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     error: this would end the work of 1 client on 0.2, and there is no terminal to ask on
@@ -168,34 +143,22 @@ fn it_asks_first() {
     // The part that is drawn again with the answer is never wider than the terminal.
     let question =
         "This will end the work of 1 client on 0.2 and send its process SIGTERM.\nGo on? [y/N]";
-    assert!(no.stdout.contains(question), "{}", no.stdout);
+    assert_contains(&no.stdout, question);
     assert_eq!(sim.device("0.2")["client_count"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
     assert_contains(&yes.stdout, "its work is ended");
     assert!(client.finish().output.contains("err 810"));
     // One that ends while the question stands is no mistake.
     let client = sim.client("0.2");
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let kill = format!("{program} kill 0.2 {}", client.pid());
-    let mut script = terminal(&kill);
-    script.env_clear().envs(sim.node.env());
-    script.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut script = script.spawn().unwrap();
-    let mut shown = BufReader::new(script.stdout.take().unwrap());
-    let mut head = String::new();
-    // The question has no end of line: what comes before it does.
-    while !head.contains("pid ") {
-        shown.read_line(&mut head).unwrap();
-    }
+    let mut kill = sim.dialogue(&format!("kill 0.2 {}", client.pid()));
+    kill.await_text("Go on?");
     assert!(client.finish().status.success());
-    while sim.device("0.2")["client_count"] != 0 {
-        std::thread::yield_now();
-    }
-    script.stdin.take().unwrap().write_all(b"y\r").unwrap();
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
-    assert!(script.wait().unwrap().success(), "{head}{rest}");
-    assert_contains(&rest, "it is no client any more: nothing was done to it");
+    wait_until("the client leaves", || {
+        sim.device("0.2")["client_count"] == 0
+    });
+    kill.press("y\r");
+    let late = kill.end().ended(0).stdout;
+    assert_contains(&late, "it is no client any more: nothing was done to it");
 }
 
 /// The flags of every changing command.
@@ -207,7 +170,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     let pid = client.pid().to_string();
     let names = [(client.pid(), "CLIENT"), (other.pid(), "OTHER")];
     let tried = sim.run(&["kill", "0.2", &pid, "--dry-run"]).ended(0);
-    assert_snapshot!(said(&tried, &names), @"
+    assert_snapshot!(said(&sim, &tried, &names), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     1 other client goes on.
@@ -221,7 +184,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     let waited = sim
         .run(&["kill", "0.2", &pid, "--drain", "1", "--yes"])
         .ended(4);
-    assert_snapshot!(said(&waited, &names), @"
+    assert_snapshot!(said(&sim, &waited, &names), @"
     This ends the work of 1 client:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     1 other client goes on.
@@ -239,7 +202,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     let begun = std::time::Instant::now();
     let ended = sim.run(&ended).ended(0);
     assert!(begun.elapsed().as_secs() >= 1, "it has its second");
-    let notes = ended.stderr.replace(&pid, "CLIENT");
+    let notes = ended.stderr.replace(&format!("pid {pid}"), "pid CLIENT");
     assert_snapshot!(notes, @"0.2: pid CLIENT: its work is ended, and its process has ended of itself");
     let outcome = ended.json();
     assert_eq!(outcome["changed"], true);
@@ -250,18 +213,10 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     assert!(client.finish().output.contains("err 810"));
     // One that exits in the time that it has is left alone.
     let pid = other.pid().to_string();
-    let mut kill = sim.command(&["kill", "0.2", &pid, "--drain", "60", "--yes"]);
-    kill.stderr(Stdio::piped()).stdout(Stdio::piped());
-    let mut kill = kill.spawn().unwrap();
-    let mut shown = BufReader::new(kill.stderr.take().unwrap());
-    let mut head = String::new();
-    while !head.contains("waiting for at most") {
-        shown.read_line(&mut head).unwrap();
-    }
+    let mut kill = sim.talk(&["kill", "0.2", &pid, "--drain", "60", "--yes"]);
+    kill.await_text("waiting for at most");
     assert!(other.finish().status.success());
-    assert!(kill.wait().unwrap().success());
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
+    let rest = kill.end().ended(0).stdout;
     assert_contains(&rest, "it is no client any more: nothing was done to it");
 }
 
@@ -271,13 +226,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
     sim.up(SMALL, &[]).ended(0);
     let (client, other) = (sim.client("0.2"), sim.client("0.0"));
     let device = sim.device("0.2");
-    let mut outside = sim.node.program("cuda-app");
-    outside
-        .arg("hold")
-        .env("CUDA_VISIBLE_DEVICES", device["uuid"].as_str().unwrap())
-        .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
-    let mut outside = App::start(outside);
-    assert!(outside.wait_up().ends_with("mps no"));
+    let outside = sim.outside("0.2");
     let number = |value: &serde_json::Value| u32::try_from(value.as_u64().unwrap()).unwrap();
     let (daemon, server) = (
         number(&device["daemon_pid"]),
@@ -304,7 +253,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
         let ran = sim
             .run(&["kill", "0.2", &both[0], &both[1], "--yes"])
             .ended(2);
-        all += &said(&ran, &pids);
+        all += &said(&sim, &ran, &pids);
     }
     assert_snapshot!(all, @"
     error: pid OTHER is not a client of 0.2: it is one of 0.0
@@ -333,21 +282,20 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
-    let kill = || sim.run(&["kill", "0.2", &pid, "--yes"]).ended(4).stderr;
+    let ask = || sim.run(&["kill", "0.2", &pid, "--yes"]).ended(4).stderr;
     let mut all = String::new();
-    let held = session(&sim, "0.2");
-    all += &kill();
-    held.wait_with_output().unwrap();
+    let session = sim.session("0.2");
+    all += &ask();
+    let closed = sim.happened("session closed");
+    drop(session);
+    sim.await_event("session closed", closed + 1);
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
-    all += &kill();
-    shell(format!("kill -KILL {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
-    all += &kill();
+    all += &ask();
+    kill(&daemon);
+    all += &ask();
     sim.run(&["down"]).ended(0);
-    all += &kill();
+    all += &ask();
     assert_snapshot!(all, @"
     error: the daemon of 0.2 cannot be asked for its clients: another control session is open
     hint: either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: wait, or close it
@@ -369,9 +317,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     stop(healthy.pid());
     let mut faulty = sim.app("0.2", &["hold", "--fault"]);
     faulty.wait_up();
-    while sim.device("0.2")["state"] != "fault" {
-        std::thread::yield_now();
-    }
+    sim.await_state("0.2", "fault");
     let pids = [healthy.pid(), faulty.pid()].map(|pid| pid.to_string());
     let text = sim.run(&["status"]).ended(0).stdout;
     let cure = format!(
@@ -390,7 +336,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
         .run(&["kill", "0.2", &pids[0], &pids[1], "--signal=KILL", "--yes"])
         .ended(0);
     let names = [(healthy.pid(), "HEALTHY"), (faulty.pid(), "FAULTY")];
-    assert_snapshot!(said(&ran, &names), @"
+    assert_snapshot!(said(&sim, &ran, &names), @"
     This sends SIGKILL to 2 processes:
       0.2: pid HEALTHY (USER, /tmp/…/node/bin/cuda-app hold)
       0.2: pid FAULTY (USER, /tmp/…/node/bin/cuda-app hold --fault)
@@ -398,9 +344,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     0.2: pid HEALTHY: its work is ended, and so is its process, which was sent SIGKILL
     0.2: pid FAULTY: its work is ended, and so is its process, which was sent SIGKILL
     ");
-    while sim.device("0.2")["state"] != "ready" {
-        std::thread::yield_now();
-    }
+    sim.await_state("0.2", "ready");
     assert_eq!(sim.device("0.2")["servers"], servers);
     assert!(sim.client("0.2").finish().status.success());
 }
@@ -415,11 +359,9 @@ fn a_server_that_refuses_is_quoted_and_the_client_goes_on() {
     let ran = sim
         .run(&["kill", "0.2", &pids[0], &pids[1], "--signal", "--yes"])
         .ended(1);
-    assert!(
-        ran.stderr
-            .contains("the control daemon was asked to \"terminate_client "),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "the control daemon was asked to \"terminate_client ",
     );
     // No signal without the server's word; and one that fails does not save the other.
     assert!(first.finish().status.success());
@@ -432,16 +374,15 @@ fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
     sim.up(SMALL, &[]).ended(0);
     let (first, second) = (sim.client("0.2"), sim.client("0.2"));
     let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
-    let a_while = std::time::Duration::from_millis(600);
-    sim.node.fault("terminate_client").slow(a_while).unwrap();
-    let kill = started(&sim, &["kill", "0.2", &pids[0], &pids[1], "--yes"]);
-    while sim.happened("fault") == 0 {
-        std::thread::yield_now();
-    }
-    let ran = interrupted(kill);
+    let held = sim.node.fault("terminate_client").waits().unwrap();
+    let kill = sim.talk(&["kill", "0.2", &pids[0], &pids[1], "--yes"]);
+    sim.await_event("fault", 1);
+    let ran = interrupted(kill, held);
     let names = [(first.pid(), "FIRST"), (second.pid(), "SECOND")];
-    assert_snapshot!(said(&ran, &names), @"
-    interrupted: stopping at the next safe point
+    assert_snapshot!(said(&sim, &ran, &names), @"
+    This ends the work of 2 clients:
+      0.2: pid FIRST (USER, /tmp/…/node/bin/cuda-app hold)
+      0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
     0.2: pid FIRST: its work is ended, and its process has ended of itself
     error: interrupted
     not done: end the work of 0.2: pid SECOND (USER, /tmp/…/node/bin/cuda-app hold)
@@ -459,24 +400,17 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     let (client, other) = (sim.client("0.2"), sim.client("0.2"));
     let pids = [client.pid(), other.pid()].map(|pid| pid.to_string());
     let names = [(client.pid(), "CLIENT"), (other.pid(), "OTHER")];
-    // That it was heard is said by somebody else, who need not be the first.
-    let told = |ran: Ran| {
-        let said = said(&ran, &names);
-        said.replace("interrupted: stopping at the next safe point\n", "")
-    };
+    let kill = |pids: &[&str]| sim.talk(&[&["kill", "0.2"], pids, &["--yes"]].concat());
     // It takes no notice of anything.
     stop(client.pid());
     // For the server, which is busy with it.
-    let a_while = std::time::Duration::from_millis(600);
-    sim.node.fault("terminate_client").slow(a_while).unwrap();
-    let kill = started(
-        &sim,
-        &["kill", "0.2", &pids[0], &pids[1], "--signal", "--yes"],
-    );
-    while sim.happened("fault") == 0 {
-        std::thread::yield_now();
-    }
-    assert_snapshot!(told(interrupted(kill)), @"
+    let held = sim.node.fault("terminate_client").waits().unwrap();
+    let first = kill(&[&pids[0], &pids[1], "--signal"]);
+    sim.await_event("fault", 1);
+    assert_snapshot!(said(&sim, &interrupted(first, held), &names), @"
+    This ends the work of 2 clients and sends their processes SIGTERM:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+      0.2: pid OTHER (USER, /tmp/…/node/bin/cuda-app hold)
     0.2: pid CLIENT: its work is ended; its process was sent no signal, and still runs
     error: interrupted
     not done: end the work of 0.2: pid OTHER (USER, /tmp/…/node/bin/cuda-app hold)
@@ -484,20 +418,22 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     assert!(!was_sent_term(client.pid()));
     // For the process to take notice.
     let ended = sim.happened("terminate_client");
-    let kill = started(&sim, &["kill", "0.2", &pids[0], "--yes"]);
-    while sim.happened("terminate_client") == ended {
-        std::thread::yield_now();
-    }
-    assert_snapshot!(told(interrupted(kill)), @"
+    let second = kill(&[&pids[0]]);
+    sim.await_event("terminate_client", ended + 1);
+    assert_snapshot!(said(&sim, &interrupted(second, ()), &names), @"
+    This ends the work of 1 client:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    1 other client goes on.
     0.2: pid CLIENT: its work is ended; whether its process notices was not waited for, and it was sent no signal
     error: interrupted
     ");
     // For its end.
-    let kill = started(&sim, &["kill", "0.2", &pids[0], "--signal", "--yes"]);
-    while !was_sent_term(client.pid()) {
-        std::thread::yield_now();
-    }
-    assert_snapshot!(told(interrupted(kill)), @"
+    let third = kill(&[&pids[0], "--signal"]);
+    wait_until("it is sent SIGTERM", || was_sent_term(client.pid()));
+    assert_snapshot!(said(&sim, &interrupted(third, ()), &names), @"
+    This ends the work of 1 client and sends its process SIGTERM:
+      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
+    1 other client goes on.
     0.2: pid CLIENT: its work is ended; its process was sent SIGTERM, and still ran when this was interrupted
     error: interrupted
     ");
@@ -576,22 +512,16 @@ fn users_end_their_own_clients_and_no_others() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let roots = sim.client("0");
-    let mut waiting = of_nobody(&sim, "0");
-    while sim.status()["waiting"].as_array().unwrap().is_empty() {
-        std::thread::yield_now();
-    }
-    let by_nobody = |pid: u32| {
-        Ran::of(
-            sim.by_nobody(&["kill", "0", &pid.to_string(), "--yes"])
-                .env("MIG_MPS_RUN_DIR", sim.node.run_dir()),
-        )
-    };
+    let mut waiting = sim.app_of_nobody("0", &["hold"]);
+    sim.await_event("client waits", 1);
+    let by_nobody =
+        |pid: u32| Ran::of(&mut sim.by_other(&["kill", "0", &pid.to_string(), "--yes"]));
     let names = [(roots.pid(), "ROOTS"), (waiting.pid(), "WAITING")];
     // Root's server: a plain user sees its clients, and that is all.
-    let mut all = said(&by_nobody(roots.pid()).ended(4), &names);
+    let mut all = said(&sim, &by_nobody(roots.pid()).ended(4), &names);
     // One that waits has nothing on the GPU.
     let wait = sim.run(&["kill", "0", &waiting.pid().to_string(), "--yes"]);
-    all += &said(&wait.ended(4), &names);
+    all += &said(&sim, &wait.ended(4), &names);
     assert_snapshot!(all, @"
     error: not enough privilege to end a client of 0: only USER may control its server
     hint: run it as USER: sudo MIG_MPS_RUN_DIR=/tmp/…/run mig-mps kill 0 ROOTS --yes
@@ -606,7 +536,7 @@ fn users_end_their_own_clients_and_no_others() {
     assert!(waiting.finish().output.contains("err 810"));
     // A server for everybody is root's, whoever its clients are.
     sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
-    let mut client = of_nobody(&sim, "0");
+    let mut client = sim.app_of_nobody("0", &["hold"]);
     assert!(client.wait_up().ends_with("mps yes"));
     let refused = by_nobody(client.pid()).ended(4);
     assert_contains(&refused.stderr, "not enough privilege");

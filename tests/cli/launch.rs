@@ -6,9 +6,7 @@ use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
 
-use testkit::{
-    NOBODY, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell, whole,
-};
+use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, needs_root, plain, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
@@ -26,7 +24,7 @@ fn environment(pid: &serde_json::Value) -> Vec<String> {
     text.split('\0').map(str::to_owned).collect()
 }
 
-/// Whether a program of that user becomes a client.
+/// True if a program of that user becomes a client.
 fn reaches(sim: &Sim, uid: u32) -> bool {
     let mut app = sim.node.program("cuda-app");
     app.args(["run", "0"])
@@ -115,10 +113,7 @@ fn a_device_of_others_is_hidden_from_a_plain_user() {
     let mut up = sim.command(&["up", "whole-gpu"]);
     let refused = Ran::of(up.uid(NOBODY).gid(NOBODY)).ended(1);
     assert_eq!(refused.stdout, "");
-    assert!(
-        refused.stderr.contains("only root can change this node"),
-        "{refused:?}"
-    );
+    assert_contains(&refused.stderr, "only root can change this node");
 }
 
 #[test]
@@ -142,7 +137,7 @@ fn a_groups_daemon_serves_its_members_at_once() {
         .up(&whole(r#"serve = "user:nobody""#), &["--yes"])
         .ended(0);
     let stop = "serve is \"group:daemon\", not \"user:nobody\"";
-    assert!(ran.stdout.contains(stop), "{}", ran.stdout);
+    assert_contains(&ran.stdout, stop);
     assert!(reaches(&sim, NOBODY) && !reaches(&sim, DAEMON));
 }
 
@@ -153,13 +148,7 @@ fn a_dead_daemon_leaves_its_place_to_another_users() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
     for serve in ["user:daemon", "group:daemon", "all", "user:nobody"] {
-        let daemon = sim.device("0")["daemon_pid"].clone();
-        let pid = i32::try_from(daemon.as_i64().unwrap()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        while is_alive(&daemon) {
-            std::thread::yield_now();
-        }
+        sim.kill_daemon("0");
         let profile = whole(&format!("serve = \"{serve}\""));
         sim.up(&profile, &["--yes"]).ended(0);
         let device = sim.device("0");
@@ -176,7 +165,7 @@ fn a_users_logs_are_not_the_next_daemons() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
-    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0");
     let log = sim.node.log_dir().join(&uuid);
     let victim = sim.node.dir().join("victim");
     fs::write(&victim, "").unwrap();
@@ -238,12 +227,7 @@ fn the_helper_is_hidden_and_runs_no_other_program() {
     }
     let mut session = sim.command(&["launch", "--pipe", "/nowhere", "session"]);
     let ran = Ran::of(&mut session).ended(1);
-    assert!(
-        ran.stderr
-            .contains("Cannot find MPS control daemon process"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "Cannot find MPS control daemon process");
 }
 
 /// What a user keeps beside her daemon's files holds nobody up, and is not lost.
@@ -253,7 +237,7 @@ fn a_users_own_files_are_put_aside() {
     let sim = Sim::with("h200", 1);
     let hers = whole(r#"serve = "user:nobody""#);
     sim.up(&hers, &[]).ended(0);
-    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0");
     fs::write(sim.pipe_link("0").join("notes"), "hers").unwrap();
     // No record that she makes up is believed, wherever it comes to lie.
     fs::write(sim.pipe_link("0").join("device.json"), "{").unwrap();
@@ -271,11 +255,7 @@ fn a_users_own_files_are_put_aside() {
 
     // A directory where the daemon's socket was: the next daemon gets a directory of its own.
     sim.up(&hers, &[]).ended(0);
-    let daemon = sim.device("0")["daemon_pid"].clone();
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0");
     fs::remove_file(sim.pipe_link("0").join("control")).unwrap();
     fs::create_dir_all(sim.pipe_link("0").join("control/mine")).unwrap();
     sim.up(&hers, &["--yes"]).ended(0);

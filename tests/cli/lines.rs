@@ -3,7 +3,7 @@
 use console::{measure_text_width, strip_ansi_codes};
 use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
-use testkit::{App, Ran, Sim, assert_contains, plain, shell, without_gpu};
+use testkit::{ONE_EACH, Ran, Sim, assert_contains, plain, without_gpu};
 
 /// A terminal with colours, and no pager.
 const TERMINAL: &str = "PAGER= TERM=xterm-256color";
@@ -153,8 +153,7 @@ fn what_a_terminal_shows_of_devices_is_not_cut() {
     ] {
         assert_fits(&sim.in_80_columns(subcommand));
     }
-    let pid = sim.device("0.0")["daemon_pid"].to_string();
-    shell(format!("kill -9 {pid}")).ended(0);
+    sim.kill_daemon("0.0");
     let healed = assert_fits(&sim.in_80_columns("heal"));
     assert_contains(&healed, "\n  ");
     assert!(healed.ends_with("1 daemon started\n"), "{healed}");
@@ -225,8 +224,7 @@ fn identical_gpus_stay_together_whatever_their_devices_are_called() {
 #[test]
 fn a_plan_tells_a_gpu_without_mig_from_an_empty_one() {
     let sim = Sim::with("a100-80gb", 1);
-    let profile =
-        sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\" } ]\n");
+    let profile = sim.profile(ONE_EACH);
     let profile = profile.to_str().unwrap().to_owned();
     let now = |sim: &Sim| {
         let plan = sim.run(&["plan", &profile]).ended(0).stdout;
@@ -235,10 +233,7 @@ fn a_plan_tells_a_gpu_without_mig_from_an_empty_one() {
     };
     assert_eq!(now(&sim), "now: MIG off");
     sim.run(&["up", &profile, "--yes"]).ended(0);
-    assert_eq!(
-        sim.run(&["down", "--destroy-mig", "--yes"]).ended(0).status,
-        0
-    );
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert_eq!(now(&sim), "now: MIG on, no instances");
     sim.run(&["up", &profile, "--yes"]).ended(0);
     let down = sim
@@ -251,17 +246,8 @@ fn a_plan_tells_a_gpu_without_mig_from_an_empty_one() {
 #[test]
 fn a_narrow_status_keeps_the_command_of_a_program_outside_mps() {
     let sim = Sim::with("a100-80gb", 1);
-    sim.up(
-        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\" } ]\n",
-        &[],
-    )
-    .ended(0);
-    let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
-    let mut command = sim.node.program("cuda-app");
-    command.arg("hold");
-    command.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
-    command.env("CUDA_VISIBLE_DEVICES", &uuid);
-    let app = App::start(command);
+    sim.up(ONE_EACH, &[]).ended(0);
+    let app = sim.outside("0.0");
     let shown = assert_fits(&sim.in_80_columns("status"));
     let (_, outside) = shown.split_once("OUTSIDE MPS").unwrap();
     let heading = outside.lines().next().unwrap();

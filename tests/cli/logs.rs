@@ -4,13 +4,14 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use testkit::{
-    NOBODY, Ran, SMALL, Sim, assert_contains, hearing, is_alive, needs_root, plain, shell,
+    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, plain, shell, whole,
 };
 
 /// What an H200 wrote into its logs, cut short.
@@ -56,8 +57,7 @@ fn ended(control: &str, server: &str) -> (Sim, PathBuf) {
 }
 
 fn dir_of(sim: &Sim, name: &str) -> PathBuf {
-    let uuid = sim.device(name)["uuid"].as_str().unwrap().to_owned();
-    sim.node.log_dir().join(uuid)
+    sim.node.log_dir().join(sim.uuid(name))
 }
 
 /// Adds so many lines to a log that it is over the limit.
@@ -189,6 +189,20 @@ fn one_log_a_number_of_lines_and_every_line() {
     sim.run(&["logs", "0.0", "--server", "--control"]).ended(2);
 }
 
+#[test]
+fn a_terminal_gets_the_last_40_lines_and_a_pipe_all() {
+    let lines = (1..=60).map(|number| {
+        format!("[2026-11-20 17:45:50.100 Control   689] NEW CLIENT {number}: Ready\n")
+    });
+    let (sim, _) = ended(&lines.collect::<String>(), "");
+    let count = |shown: &Ran| shown.stdout.matches("NEW CLIENT").count();
+    assert_eq!(count(&sim.run(&["logs", "0.0"]).ended(0)), 60);
+    let shown = sim.in_80_columns("logs 0.0");
+    assert_eq!(count(&shown), 40);
+    assert_contains(&shown.stdout, "NEW CLIENT 21:");
+    assert_eq!(count(&sim.in_80_columns("logs 0.0 -n all")), 60);
+}
+
 /// Between two lines of the server stand more sessions than are read at once.
 #[test]
 fn sessions_do_not_push_out_what_happened() {
@@ -276,8 +290,7 @@ fn a_device_that_was_never_served_has_no_logs() {
 #[test]
 fn a_fault_and_what_clients_do_is_told() {
     let sim = Sim::with("h200", 1);
-    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
-        .ended(0);
+    sim.up(WHOLE, &[]).ended(0);
     sim.app("0", &["run", "0", "--fault"]).finish();
     let ran = sim.run(&["logs", "0"]).ended(0);
     let marked = |mark: &str| -> Vec<&str> {
@@ -303,71 +316,29 @@ fn a_fault_and_what_clients_do_is_told() {
     );
 }
 
-/// `logs --follow`, read line by line.
-struct Following {
-    child: Child,
-    lines: BufReader<std::process::ChildStdout>,
-}
-
-impl Following {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        Self { child, lines }
-    }
-
-    /// Reads on to a line with that text.
-    fn await_line(&mut self, text: &str) -> String {
-        loop {
-            let mut line = String::new();
-            let length = self.lines.read_line(&mut line).unwrap();
-            assert_ne!(length, 0, "it ended without {text}");
-            if line.contains(text) {
-                return line;
-            }
-        }
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn following_survives_rotation_and_another_daemon_and_ends_with_ctrl_c() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let mut following = Following::start(&mut hearing(&sim.command(&["logs", "0.0", "-f"])));
-    following.await_line("NEW SERVER");
+    let mut following = sim.talk(&["logs", "0.0", "-f"]);
+    following.await_text("NEW SERVER");
     let first = sim.client("0.0");
-    let pid = format!("NEW CLIENT {}", first.pid());
-    following.await_line(&pid);
+    following.await_text(&format!("NEW CLIENT {}", first.pid()));
     // Put aside and truncated.
     let log = dir_of(&sim, "0.0").join("control.log");
     fill(&log, "filled");
-    following.await_line("filled");
+    following.await_text("filled");
     sim.up(SMALL, &[]).ended(0);
     assert!(size(&log) < 1 << 20);
     let second = sim.client("0.0");
-    following.await_line(&format!("NEW CLIENT {}", second.pid()));
+    following.await_text(&format!("NEW CLIENT {}", second.pid()));
     drop((first, second));
     // Another daemon.
-    let daemon = sim.device("0.0")["daemon_pid"].clone();
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.0");
     sim.up(SMALL, &["--yes"]).ended(0);
-    following.await_line("Starting control daemon");
-    shell(format!("kill -INT {}", following.child.id())).ended(0);
-    assert_eq!(following.child.wait().unwrap().code(), Some(130));
+    following.await_text("Starting control daemon");
+    following.signal(Signal::INT);
+    following.end().ended(130);
 }
 
 /// As `logs -f | less` does, where somebody reads slowly: its pipe is full while the log is put aside.
@@ -376,8 +347,10 @@ fn who_reads_slowly_misses_no_line_of_a_log_that_is_put_aside() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let log = dir_of(&sim, "0.0").join("control.log");
-    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "--control"]));
-    following.await_line("NEW SERVER");
+    let mut command = sim.command(&["logs", "0.0", "-f", "-n", "1", "--control"]);
+    command.stderr(Stdio::null());
+    let mut following = App::start(command);
+    following.wait_up();
     let numbers = 0..(9 << 10);
     let mut lines = Vec::new();
     for number in numbers.clone() {
@@ -387,38 +360,35 @@ fn who_reads_slowly_misses_no_line_of_a_log_that_is_put_aside() {
     }
     let mut file = OpenOptions::new().append(true).open(&log).unwrap();
     file.write_all(&lines).unwrap();
-    following.await_line(" 0 xxx");
+    let mut next_is = |text: &str| assert_contains(&following.wait_up(), text);
+    next_is(" 0 xxx");
     sim.up(SMALL, &[]).ended(0);
     assert!(size(&log) < 1 << 20);
     let client = sim.client("0.0");
     for number in numbers.skip(1) {
-        let mut line = String::new();
-        following.lines.read_line(&mut line).unwrap();
-        assert!(line.contains(&format!(" {number} xxx")), "{number}: {line}");
+        next_is(&format!(" {number} xxx"));
     }
-    following.await_line(&format!("NEW CLIENT {}", client.pid()));
+    // `up` has a session before.
+    let pid = format!("NEW CLIENT {}", client.pid());
+    let mut lines = std::iter::repeat_with(|| following.wait_up()).take(20);
+    assert!(lines.any(|line| line.contains(&pid)));
 }
 
 #[test]
 fn following_ends_with_its_reader_and_with_the_directory() {
     let (sim, dir) = ended(CONTROL, SERVER);
-    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "-n", "1"]));
-    following.await_line("goes on from it");
-    let Following { child, lines } = &mut following;
-    drop(std::mem::replace(lines, BufReader::new(empty())));
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut command = sim.command(&["logs", "0.0", "-f", "-n", "1"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut following = command.spawn().unwrap();
+    let mut reader = BufReader::new(following.stdout.take().unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    drop(reader);
+    assert_eq!(following.wait().unwrap().code(), Some(0));
 
-    let mut following = Following::start(&mut sim.command(&["logs", "0.0", "-f", "--json"]));
-    following.await_line("goes on from it");
+    let mut following = sim.talk(&["logs", "0.0", "-f", "--json"]);
+    following.await_text("goes on from it");
     fs::remove_dir_all(dir).unwrap();
-    assert_eq!(following.child.wait().unwrap().code(), Some(1));
-}
-
-/// The output of a program that says nothing.
-fn empty() -> std::process::ChildStdout {
-    let mut child = Command::new("true").stdout(Stdio::piped()).spawn().unwrap();
-    child.wait().unwrap();
-    child.stdout.take().unwrap()
+    following.end().ended(1);
 }
 
 /// Whoever owns the directory may put anything there.
@@ -433,12 +403,7 @@ fn nothing_that_is_planted_hurts_who_reads() {
     symlink(&secret, &control).unwrap();
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert!(!ran.stdout.contains("secret") && ran.stdout.contains("fatal GPU error"));
-    assert!(
-        ran.stderr
-            .contains("control.log: it is a link: not followed"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "control.log: it is a link: not followed");
 
     fs::remove_file(&server).unwrap();
     shell(format!("mkfifo {}", server.display())).ended(0);
@@ -457,12 +422,7 @@ fn nothing_that_is_planted_hurts_who_reads() {
     symlink(&secret, dir.join("control.log.1")).unwrap();
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert_snapshot!(ran.stdout, @r"                           control          [2026-11-20 17:34:04.858 Con\x1b]0;trol   447] \x1b[2J\x1b[1;1Hall is well\x0d\x08\u{9b}2J\u{202e}");
-    assert!(
-        ran.stderr
-            .contains("control.log.1: it is a link: not followed"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "control.log.1: it is a link: not followed");
     let terminal = sim.in_terminal("NO_COLOR=1", "logs 0.0", 80).stdout;
     assert!(!terminal.contains('\u{1b}'), "{terminal}");
 
@@ -472,21 +432,11 @@ fn nothing_that_is_planted_hurts_who_reads() {
         .set_len(1 << 40)
         .unwrap();
     let ran = sim.run(&["logs", "0.0", "-n", "5"]).ended(0);
-    assert!(
-        ran.stderr
-            .contains("control.log has more than is read at once"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "control.log has more than is read at once");
     fs::write(&server, "\n".repeat(8 << 20)).unwrap();
     let ran = sim.run(&["logs", "0.0", "--server", "-n", "all"]).ended(0);
     assert!(ran.stdout.lines().count() < 2_000_000);
-    assert!(
-        ran.stderr
-            .contains("server.log has more than is read at once"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "server.log has more than is read at once");
 }
 
 /// What is too long to be shown is not said to be nothing.
@@ -571,21 +521,17 @@ fn what_a_plain_user_may_not_read_is_said() {
         command.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
         Ran::of(command.env("MIG_MPS_LOG_DIR", sim.node.log_dir()))
     };
-    assert!(logs().ended(0).stdout.contains("NEW SERVER"));
+    assert_contains(&logs().ended(0).stdout, "NEW SERVER");
     let mode = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     mode(&dir.join("server.log"), 0o600);
     let ran = logs().ended(0);
-    assert!(ran.stdout.contains("NEW SERVER"));
+    assert_contains(&ran.stdout, "NEW SERVER");
     assert_contains(&ran.stderr, "server.log: Permission denied");
     mode(&dir, 0o700);
     let ran = logs().ended(1);
-    assert!(
-        ran.stderr.contains("cannot read the logs: ") && ran.stderr.contains("Permission denied"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "cannot read the logs: ");
     assert_contains(&ran.stderr, "Permission denied");
 }
 
@@ -618,7 +564,7 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
         let text = fs::read(&control).unwrap();
         assert!(!text.contains(&0), "it goes on where it was before");
     }
-    assert!(fs::read_to_string(older(3)).unwrap().contains("round 3"));
+    assert_contains(&fs::read_to_string(older(3)).unwrap(), "round 3");
     let meta = |path: &Path| {
         let meta = fs::metadata(path).unwrap();
         (meta.uid(), meta.gid(), meta.mode())
@@ -631,13 +577,14 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
         .map(|round| shown.contains(&format!("round {round}")))
         .collect();
     assert_eq!(rounds, [false, false, true, true, true]);
-    // Also where there is something to do.
-    fill(&neighbour.join("server.log"), "server");
+    // A dry run leaves them where they are, and so they are put aside where there is something to do.
+    let server = neighbour.join("server.log");
+    fill(&server, "server");
     sim.run(&["down", "0.0"]).ended(0);
+    sim.up(SMALL, &["--dry-run"]).ended(0);
+    assert!(size(&server) > 8 << 20);
     sim.up(SMALL, &[]).ended(0);
-    assert!(size(&neighbour.join("server.log")) < 1 << 20);
-    sim.run(&["up", "--dry-run", sim.profile(SMALL).to_str().unwrap()])
-        .ended(0);
+    assert!(size(&server) < 1 << 20);
 }
 
 /// Only so much of a log is kept as is ever copied, and that is said.
@@ -693,7 +640,7 @@ fn nobody_waits_for_the_lock() {
     fill(&control, "large");
     let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
-    assert!(sim.run(&["logs", "0.0"]).ended(0).stdout.contains("large"));
+    assert_contains(&sim.run(&["logs", "0.0"]).ended(0).stdout, "large");
     let ran = sim.up(SMALL, &[]).ended(0);
     assert_contains(&ran.stderr, "large logs could not be put aside");
     assert!(size(&control) > 8 << 20);
@@ -708,9 +655,8 @@ fn nobody_waits_for_the_lock() {
 fn logs_of_a_users_daemon_stay_the_users() {
     needs_root!();
     let sim = Sim::with("h200", 1);
-    let profile =
-        "mps = { serve = \"user:nobody\" }\n[[gpu]]\nselect = { all = true }\nmig = false\n";
-    sim.up(profile, &[]).ended(0);
+    let profile = whole("serve = \"user:nobody\"");
+    sim.up(&profile, &[]).ended(0);
     let dir = dir_of(&sim, "0");
     let control = dir.join("control.log");
     assert_eq!(fs::metadata(&control).unwrap().uid(), NOBODY);
@@ -720,7 +666,7 @@ fn logs_of_a_users_daemon_stay_the_users() {
         symlink(&target, dir.join(name)).unwrap();
     }
     fill(&control, "large");
-    sim.up(profile, &[]).ended(0);
+    sim.up(&profile, &[]).ended(0);
     assert_eq!(fs::read_to_string(&target).unwrap(), "a treasure");
     let older = fs::symlink_metadata(dir.join("control.log.1")).unwrap();
     assert!(older.is_file() && older.uid() == NOBODY && older.len() > 8 << 20);

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{SMALL, Sim, assert_contains, is_alive, plain, shell};
+use testkit::{SMALL, Sim, assert_contains, plain};
 
 /// Two GPUs: one with devices of two sizes and a free slice, one whole.
 const MIXED: &str = r#"
@@ -20,9 +20,7 @@ fn each_gpu_is_drawn_with_its_devices_and_its_free_slices() {
     let sim = Sim::with("a100-80gb", 2);
     sim.up(MIXED, &[]).ended(0);
     let client = sim.client("0.4");
-    let daemon = sim.device("1")["daemon_pid"].clone();
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {}
+    sim.kill_daemon("1");
     let shown = plain(&sim.run(&["status", "--map"]).ended(0).stdout);
     let (pictures, rest) = shown.split_once("\nCLIENT OF").unwrap();
     assert_contains(rest, "[daemon-dead]");
@@ -146,7 +144,7 @@ fn lines_and_colours_are_for_terminals_that_have_them() {
     let mut piped = sim.command(&["plan", path.to_str().unwrap()]);
     let text = |output: std::process::Output| String::from_utf8(output.stdout).unwrap();
     let plain = text(piped.env("LANG", "C.UTF-8").output().unwrap());
-    assert!(plain.contains(of_ascii), "{plain}");
+    assert_contains(&plain, of_ascii);
     assert!(!plain.contains('\u{1b}'), "{plain}");
     let coloured = text(piped.env("CLICOLOR_FORCE", "1").output().unwrap());
     assert_contains(&coloured, "\u{1b}[32m+ create");

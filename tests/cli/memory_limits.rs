@@ -127,14 +127,14 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     let named = format!("pid {} (", over.pid());
     assert!(what.starts_with(&named), "{what}");
     let uses = "uses 6147 MiB, more than the pinned-memory-limit of 2G: ";
-    assert!(what.contains(uses), "{what}");
+    assert_contains(what, uses);
     assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
     let doctor = sim.run(&["doctor"]).ended(3).stdout;
     assert_contains(&doctor, "[memory-over-limit]");
     let metrics = sim.run(&["metrics"]).ended(0).stdout;
     assert_contains(&metrics, &format!("{by_device} 1\n"));
     let of_kind = "mig_mps_problems{id=\"memory-over-limit\"} 1\n";
-    assert!(metrics.contains(of_kind), "{metrics}");
+    assert_contains(&metrics, of_kind);
 
     let remedy = what.split('`').nth(1).unwrap();
     assert_eq!(remedy, format!("mig-mps kill 0 {} --signal", over.pid()));
@@ -172,14 +172,14 @@ fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
     };
     let warning = "Every local user can change the limits of 0: the MPS of driver 535.161.07 takes settings from everybody.";
     let (sim, said) = with(ControlVersion::R535, LIMITED);
-    assert!(said.contains(warning), "{said}");
+    assert_contains(&said, warning);
     let doctor = sim.run(&["doctor", "0"]).stdout;
     assert_contains(&doctor, "warn    0: every local user can change its limits");
     let said = sim
         .run(&["set", "0", "pinned-memory-limit=3G"])
         .ended(0)
         .stderr;
-    assert!(said.contains(warning), "{said}");
+    assert_contains(&said, warning);
     for (driver, settings) in [(ControlVersion::R535, ""), (ControlVersion::R550, LIMITED)] {
         let (sim, said) = with(driver, settings);
         assert!(!said.contains("Every local user"), "{driver:?}: {said}");

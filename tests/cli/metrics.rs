@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
+use mig_mps::internals::manual::TOPICS;
 use serde_json::Value;
-use testkit::{NOBODY, Ran, SMALL, Sim, can_run, in_state, is_alive, needs_root, shell, whole};
+use testkit::{
+    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, wait_until,
+    whole,
+};
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -77,11 +79,7 @@ fn what_status_shows_is_counted() {
     let devices = in_state(&sim.status(), "ready");
     let (first, second) = (devices[0].as_str(), devices[1].as_str());
     let client = sim.client(first);
-    let daemon = sim.device(second)["daemon_pid"].clone();
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon(second);
     let text = metrics(&sim, &[]);
     let of = |name: &str, device: &str| format!("mig_mps_device_{name}{{device=\"{device}\"}}");
     assert_eq!(
@@ -134,19 +132,9 @@ fn what_status_shows_is_counted() {
 fn a_hung_device_a_program_outside_mps_and_a_busy_gpu() {
     let sim = Sim::with("h200", 2);
     sim.up(&whole(""), &["--yes"]).ended(0);
-    let mut outside = sim.node.cuda_app(Path::new("/nowhere"), &["run", "60"]);
-    outside.wait_up();
+    let outside = sim.outside("0");
     sim.hang("0");
-    // Programs outside MPS are seen in two samples.
-    let begun = Instant::now();
-    let text = loop {
-        let text = metrics(&sim, &[]);
-        if value(&text, "mig_mps_problems{id=\"outside-mps\"}") == Some(1.0)
-            || begun.elapsed() > Duration::from_secs(10)
-        {
-            break text;
-        }
-    };
+    let text = metrics(&sim, &[]);
     assert_eq!(
         (state(&text, "0"), state(&text, "1")),
         ("hung".into(), "ready".into())
@@ -191,10 +179,9 @@ fn drift_is_told_for_a_profile() {
     let ran = sim
         .run(&["metrics", "--profile", path.to_str().unwrap()])
         .ended(0);
-    assert!(
-        ran.stderr
-            .contains("whether the node is as the profile says is unknown"),
-        "{ran:?}"
+    assert_contains(
+        &ran.stderr,
+        "whether the node is as the profile says is unknown",
     );
     assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
     assert_eq!(state(&ran.stdout, "0"), "ready");
@@ -219,6 +206,30 @@ fn without_the_driver_only_what_records_tell_is_there() {
 }
 
 #[test]
+fn a_change_in_progress_is_not_waited_for() {
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(""), &[]).ended(0);
+    let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(state(&metrics(&sim, &[]), "0"), "ready");
+}
+
+/// A whole GPU has more than a MIG device.
+#[test]
+fn a_device_has_as_many_series_as_the_manual_says() {
+    let sim = Sim::with("h200", 1);
+    let path = sim.profile(&whole(""));
+    let profile = path.to_str().unwrap();
+    sim.run(&["up", profile]).ended(0);
+    let text = metrics(&sim, &["--profile", profile]);
+    let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+    let (all, states) = (count("mig_mps_device_"), count("mig_mps_device_state{"));
+    let said = format!("A device has {all} series at most: {states} are its states.");
+    let manual = TOPICS.iter().find(|topic| topic.name == "monitoring");
+    assert_contains(manual.unwrap().text, &said);
+}
+
+#[test]
 fn a_plain_user_sees_the_states_and_the_file_is_for_all() {
     needs_root!();
     let sim = Sim::with("h200", 1);
@@ -234,10 +245,7 @@ fn a_plain_user_sees_the_states_and_the_file_is_for_all() {
     let ran = sim
         .run(&["metrics", "--output", "/nowhere/mig-mps.prom"])
         .ended(1);
-    assert!(
-        ran.stderr.contains("cannot write /nowhere/mig-mps.prom"),
-        "{ran:?}"
-    );
+    assert_contains(&ran.stderr, "cannot write /nowhere/mig-mps.prom");
 }
 
 #[test]
@@ -276,57 +284,26 @@ fn the_alert_rules_fire_when_they_should() {
     }
 }
 
-/// A server of another project, which ends with this value.
-struct Server {
-    child: Child,
-    port: u16,
+/// Starts a server of another project, and returns its port, which the kernel has chosen.
+fn server(program: &str, arguments: &[String]) -> (Dialogue, u16) {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .arg("--web.listen-address=127.0.0.1:0");
+    let mut server = Dialogue::start(command);
+    server.await_text("msg=\"Listening on\" address=127.0.0.1:");
+    let port = server.await_text("\n").trim().parse().unwrap();
+    (server, port)
 }
 
-impl Server {
-    fn start(program: &str, arguments: impl FnOnce(u16) -> Vec<String>) -> Self {
-        // Free when it was asked for; the server says if somebody was faster.
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let mut command = Command::new(program);
-        command
-            .args(arguments(port))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let server = Self {
-            child: command.spawn().unwrap(),
-            port,
-        };
-        let begun = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(60),
-                "{program} does not listen"
-            );
-            std::thread::yield_now();
-        }
-        server
-    }
-
-    /// The body of an answer to GET.
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-            .split_once("\r\n\r\n")
-            .map_or(String::new(), |(_, body)| body.to_owned())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The body of an answer to GET.
+fn get(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let body = answer.split_once("\r\n\r\n");
+    body.map_or(String::new(), |(_, body)| body.to_owned())
 }
 
 #[test]
@@ -352,54 +329,45 @@ fn a_real_prometheus_has_them_from_a_real_collector() {
     let file = files.join("mig-mps.prom");
     sim.run(&["metrics", "--output", file.to_str().unwrap()])
         .ended(0);
-    let collector = Server::start("prometheus-node-exporter", |port| {
-        vec![
-            format!("--web.listen-address=127.0.0.1:{port}"),
+    let (_collector, port) = server(
+        "prometheus-node-exporter",
+        &[
             "--collector.disable-defaults".to_owned(),
             "--collector.textfile".to_owned(),
             format!("--collector.textfile.directory={}", files.display()),
-        ]
-    });
+        ],
+    );
     let configuration = sim.node.dir().join("prometheus.yml");
     let rules = sim.node.dir().join("alerts.yml");
     fs::write(&rules, sim.run(&["metrics", "--rules"]).ended(0).stdout).unwrap();
     let text = format!(
         "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [ {} ]\n\
-         scrape_configs: [ {{ job_name: node, static_configs: [ {{ targets: [ '127.0.0.1:{}' ] }} ] }} ]\n",
+         scrape_configs: [ {{ job_name: node, static_configs: [ {{ targets: [ '127.0.0.1:{port}' ] }} ] }} ]\n",
         rules.display(),
-        collector.port
     );
     fs::write(&configuration, text).unwrap();
-    let prometheus = Server::start("prometheus", |port| {
-        vec![
+    let database = sim.node.dir().join("tsdb");
+    let (_prometheus, port) = server(
+        "prometheus",
+        &[
             format!("--config.file={}", configuration.display()),
-            format!(
-                "--storage.tsdb.path={}",
-                sim.node.dir().join("tsdb").display()
-            ),
-            format!("--web.listen-address=127.0.0.1:{port}"),
-        ]
-    });
+            format!("--storage.tsdb.path={}", database.display()),
+        ],
+    );
     let query = |query: &str| -> Option<String> {
-        let answer: Value =
-            serde_json::from_str(&prometheus.get(&format!("/api/v1/query?query={query}"))).ok()?;
-        answer["data"]["result"][0]["value"][1]
-            .as_str()
-            .map(str::to_owned)
+        let answer = get(port, &format!("/api/v1/query?query={query}"));
+        let answer: Value = serde_json::from_str(&answer).ok()?;
+        let value = &answer["data"]["result"][0]["value"][1];
+        value.as_str().map(str::to_owned)
     };
     let clients = format!("mig_mps_device_clients%7Bdevice=%22{}%22%7D", devices[0]);
-    let begun = Instant::now();
-    while query(&clients).as_deref() != Some("1") {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{:?}",
-            query(&clients)
-        );
-    }
+    wait_until("Prometheus has the clients", || {
+        query(&clients).as_deref() == Some("1")
+    });
     let ready = "sum(mig_mps_device_state%7Bstate=%22ready%22%7D)";
     assert_eq!(query(ready).as_deref(), Some("2"));
     assert_eq!(query("node_textfile_scrape_error").as_deref(), Some("0"));
-    let rules: Value = serde_json::from_str(&prometheus.get("/api/v1/rules")).unwrap();
+    let rules: Value = serde_json::from_str(&get(port, "/api/v1/rules")).unwrap();
     let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap();
     assert!(
         rules.len() >= 3 && rules.iter().all(|rule| rule["health"] != "err"),

@@ -2,7 +2,9 @@
 
 use insta::assert_snapshot;
 
-use testkit::{SMALL, Sim, assert_contains};
+use testkit::{SMALL, Sim, WHOLE, assert_contains};
+
+use crate::cli::sight::{beside, unmanaged_daemon};
 
 /// What standard error says.
 fn said(sim: &Sim, line: &str) -> String {
@@ -91,11 +93,10 @@ fn devices_that_are_named_in_another_way() {
     ");
     let client = sim.client("0.2");
     let pid = client.pid();
-    let told = said(&sim, &format!("kill {pid}")).replace(&pid.to_string(), "PID");
-    assert_snapshot!(told, @"
-    error: mig-mps kill needs DEVICE and PID
-    hint: PID is a client of 0.2: mig-mps kill 0.2 PID
-    ");
+    let told = format!(
+        "error: mig-mps kill needs DEVICE and PID\nhint: {pid} is a client of 0.2: mig-mps kill 0.2 {pid}\n"
+    );
+    assert_eq!(said(&sim, &format!("kill {pid}")), told);
     assert_snapshot!(said(&sim, "kill 0.2"), @"
     error: mig-mps kill needs DEVICE and PID
     hint: mig-mps kill 0.2 PID; mig-mps status shows the clients of each device
@@ -106,8 +107,7 @@ fn devices_that_are_named_in_another_way() {
 #[test]
 fn the_seconds_of_watch_are_not_taken_for_a_device() {
     let sim = Sim::with("h200", 2);
-    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
-        .ended(0);
+    sim.up(WHOLE, &[]).ended(0);
     let ran = sim.shown("", "status --watch 1", 80).ended(2);
     assert_eq!(
         ran.stdout.replace('\r', ""),
@@ -121,22 +121,15 @@ fn quiet_leaves_out_everything_but_errors_and_what_was_asked_for() {
     let sim = Sim::with("a100-80gb", 1);
     let init = sim.run(&["-q", "init", "--yes", "-"]).ended(0);
     assert_eq!(init.stderr, "");
-    assert!(init.stdout.contains("[[gpu]]"), "{init:?}");
+    assert_contains(&init.stdout, "[[gpu]]");
     sim.up(SMALL, &["--yes"]).ended(0);
     sim.client("0.0").finish();
     let loud = sim.run(&["logs", "0.0"]).ended(0);
-    assert!(loud.stderr.contains("harmless:"), "{loud:?}");
+    assert_contains(&loud.stderr, "harmless:");
     let quiet = sim.run(&["-q", "logs", "0.0"]).ended(0);
     assert_eq!(quiet.stderr, "");
     // A daemon that mig-mps did not start is named after a change.
-    let mut other = sim.node.program("nvidia-cuda-mps-control");
-    let own = sim.node.dir().join("other");
-    std::fs::create_dir(&own).unwrap();
-    other.arg("-d").env("CUDA_MPS_PIPE_DIRECTORY", &own);
-    other.env("CUDA_MPS_LOG_DIRECTORY", &own);
-    let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
-    other.env("CUDA_VISIBLE_DEVICES", uuid);
-    testkit::Ran::of(&mut other).ended(0);
+    unmanaged_daemon(&sim, &beside(&sim, "other"), Some(&sim.uuid("0.0")));
     sim.run(&["down"]).ended(0);
     let quiet = sim.up(SMALL, &["--yes", "-q"]).ended(0);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));

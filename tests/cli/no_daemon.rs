@@ -62,11 +62,9 @@ fn daemons_come_and_go_and_the_instances_stay() {
     assert_contains(&refused.stderr, "0.0");
     drop(client);
     let ran = sim.up(UNSERVED, &["--yes"]).ended(0);
-    assert!(
-        ran.stdout
-            .contains("(the profile wants no daemon for it): 0.0, 0.2"),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "(the profile wants no daemon for it): 0.0, 0.2",
     );
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
     assert_eq!(uuids(&sim.list()["gpus"][0]["devices"]), uuids(&before));

@@ -18,7 +18,7 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
     let sim = Sim::with("a100-80gb", 1);
     // Nothing is known without records.
     let ran = without_driver(&sim, &["status"]).ended(1);
-    assert!(ran.stderr.contains(MISSING), "{}", ran.stderr);
+    assert_contains(&ran.stderr, MISSING);
     sim.up(SMALL, &["--yes"]).ended(0);
     let client = sim.client("0.0");
     let status: Value = without_driver(&sim, &["status", "--json"]).json();
@@ -31,11 +31,9 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
         "{status:#}"
     );
     let text = without_driver(&sim, &["status"]).ended(0);
-    assert!(
-        text.stdout
-            .contains("not seen: the GPUs, since the driver does not answer: "),
-        "{}",
-        text.stdout
+    assert_contains(
+        &text.stdout,
+        "not seen: the GPUs, since the driver does not answer: ",
     );
     without_driver(&sim, &["status", "--exit-code"]).ended(3);
     without_driver(&sim, &["logs", "0.0"]).ended(0);
@@ -43,7 +41,7 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
     assert_contains(&refused.stderr, "0.0");
     // Instances are the driver's.
     let refused = without_driver(&sim, &["down", "--destroy-mig", "--yes"]).ended(1);
-    assert!(refused.stderr.contains(MISSING), "{}", refused.stderr);
+    assert_contains(&refused.stderr, MISSING);
     drop(client);
     let ran = without_driver(&sim, &["down"]).ended(0);
     assert_contains(&ran.stderr, "2 daemons stopped in ");

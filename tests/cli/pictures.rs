@@ -6,7 +6,7 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
-use testkit::{Sim, is_alive, is_shipped, needs_root, plain, stop};
+use testkit::{Sim, is_shipped, needs_root, plain, stop};
 
 /// Half a node of H100s.
 fn node() -> Sim {
@@ -56,9 +56,7 @@ fn the_shipped_picture_of_devices() {
     let sim = node();
     sim.run(&["up", "balanced"]).ended(0);
     let clients = ["0.2", "0.4", "0.4", "1.4"].map(|name| sim.client(name));
-    let daemon = sim.device("1.0")["daemon_pid"].clone();
-    testkit::shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {}
+    sim.kill_daemon("1.0");
     is_picture(
         "status-map",
         &shown(&sim, "status --map 0.0 0.1 0.2 0.4 1.0 1.1 1.2 1.4"),
@@ -69,7 +67,7 @@ fn the_shipped_picture_of_devices() {
 #[test]
 fn the_shipped_picture_of_a_diagnosis() {
     let sim = crate::cli::doctor::healthy();
-    stop(sim.device("0.0")["daemon_pid"].clone());
+    stop(&sim.device("0.0")["daemon_pid"]);
     is_picture("doctor", &shown(&sim, "doctor"));
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use simnode::node::Permissions;
 
-use testkit::{Ran, SMALL, Sim, assert_contains, is_alive, needs_root, shell};
+use testkit::{Ran, SMALL, Sim, assert_contains, kill, needs_root};
 
 /// A MIG GPU with a device that has a name, and two whole GPUs.
 const MIXED: &str = r#"
@@ -45,21 +45,17 @@ fn problem(status: &Value, device: &str) -> String {
     of_it["what"].as_str().unwrap().to_owned()
 }
 
-/// Kills the daemon and the server of a device.
-fn kill(sim: &Sim, device: &str) {
+/// Ends the daemon and the server of a device without a word.
+fn end(sim: &Sim, device: &str) {
     let device = sim.device(device);
-    for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
-        shell(format!("kill -9 {pid}")).ended(0);
-        while is_alive(pid) {
-            std::thread::yield_now();
-        }
-    }
+    kill(&device["daemon_pid"]);
+    kill(&device["servers"][0]["pid"]);
 }
 
 #[test]
 fn a_lost_gpu_is_said_to_be_lost_and_its_devices_are_not_gone() {
     let sim = mixed();
-    kill(&sim, "trainer");
+    end(&sim, "trainer");
     for gpu in [0, 2] {
         sim.node.node().lose_gpu(gpu).unwrap();
     }
@@ -103,14 +99,14 @@ fn a_lost_gpu_is_said_to_be_lost_and_its_devices_are_not_gone() {
         );
     }
     let healed = sim.run(&["heal"]).ended(0);
-    assert!(healed.stderr.contains("GPU is lost"), "{healed:?}");
+    assert_contains(&healed.stderr, "GPU is lost");
     // The others are served as before, and what is left of these can be taken down.
     assert_eq!(sim.device("1")["state"], "ready");
     sim.run(&["down", "--gpu", "0", "--force", "--yes"])
         .ended(0);
     sim.run(&["down", "2", "--force", "--yes"]).ended(0);
     let ran = sim.run(&["restart", "--gpu", "2", "--yes"]);
-    assert!(ran.stderr.contains("GPU is lost"), "{ran:?}");
+    assert_contains(&ran.stderr, "GPU is lost");
 }
 
 #[test]
@@ -140,7 +136,7 @@ fn instances_that_the_driver_hides_are_not_gone() {
 /// Root has the driver forget its instances: their daemons have died before.
 fn destroy(sim: &Sim) {
     for name in ["0.0", "0.2"] {
-        kill(sim, name);
+        end(sim, name);
     }
     sim.node
         .node()
@@ -169,12 +165,9 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     assert_contains(&doctor, "$ mig-mps up PROFILE\n");
     assert!(!doctor.contains("[daemon-dead]"), "{doctor}");
     let restart = sim.run(&["restart", "0.2", "--yes"]);
-    assert!(
-        restart.stderr.contains("mig-mps up PROFILE restores it"),
-        "{restart:?}"
-    );
+    assert_contains(&restart.stderr, "mig-mps up PROFILE restores it");
     let healed = sim.run(&["heal"]).ended(0);
-    assert!(healed.stderr.contains(remedy), "{healed:?}");
+    assert_contains(&healed.stderr, remedy);
     let plan = sim.up(SMALL, &["--dry-run"]).ended(0).stdout;
     assert_contains(&plan, "its device is gone");
     // Both commands of the remedy end it.
@@ -191,7 +184,7 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
 fn a_device_that_was_made_again_with_another_uuid_has_one_name() {
     let sim = mixed();
     for name in ["0.0", "trainer"] {
-        kill(&sim, name);
+        end(&sim, name);
     }
     let before = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
     let (first, second) = ("MIG-11111111-aaaa", "MIG-22222222-bbbb");

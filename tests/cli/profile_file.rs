@@ -5,7 +5,7 @@ use std::path::Path;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use testkit::{Ran, SMALL, Sim, assert_contains, needs_root, plain, without_gpu};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, plain, without_gpu};
 
 #[test]
 fn built_in_profiles_go_by_their_names() {
@@ -34,6 +34,37 @@ fn built_in_profiles_go_by_their_names() {
     error: cannot read the profile balnced.toml: No such file or directory
     hint: did you mean the built-in profile balanced?
     ");
+}
+
+#[test]
+fn a_file_with_the_name_of_a_built_in_one_is_meant_by_its_path() {
+    let sim = Sim::with("a100-80gb", 1);
+    std::fs::write(sim.node.dir().join("balanced"), SMALL).unwrap();
+    let planned = |profile: &str| {
+        let mut plan = sim.command(&["plan", profile]);
+        Ran::of(plan.current_dir(sim.node.dir())).ended(0).stdout
+    };
+    assert_contains(
+        &planned("./balanced"),
+        "daemons (no daemon yet): 0.0, 0.2\n",
+    );
+    assert_contains(
+        &planned("balanced"),
+        "daemons (no daemon yet): 0.0, 0.1, 0.2, 0.4\n",
+    );
+}
+
+#[test]
+fn a_gpu_is_selected_by_its_pci_address() {
+    let sim = Sim::with("h200", 3);
+    let list = sim.list();
+    let address = list["gpus"][1]["pci"].as_str().unwrap();
+    let profile = format!("[[gpu]]\nselect = {{ pci = \"{address}\" }}\nmig = false\n");
+    sim.up(&profile, &[]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["1"]);
+    let absent = profile.replace(address, "0000:ff:00.0");
+    let refused = sim.up(&absent, &[]).ended(2).stderr;
+    assert_contains(&refused, "this selects a GPU that is not there");
 }
 
 #[test]
@@ -397,7 +428,7 @@ devices = [ { profile = "3g" } ]
     ] {
         let text = format!("[[gpu]]\nselect = {select}\nmig = false\n");
         let ran = sim.up(&text, &[]).ended(2);
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert_contains(&ran.stderr, said);
     }
     // The second block wants less than the first takes.
     let shadowed = "[[gpu]]\nselect = { product = \"A100\" }\nmig = false\n\n\

@@ -1,12 +1,10 @@
 //! The progress of a change: lines that change on a terminal, a line or an object for each event elsewhere.
 
-use std::time::Duration;
-
 use insta::assert_snapshot;
 use regex::Regex;
 use serde_json::Value;
 
-use testkit::{SMALL, Sim, assert_contains, tidy, user};
+use testkit::{Dialogue, SMALL, Sim, assert_contains, by_anybody, terminal, tidy};
 
 /// The lines without times, in the order of the alphabet: steps run side by side.
 fn sorted(progress: &str) -> String {
@@ -66,7 +64,7 @@ fn what_a_step_waits_for_is_named_once() {
         .filter(|line| line.contains("waits for"))
         .collect();
     assert_eq!(waits.len(), 1, "{}", ran.stderr);
-    assert_snapshot!(tidy(waits[0]).replace(&user(), "USER"), @"GPU 0: stop the daemon of 0.2: waits for 0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold), for at most 2 s");
+    assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: stop the daemon of 0.2: waits for 0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold), for at most 2 s");
     drop(client);
     let sim = Sim::with("h100-80gb-sxm", 1);
     let holder = sim.node.holder(&[0]);
@@ -77,7 +75,7 @@ fn what_a_step_waits_for_is_named_once() {
         .filter(|line| line.contains("waits for"))
         .collect();
     assert_eq!(waits.len(), 1, "{}", ran.stderr);
-    assert_snapshot!(tidy(waits[0]).replace(&user(), "USER"), @"GPU 0: enable MIG mode: waits for pid N (USER, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 0, session-1.scope)");
+    assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: enable MIG mode: waits for pid N (USER, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 0, session-1.scope)");
     drop(holder);
 }
 
@@ -113,15 +111,16 @@ fn each_event_is_an_object_for_programs() {
 #[test]
 fn on_a_terminal_each_gpu_has_a_line_that_goes_away() {
     let sim = Sim::with("a100-80gb", 2);
-    let a_while = Duration::from_millis(700);
-    sim.node
-        .fault("daemon start")
-        .every()
-        .slow(a_while)
-        .unwrap();
+    let starts = sim.node.fault("daemon start").every().waits().unwrap();
     let path = sim.profile(SMALL);
     let up = format!("up {} --yes", path.display());
-    let shown = sim.in_terminal("TERM=xterm", &up, 80).stdout;
+    let size = "stty rows 24 cols 80; exec env TERM=xterm";
+    let mut terminal = terminal(format!("{size} {} {up}", sim.program()));
+    terminal.env_clear().envs(sim.node.env());
+    let mut terminal = Dialogue::start(terminal);
+    terminal.await_texts(&["start the daemon of 0.", "start the daemon of 1."]);
+    drop(starts);
+    let shown = terminal.end().ended(0).stdout;
     for line in ["GPU 0  ", "GPU 1  "] {
         let line = Regex::new(&format!(
             r"{line} *\d/\d  start the daemon of \d\.\d( and \d more)?  \d\.\d s"
@@ -131,7 +130,7 @@ fn on_a_terminal_each_gpu_has_a_line_that_goes_away() {
     }
     let (_, last) = shown.rsplit_once("\u{1b}[2K").unwrap();
     assert!(!last.contains("/5"), "{last:?}");
-    assert!(last.contains("4 devices on 2 GPUs ready in "), "{last:?}");
+    assert_contains(last, "4 devices on 2 GPUs ready in ");
     // One that can only add lines gets the plain form.
     sim.run(&["down", "0.0"]).ended(0);
     let shown = sim.in_terminal("TERM=dumb", &up, 80).stdout;

@@ -1,32 +1,19 @@
 //! `restart`: a daemon ends, and another one takes its place with the same settings.
 
 use std::fs;
-use std::process::Stdio;
 
 use insta::assert_snapshot;
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use rustix::process::Signal;
 
 use simnode::node::ComputeMode;
 
-use testkit::{
-    NOBODY, Ran, SMALL, Sim, assert_contains, hearing, in_state, is_alive, needs_root, plain,
-    shell, tidy, user, whole,
-};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, whole};
 
 /// A profile that says something of everything.
 const EVERYTHING: &str = r#"active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0", nofile = 4096, max-clients = 8, compute-mode = "exclusive-process""#;
 
 const ANSWERS: &str =
     "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
-
-/// Ends a process without a word.
-fn kill(pid: &Value) {
-    shell(format!("kill -9 {pid}")).ended(0);
-    while is_alive(pid) {
-        std::thread::yield_now();
-    }
-}
 
 /// A whole GPU that is served with all of [`EVERYTHING`], and with a percentage set by hand.
 fn set_by_hand() -> Sim {
@@ -37,7 +24,7 @@ fn set_by_hand() -> Sim {
     sim
 }
 
-/// Whether the daemon has what was set, and it is known what of it was set by hand.
+/// Asserts that the daemon has what was set, and that it is known what of it was set by hand.
 #[track_caller]
 fn is_as_set(sim: &Sim) {
     let device = sim.device("0");
@@ -48,7 +35,7 @@ fn is_as_set(sim: &Sim) {
     let path = sim.profile(&whole(EVERYTHING));
     let drift = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
     let by_hand = "(active-thread-percentage from 25 (set by hand) to 50): 0";
-    assert!(drift.contains(by_hand), "{drift}");
+    assert_contains(&drift, by_hand);
     assert_eq!(mode(sim), ComputeMode::ExclusiveProcess);
 }
 
@@ -56,27 +43,19 @@ fn mode(sim: &Sim) -> ComputeMode {
     sim.node.node().state().unwrap().gpus[0].compute_mode
 }
 
-fn said(sim: &Sim, ran: &Ran) -> String {
-    tidy(&plain(&format!("{}{}", ran.stdout, ran.stderr)))
-        .replace(sim.node.dir().to_str().unwrap(), "NODE")
-        .replace(&user(), "USER")
-        .replace("  one-at-a-time  ", "  SERVE  ")
-        .replace("  self  ", "  SERVE  ")
-}
-
 #[test]
 fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
     let sim = set_by_hand();
     let before = sim.device("0");
     let dry = sim.run(&["restart", "0", "--dry-run"]).ended(0);
-    assert_snapshot!(said(&sim, &dry), @"
+    assert_snapshot!(dry.tidy(), @"
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
     ");
     assert_eq!(sim.device("0")["daemon_pid"], before["daemon_pid"]);
     let ran = sim.run(&["restart", "0", "--yes"]).ended(0);
-    assert_snapshot!(said(&sim, &ran), @"
+    assert_snapshot!(ran.tidy(), @"
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
@@ -125,12 +104,7 @@ fn it_asks_before_it_ends_a_daemon() {
     ");
     let no = sim.answered("restart 0.2", "n\r");
     assert_eq!(no.status, 4, "{}", no.stdout);
-    assert!(
-        no.stdout
-            .contains("This will restart 1 daemon.\nGo on? [y/N]"),
-        "{}",
-        no.stdout
-    );
+    assert_contains(&no.stdout, "This will restart 1 daemon.\nGo on? [y/N]");
     assert_eq!(sim.device("0.2"), before);
     let yes = sim.answered("restart 0.2", "y\r").ended(0);
     assert_contains(&yes.stdout, "ready");
@@ -159,14 +133,14 @@ fn the_question_comes_before_the_wait_and_once() {
 fn the_time_at_the_question_is_not_waited() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let client = sim.client("0.2");
-    let mut restart = sim.dialogue("restart 0.2 --drain 2");
+    let _client = sim.client("0.2");
+    let mut restart = sim.dialogue("restart 0.2 --drain 1");
     restart.await_text("Go on?");
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    // All of the time that it would wait passes.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     restart.press("y\r");
-    restart.await_text("waiting for at most");
-    drop(client);
-    restart.end().ended(0);
+    restart.await_text("waiting for at most 1 s more");
+    restart.end().ended(4);
 }
 
 /// Who comes while the question stands is waited for as well, for as long as was said.
@@ -201,11 +175,7 @@ fn a_client_that_comes_at_the_question_is_waited_for() {
 fn a_second_question_keeps_nobody_waiting() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let dead = sim.device("0.0")["daemon_pid"].clone();
-    shell(format!("kill -9 {dead}")).ended(0);
-    while is_alive(&dead) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.0");
     let mut restart = sim.dialogue("restart 0.0 0.2");
     restart.await_text("This will restart 1 daemon.");
     sim.up(SMALL, &["--yes"]).ended(0);
@@ -225,7 +195,7 @@ fn clients_are_refused_waited_for_or_ended() {
     let (client, neighbour) = (sim.client("0.2"), sim.client("0.0"));
     let before = sim.device("0.2")["daemon_pid"].clone();
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
-    assert_snapshot!(said(&sim, &refused), @"
+    assert_snapshot!(refused.tidy(), @"
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       - stop 1 daemon: 0.2
       + start 1 daemon: 0.2
@@ -234,7 +204,7 @@ fn clients_are_refused_waited_for_or_ended() {
     hint: wait for them with --drain SECONDS, or end them with --force
     ");
     let dry = sim.run(&["restart", "0.2", "--dry-run"]).ended(0);
-    assert_snapshot!(said(&sim, &dry), @"
+    assert_snapshot!(dry.tidy(), @"
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       - stop 1 daemon: 0.2
       + start 1 daemon: 0.2
@@ -247,9 +217,10 @@ fn clients_are_refused_waited_for_or_ended() {
         .ended(4);
     assert_contains(&late.stderr, "waiting for at most 1 s more");
     assert_eq!(sim.device("0.2")["daemon_pid"], before);
-    let mut restart = sim.spawn(&["restart", "0.2", "--drain", "60", "--yes"]);
+    let mut restart = sim.talk(&["restart", "0.2", "--drain", "600", "--yes"]);
+    restart.await_text("waiting for at most");
     assert!(client.finish().status.success());
-    assert!(restart.wait().unwrap().success());
+    restart.end().ended(0);
     assert_ne!(sim.device("0.2")["daemon_pid"], before);
 
     let client = sim.client("0.2");
@@ -265,7 +236,7 @@ fn clients_are_refused_waited_for_or_ended() {
 #[test]
 fn a_dead_daemon_is_started_again_without_a_question() {
     let sim = set_by_hand();
-    kill(&sim.device("0")["daemon_pid"]);
+    sim.kill_daemon("0");
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
         &text,
@@ -287,7 +258,7 @@ fn an_orphan_is_ended_by_force_alone() {
     fs::remove_dir_all(device["pipe_directory"].as_str().unwrap()).unwrap();
     let status = sim.run(&["status"]).ended(0).stdout;
     let cure = "`mig-mps restart 0.2 --force` starts another";
-    assert!(status.contains(cure), "{status}");
+    assert_contains(&status, cure);
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
     assert_snapshot!(refused.stderr, @"
     error: the daemon of 0.2 cannot be asked for its clients: its pipe directory was removed
@@ -351,30 +322,23 @@ echo "$commands" | "$real" "$@" | sed 's/^ACTIVE$/FAULT/'"#,
     let mut restart = sim.command(&["restart", "0.2", "--yes"]);
     let path = format!("{}:/usr/bin:/bin", sim.node.dir().join("bin").display());
     let ran = Ran::of(restart.env("MIG_MPS_CONTROL", &control).env("PATH", path)).ended(0);
-    assert!(
-        ran.stdout
-            .contains("- stop 1 daemon (a GPU fault that has not cleared): 0.2"),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "- stop 1 daemon (a GPU fault that has not cleared): 0.2",
     );
     assert!(!is_alive(&before["daemon_pid"]));
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
 
-/// FAULT while clients are there: they are clients like any others.
+/// FAULT while the client is there: it is one like any other.
 #[test]
-fn a_fault_beside_a_healthy_client_is_refused_with_both() {
+fn a_fault_whose_client_lives_is_refused() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
-    faulty.wait_up();
-    let refused = loop {
-        let ran = sim.run(&["restart", "0.2", "--yes"]).ended(4);
-        if ran.stdout.contains("a GPU fault") {
-            break ran;
-        }
-    };
-    let client = format!("0.2: pid {} (", faulty.pid());
+    let [_, client] = sim.faulty("0.2");
+    let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
+    assert_contains(&refused.stdout, "a GPU fault");
+    let client = format!("0.2: pid {} (", client.pid());
     assert_contains(&refused.stderr, &client);
     let before = sim.device("0.2")["servers"].clone();
     sim.run(&["restart", "0.2", "--yes", "--force"]).ended(0);
@@ -388,7 +352,7 @@ fn a_start_that_fails_is_rolled_back() {
     let before = sim.device("0")["daemon_pid"].clone();
     sim.node.fault("daemon start").fails(3).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert_snapshot!(said(&sim, &ran), @"
+    assert_snapshot!(ran.tidy(), @"
     GPU 0  NVIDIA H200  GPU-…
       - stop 1 daemon: 0
       + start 1 daemon (active-thread-percentage as set by hand): 0
@@ -412,7 +376,7 @@ fn a_start_that_fails_after_clients_were_ended_says_so() {
     sim.node.fault("daemon start").fails(3).unwrap();
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(1);
     let told = "what had been done before was undone (1 step), but a client is gone\n";
-    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    assert_contains(&ran.stderr, told);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     drop(client);
 }
@@ -423,14 +387,9 @@ fn where_nothing_starts_the_next_restart_finishes() {
     let sim = set_by_hand();
     sim.node.fault("daemon start").every().fails(3).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert!(
-        ran.stderr.contains("\nmissing: GPU 0 (GPU-")
-            && ran
-                .stderr
-                .ends_with("hint: run the same command again: it goes on from here\n"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "\nmissing: GPU 0 (GPU-");
+    let hint = "hint: run the same command again: it goes on from here\n";
+    assert!(ran.stderr.ends_with(hint), "{}", ran.stderr);
     assert_eq!(mode(&sim), ComputeMode::Default);
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
@@ -463,23 +422,13 @@ fn one_that_fails_brings_all_back() {
 fn ctrl_c_in_between_brings_it_back_and_it_can_be_run_again() {
     let sim = set_by_hand();
     let before = sim.device("0")["daemon_pid"].clone();
-    let a_while = std::time::Duration::from_millis(600);
-    sim.node.fault("daemon start").slow(a_while).unwrap();
-    let mut restart = hearing(&sim.command(&["restart", "0", "--yes"]));
-    restart.stdout(Stdio::null()).stderr(Stdio::piped());
-    let restart = restart.spawn().unwrap();
-    while sim.happened("fault") == 0 {
-        std::thread::yield_now();
-    }
-    let pid = Pid::from_raw(restart.id().try_into().unwrap()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
-    let output = restart.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(
-        said.contains("\ninterrupted\n") || said.contains("error: interrupted"),
-        "{said}"
-    );
+    let start = sim.node.fault("daemon start").waits().unwrap();
+    let mut restart = sim.talk(&["restart", "0", "--yes"]);
+    sim.await_event("fault", 1);
+    restart.signal(Signal::INT);
+    restart.await_text("interrupted: stopping at the next safe point");
+    drop(start);
+    assert_contains(&restart.end().ended(130).stdout, "error: interrupted");
     assert!(!is_alive(&before));
     is_as_set(&sim);
     let before = sim.device("0")["daemon_pid"].clone();
@@ -544,7 +493,7 @@ fn a_start_that_nobody_finishes_is_told_with_its_cure() {
     sim.run(&["restart", "0.2"]).ended(4);
     let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
     let told = "0.2: an interrupted change left it unfinished: `up` continues, `mig-mps restart 0.2` starts it again";
-    assert!(status.contains(told), "{status}");
+    assert_contains(&status, told);
     assert!(!status.contains("interrupted: "), "{status}");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
     sim.run(&["status", "--exit-code"]).ended(0);
@@ -613,11 +562,7 @@ fn what_a_log_says_does_not_steer_the_terminal() {
     Ran::of(&mut command(&["up", profile.to_str().unwrap()])).ended(0);
     sim.node.fault("server start").every().fails(1).unwrap();
     let ran = Ran::of(&mut command(&["restart", "0.0", "--yes"])).ended(1);
-    assert!(
-        ran.stderr.contains(r"set env CUDA_MPS_PIPE_DIRECTORY="),
-        "{}",
-        ran.stderr
-    );
-    assert!(ran.stderr.contains(r"\x1b[2J"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, r"set env CUDA_MPS_PIPE_DIRECTORY=");
+    assert_contains(&ran.stderr, r"\x1b[2J");
     assert!(!ran.stderr.contains('\u{1b}'), "{}", ran.stderr);
 }

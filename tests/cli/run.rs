@@ -1,13 +1,12 @@
 //! Programs meet devices: `run` and `env`.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use insta::assert_snapshot;
 use testkit::{
-    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, can_run, has_python, hearing, needs_root,
-    whole,
+    Dialogue, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, can_run, has_python, hearing,
+    needs_root, whole,
 };
 
 fn small() -> Sim {
@@ -171,41 +170,28 @@ fn a_user_without_a_name_is_refused() {
         let mut unshare = Command::new("unshare");
         unshare.arg("-U").arg(&mig_mps).args(args);
         let ran = Ran::of(unshare.env_clear().envs(sim.node.env()));
-        assert!(
-            ran.stderr.contains("is not mapped in its user namespace"),
-            "{ran:?}"
-        );
+        assert_contains(&ran.stderr, "is not mapped in its user namespace");
     }
 }
 
 #[test]
 fn devices_that_take_no_client_are_refused() {
     let sim = one_gpu();
-    let refused = || {
-        let begun = Instant::now();
-        let ran = sim.run(&["run", "0", "--", "true"]).ended(125);
-        assert!(
-            begun.elapsed() < Duration::from_secs(8),
-            "{:?}",
-            begun.elapsed()
-        );
-        ran.stderr
-    };
+    let refused = || sim.run(&["run", "0", "--", "true"]).ended(125).stderr;
     sim.hang("0");
     assert_snapshot!(refused(), @"
     error: 0 hangs: every new client waits without end
     hint: mig-mps restart 0 starts a new daemon
     ");
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
-    let daemon = sim.device("0")["daemon_pid"].as_u64().unwrap();
-    testkit::shell(format!("kill -9 {daemon}")).ended(0);
+    sim.kill_daemon("0");
     assert_snapshot!(refused(), @"
     error: no daemon serves 0: its daemon is dead
     hint: mig-mps restart 0 starts a new daemon
     ");
     // Without the check the program runs, and outside MPS.
     let ran = sim.run(&["run", "0", "--no-check", "--", "cuda-app", "run", "0"]);
-    assert!(ran.ended(0).stdout.contains("mps no"));
+    assert_contains(&ran.ended(0).stdout, "mps no");
 }
 
 /// Whatever the daemon seems to be, CUDA has the last word.
@@ -250,11 +236,27 @@ fn a_full_device_is_waited_for() {
     error: the time of --wait is over: 0 has 1 client, and takes no more
     hint: wait longer, or use another device: mig-mps status
     ");
-    let mut waiting = sim.command(&["run", "0", "--wait", "1m", "--", "true"]);
-    let mut waiting = waiting.stderr(Stdio::piped()).spawn().unwrap();
-    assert!(waiting.try_wait().unwrap().is_none());
+    let mut waiting = sim.talk(&["run", "0", "--wait", "1m", "--", "true"]);
+    waiting.await_text("waiting: 0 has 1 client");
     client.finish();
-    assert!(waiting.wait().unwrap().success());
+    waiting.end().ended(0);
+}
+
+#[test]
+fn a_device_that_recovers_from_a_fault_is_waited_for() {
+    let sim = one_gpu();
+    let [_, faulty] = sim.faulty("0");
+    let recovers = format!(
+        "0 recovers from a GPU fault, and takes no client until pid {} (",
+        faulty.pid()
+    );
+    let refused = sim.run(&["run", "0", "--", "true"]).ended(125).stderr;
+    assert_contains(&refused, &format!("error: {recovers}"));
+    assert_contains(&refused, "hint: wait for it with --wait 5m");
+    let mut waiting = sim.talk(&["run", "0", "--wait", "1m", "--", "cuda-app", "run", "0"]);
+    waiting.await_text(&format!("waiting: {recovers}"));
+    drop(faulty);
+    assert_contains(&waiting.end().ended(0).stdout, "mps yes");
 }
 
 #[test]
@@ -262,24 +264,16 @@ fn another_users_turn_is_waited_for() {
     needs_root!();
     let sim = one_gpu();
     let client = sim.client("0");
-    let pid = client.pid().to_string();
     let queued = Ran::of(&mut sim.by_other(&["run", "0", "--", "true"])).ended(125);
-    let queued = queued.stderr.replace(&pid, "PID");
-    assert!(
-        queued.starts_with("error: 0 serves root now: pid PID ("),
-        "{queued}"
-    );
-    assert_contains(&queued, "hint: wait for it with --wait 5m");
+    let serves = format!("0 serves root now: pid {} (", client.pid());
+    assert_contains(&queued.stderr, &format!("error: {serves}"));
+    assert_contains(&queued.stderr, "hint: wait for it with --wait 5m");
     let words = ["run", "0", "--wait", "1m", "--", "cuda-app", "hold"];
-    let mut command = sim.by_other(&words);
-    command.stderr(Stdio::piped());
-    let mut waiting = App::start(command);
+    let mut waiting = Dialogue::start(sim.by_other(&words));
+    waiting.await_text(&format!("waiting: {serves}"));
     client.finish();
-    let up = waiting.wait_up();
-    assert!(
-        up.contains(&format!("uid {NOBODY} ")) && up.ends_with("mps yes"),
-        "{up}"
-    );
+    let up = waiting.await_text("mps yes");
+    assert_contains(&up, &format!("uid {NOBODY} "));
     assert_eq!(sim.device("0")["servers"][0]["uid"], NOBODY);
 }
 
@@ -318,17 +312,17 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
 #[test]
 fn each_shell_takes_its_environment() {
     let sim = small();
-    let mig_mps = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let commands = [
-        ("sh", format!("eval \"$({mig_mps} env 0.2 --threads 50)\"")),
-        (
-            "bash",
-            format!("eval \"$({mig_mps} env 0.2 --threads 50)\""),
-        ),
-        ("zsh", format!("eval \"$({mig_mps} env 0.2 --threads 50)\"")),
-        ("fish", format!("{mig_mps} env 0.2 --threads 50 | source")),
-    ];
-    for (shell, load) in commands {
+    // The shell, the one in `SHELL`, and options.
+    for (shell, of_user, options) in [
+        ("sh", "sh", ""),
+        ("bash", "bash", ""),
+        ("zsh", "zsh", ""),
+        ("fish", "fish", ""),
+        ("sh", "fish", "--shell sh"),
+        ("bash", "fish", "--shell bash"),
+        ("zsh", "fish", "--shell zsh"),
+        ("fish", "sh", "--shell fish"),
+    ] {
         let is_there = Command::new(shell).args(["-c", "true"]).status().is_ok();
         if !can_run(
             &format!("{shell} with env"),
@@ -337,13 +331,15 @@ fn each_shell_takes_its_environment() {
         ) {
             continue;
         }
-        let script = format!("{load}; cuda-app run 0");
+        let env = format!("{} env 0.2 --threads 50 {options}", sim.program());
+        let load = match shell {
+            "fish" => format!("{env} | source"),
+            _ => format!("eval \"$({env})\""),
+        };
         let mut command = Command::new(shell);
-        command
-            .args(["-c", &script])
-            .env_clear()
-            .envs(sim.node.env());
-        command.env("SHELL", format!("/usr/bin/{shell}"));
+        command.args(["-c", &format!("{load}; cuda-app run 0")]);
+        command.env_clear().envs(sim.node.env());
+        command.env("SHELL", format!("/usr/bin/{of_user}"));
         command.env("CUDA_MPS_PROTOCOL_VERSION", "3");
         command.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=600M");
         let ran = Ran::of(&mut command).ended(0);
@@ -392,7 +388,7 @@ fn env_has_formats_for_other_programs() {
 #[test]
 fn dotenv_quotes_nothing() {
     let sim = Sim::with("h200", 1);
-    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
+    let profile = sim.profile(WHOLE);
     let dotenv = |run_dir: &str| {
         let run_dir = sim.node.dir().join(run_dir);
         let mut up = sim.command(&["up", profile.to_str().unwrap()]);
@@ -467,8 +463,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     hint: mig-mps status shows the devices
     ");
     for name in ["0.0", "0.2"] {
-        let daemon = sim.device(name)["daemon_pid"].as_u64().unwrap();
-        testkit::shell(format!("kill -9 {daemon}")).ended(0);
+        sim.kill_daemon(name);
     }
     assert_snapshot!(refused(&[]), @"
     error: none of 2 devices takes a program now:

@@ -56,11 +56,7 @@ fn a_corrupt_ledger_is_named() {
     let path = sim.node.run_dir().join("node.json");
     fs::write(&path, "{\n").unwrap();
     let ran = sim.run(&["down"]).ended(1);
-    assert!(
-        ran.stderr.contains(path.to_str().unwrap()),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, path.to_str().unwrap());
     assert_contains(&ran.stderr, "remove it");
 }
 
@@ -72,7 +68,7 @@ fn a_journal_that_cannot_be_read_is_not_the_end() {
     for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
         let ran = ran.ended(1);
         let advice = "remove it, and make sure that the monitoring services it lists are running";
-        assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+        assert_contains(&ran.stderr, advice);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, needs_root, shell, whole};
+use testkit::{App, NOBODY, Ran, Sim, needs_root, shell, wait_until, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
@@ -54,9 +54,9 @@ fn one_at_a_time_lets_the_second_user_wait() {
     joins(&mut first);
     assert_eq!(sim.device("0")["servers"][0]["uid"], NOBODY);
     let mut second = program(&sim, DAEMON, &pipe);
-    while users(&sim.status(), "waiting") != ["daemon"] {
-        std::thread::yield_now();
-    }
+    wait_until("the second user waits", || {
+        users(&sim.status(), "waiting") == ["daemon"]
+    });
     let status = sim.status();
     assert_eq!(users(&status, "clients"), ["nobody"]);
     assert_eq!(status["waiting"][0]["pid"], second.pid());

@@ -120,7 +120,7 @@ fn what_is_exported_says_every_setting() {
         "nofile = 4096",
         "max-clients = 8",
     ] {
-        assert!(exported.contains(said), "{exported}");
+        assert_contains(&exported, said);
     }
     sim.up_does_nothing(&exported);
 }
@@ -278,7 +278,7 @@ fn a_value_that_reads_back_otherwise_fails_in_words() {
     ] {
         sim.node.fault(command).fails(0).unwrap();
         let ran = sim.up(&whole(settings), &[]).ended(1);
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert_contains(&ran.stderr, said);
         assert_eq!(
             sim.device("0")["state"],
             "no daemon",
@@ -312,11 +312,7 @@ fn a_daemon_runs_on_the_cpus_near_its_gpu() {
         let device = sim.device(name);
         assert_eq!(device["cpus"], "near");
         for pid in [&device["daemon_pid"], &device["servers"][0]["pid"]] {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let allowed = status
-                .lines()
-                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-            assert_eq!(allowed.unwrap().trim(), wanted);
+            assert_eq!(of_process(pid, "status", "Cpus_allowed_list:"), wanted);
         }
     }
     sim.up_does_nothing(&near);
@@ -346,7 +342,7 @@ fn cpus_that_are_not_there_are_no_success() {
         ("1023", "the system does not allow these CPUs"),
     ] {
         let ran = sim.up(&whole(&format!("cpus = \"{cpus}\"")), &[]).ended(1);
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert_contains(&ran.stderr, said);
         assert_eq!(sim.device("0")["state"], "no daemon");
     }
 }

@@ -30,21 +30,16 @@ fn a_file_over_1_mib_is_refused_by_name_and_size() {
         assert!(!ran.stderr.contains("ulimit"), "{}", ran.stderr);
     }
     let ran = without_gpu(&["import", "-"], &large).ended(2);
-    assert!(
-        ran.stderr
-            .contains("standard input: it is larger than 1 MiB"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "standard input: it is larger than 1 MiB");
     sim.up(SMALL, &[]).ended(0);
     let node = sim.node.run_dir().join("node.json");
     fs::write(&node, " ".repeat(LARGE)).unwrap();
     let ran = sim.run(&["status"]).ended(0);
     let wanted = "node.json: it is larger than 1 MiB";
-    assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
+    assert_contains(&ran.stdout, wanted);
     let ran = sim.run(&["restart", "0.0", "--yes"]).ended(1);
     let advice = "and not read: remove it, and mig-mps forgets which instances it made";
-    assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+    assert_contains(&ran.stderr, advice);
     assert!(!ran.stderr.contains("ulimit"), "{}", ran.stderr);
     fs::remove_file(&node).unwrap();
     sim.run(&["restart", "0.0", "--yes"]).ended(0);
@@ -71,7 +66,7 @@ fn a_profile_with_too_many_blocks_is_refused_by_number_and_others_are_planned_at
     ] {
         let path = sim.profile(&text);
         let ran = within(5, &sim, &["plan", path.to_str().unwrap()]).ended(status);
-        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert_contains(&ran.stderr, said);
     }
 }
 
@@ -94,12 +89,7 @@ fn a_cpu_that_linux_cannot_count_to_is_refused_in_words() {
     let ran = sim
         .run(&["launch", "--cpus", "1024", "--pipe", "/nowhere", "session"])
         .ended(1);
-    assert!(
-        ran.stderr
-            .contains("there is no CPU 1024: Linux counts to 1023"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "there is no CPU 1024: Linux counts to 1023");
 }
 
 #[test]
@@ -120,7 +110,7 @@ fn a_long_log_with_many_different_commands_is_shown_at_once() {
     fs::write(&log, text).unwrap();
     let device = log.parent().unwrap().file_name().unwrap();
     let ran = within(20, &sim, &["logs", device.to_str().unwrap()]);
-    assert!(ran.ended(0).stdout.contains("100000 sessions: "));
+    assert_contains(&ran.ended(0).stdout, "100000 sessions: ");
 }
 
 #[test]
@@ -134,7 +124,7 @@ fn a_regular_expression_takes_little_memory() {
     let path = profile(&"(a|b?)*".repeat(20_000));
     let ran = sim.run(&["check", path.to_str().unwrap()]).ended(2);
     let wanted = "a product is at most 256 bytes long";
-    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+    assert_contains(&ran.stderr, wanted);
     let path = profile("((a{1,100}){1,100}){1,100}");
     let ran = sim.run(&["check", path.to_str().unwrap()]).ended(2);
     assert_contains(&ran.stderr, "not a regular expression");
@@ -148,11 +138,11 @@ fn a_configuration_with_too_many_entries_is_refused_at_once() {
     let path = sim.profile(&text);
     let ran = within(20, &sim, &["import", path.to_str().unwrap()]).ended(2);
     let wanted = "has 14000 entries: at most 1000 are read";
-    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+    assert_contains(&ran.stderr, wanted);
     let text = format!("version: v1\nmig-configs:\n  \"a\\u202eb\":\n{entry}");
     let ran = without_gpu(&["import", "-"], &text).ended(2);
     let wanted = "has characters that cannot be seen";
-    assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
+    assert_contains(&ran.stderr, wanted);
 }
 
 #[test]

@@ -192,10 +192,7 @@ fn gres_takes_only_names_that_a_node_can_have() {
     }
     for name in ["gpu-01.example.org", "n[1-3,07]"] {
         let printed = Ran::of(&mut slurm(&sim, &["gres", "--node", name])).ended(0);
-        assert!(
-            printed.stdout.contains(&format!("NodeName={name} ")),
-            "{printed:?}"
-        );
+        assert_contains(&printed.stdout, &format!("NodeName={name} "));
     }
 }
 
@@ -240,20 +237,15 @@ fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
     assert_contains(&stdout, "/by-name/trainer/pipe\n");
     assert_eq!(task(&sim, &[]).ended(0).stdout, "");
     let refused = |more: &[(&str, &str)]| task(&sim, more).ended(1).stderr;
-    assert!(number("4", "0").ended(1).stderr.contains("and "));
+    assert_contains(&number("4", "0").ended(1).stderr, "and ");
     assert!(
         refused(&[("SLURM_JOB_GPUS", "0"), ("CUDA_VISIBLE_DEVICES", "MIG-0")])
             .contains("no daemon serves")
     );
     write(&sim, "slurm.conf", "ClusterName=c\n");
-    assert!(
-        number("0", "0")
-            .ended(1)
-            .stderr
-            .contains("order of its GPUs")
-    );
+    assert_contains(&number("0", "0").ended(1).stderr, "order of its GPUs");
     write(&sim, "gres.conf", "AutoDetect=nvml\n");
-    assert!(number("0", "0").ended(1).stderr.contains("AutoDetect"));
+    assert_contains(&number("0", "0").ended(1).stderr, "AutoDetect");
 }
 
 #[test]

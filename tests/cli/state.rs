@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use testkit::{Ran, Sim, in_state, is_alive, needs_root, whole};
+use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root, whole};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 
@@ -112,7 +112,7 @@ fn a_journal_of_a_program_without_versions_is_taken_up() {
         .ended(0);
     let interrupted =
         "mig-mps up other.toml --yes --force (process 28477, since 2026-11-22T12:19:45Z)";
-    assert!(ran.stderr.contains(interrupted), "{}", ran.stderr);
+    assert_contains(&ran.stderr, interrupted);
     assert!(!journal.exists());
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
@@ -145,18 +145,13 @@ fn the_state_of_a_newer_program_is_left_alone() {
         ] {
             let ran = sim.run(args).ended(1);
             assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
-            assert!(
-                ran.stderr
-                    .contains("change this node with the mig-mps that wrote it")
+            assert_contains(
+                &ran.stderr,
+                "change this node with the mig-mps that wrote it",
             );
         }
         let status = sim.run(&["status"]);
-        assert!(
-            status.stdout.contains(said),
-            "{}{}",
-            status.stdout,
-            status.stderr
-        );
+        assert_contains(&status.stdout, said);
         assert_eq!(fs::read_to_string(&file).unwrap(), newer);
         assert!(is_alive(&pid));
         fs::write(&file, &written).unwrap();

@@ -3,7 +3,7 @@ use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use testkit::{App, SMALL, Sim, assert_contains, in_state, is_alive, shell, stop, user};
+use testkit::{App, SMALL, Sim, assert_contains, in_state, is_alive, kill, shell, stop, user};
 
 #[test]
 fn servers_and_clients_are_shown() {
@@ -72,15 +72,8 @@ select = { index = [0] }
 devices = [ { profile = "1g", count = 3 } ]
 "#;
     sim.up(profile, &[]).ended(0);
-    let (first, second) = (sim.device("0.0"), sim.device("0.1"));
-    shell(format!(
-        "kill -9 {} {}",
-        first["daemon_pid"], second["servers"][0]["pid"]
-    ))
-    .ended(0);
-    while is_alive(&first["daemon_pid"]) || is_alive(&second["servers"][0]["pid"]) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.0");
+    kill(&sim.device("0.1")["servers"][0]["pid"]);
     let status = sim.status();
     assert_eq!(in_state(&status, "dead"), ["0.0"]);
     assert_eq!(in_state(&status, "no server yet"), ["0.1"]);
@@ -97,22 +90,8 @@ devices = [ { profile = "1g", count = 3 } ]
 fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let pipe = sim.pipe("0.2");
     // A forgotten interactive session: its standard input stays open.
-    let mut session = sim
-        .node
-        .program("nvidia-cuda-mps-control")
-        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = session.stdin.take().unwrap();
-    std::io::Write::write_all(&mut input, b"get_device_client_list\n").unwrap();
-    // It prints nothing before its end: that it is open is seen by what it asked.
-    while sim.happened("get_device_client_list") == 0 {
-        std::thread::yield_now();
-    }
+    let session = sim.session("0.2");
     // Without clients nothing needs asking; with one, fault must be told from ready.
     let client = sim.client("0.2");
     let device = sim.device("0.2");
@@ -127,14 +106,11 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     );
     assert_eq!(sim.device("0.0")["state"], "ready");
     let ran = sim.run(&["down"]).ended(4);
-    assert!(
-        ran.stderr
-            .contains("the daemon of 0.2 cannot be asked for its clients"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "the daemon of 0.2 cannot be asked for its clients",
     );
-    drop(input);
-    session.wait().unwrap();
+    drop(session);
     assert!(client.finish().status.success());
     sim.run(&["down"]).ended(0);
 }
@@ -189,23 +165,12 @@ fn status_of_idle_devices_leaves_no_trace_in_the_logs() {
 fn a_fault_is_shown_until_its_clients_have_gone() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
-    let mut healthy = sim.client("0.2");
-    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
-    faulty.wait_up();
     // Both are told of the fault; the state lasts while one of them lives.
-    while sim.device("0.2")["state"] != "fault" {
-        assert_ne!(
-            sim.device("0.2")["client_count"],
-            0,
-            "the fault was over before it was seen"
-        );
-    }
+    let [healthy, faulty] = sim.faulty("0.2");
+    assert_contains(&healthy.finish().output, "loop err 700");
+    assert_eq!(sim.device("0.2")["state"], "fault");
     drop(faulty);
-    healthy.wait_up();
-    drop(healthy);
-    while sim.device("0.2")["state"] != "ready" {
-        std::thread::yield_now();
-    }
+    sim.await_state("0.2", "ready");
 }
 
 #[test]

@@ -38,13 +38,7 @@ fn status_fits_terminals_from_80_to_200_columns() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
-    let mut lost = sim.node.program("cuda-app");
-    lost.arg("hold")
-        .env("CUDA_VISIBLE_DEVICES", &uuid)
-        .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nowhere-at-all");
-    let mut lost = testkit::App::start(lost);
-    lost.wait_up();
+    let outside = sim.outside("0.2");
     for columns in [80, 100, 132, 160, 200] {
         let ran = sim.in_columns("status", columns);
         for line in ran.stdout.lines() {
@@ -61,7 +55,7 @@ fn status_fits_terminals_from_80_to_200_columns() {
         .stdout;
     assert!(only.starts_with("STATE  NAME\nready  0.2\n"), "{only}");
     sim.run(&["status", "--columns", "colour"]).ended(2);
-    drop((client, lost));
+    drop((client, outside));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::process::Command;
 use insta::assert_snapshot;
 use serde_json::Value;
 use testkit::{
-    Ran, SMALL, Sim, assert_contains, built, can_run, copy_program, in_state, is_alive, is_root,
-    needs_root, shell, skip, whole,
+    Ran, SMALL, Sim, assert_contains, built, can_run, copy_program, in_state, is_root, needs_root,
+    shell, skip, whole,
 };
 
 const NAMES: [&str; 3] = [
@@ -166,10 +166,7 @@ fn an_installation_comes_and_goes() {
     assert!(NAMES.iter().all(|name| !unit(&sim, name).exists()));
     assert!(!wanted.is_symlink() && !profile(&sim).exists());
     let ran = sim.run(&["systemd", "--uninstall"]).ended(0);
-    assert!(
-        ran.stderr.contains("No unit of mig-mps is installed."),
-        "{ran:?}"
-    );
+    assert_contains(&ran.stderr, "No unit of mig-mps is installed.");
 }
 
 #[test]
@@ -189,12 +186,12 @@ fn what_the_administrator_wrote_stays() {
     // The administrator edits the profile, and replaces a unit.
     fs::write(profile(&sim), "# mine\n").unwrap();
     let ran = sim.run(&["systemd", "--uninstall"]).ended(0);
-    assert!(ran.stderr.contains("profile.toml stays"), "{ran:?}");
+    assert_contains(&ran.stderr, "profile.toml stays");
     assert_eq!(fs::read_to_string(profile(&sim)).unwrap(), "# mine\n");
     fs::write(unit(&sim, NAMES[0]), "[Service]\n").unwrap();
     fs::remove_file(profile(&sim)).unwrap();
     let ran = systemd(&sim, &whole(""), &["--install"]).ended(1);
-    assert!(ran.stderr.contains("mig-mps did not write it"), "{ran:?}");
+    assert_contains(&ran.stderr, "mig-mps did not write it");
     assert_eq!(
         fs::read_to_string(unit(&sim, NAMES[0])).unwrap(),
         "[Service]\n"
@@ -250,7 +247,7 @@ fn a_program_that_users_can_replace_is_not_installed() {
     let path = sim.profile(&whole(""));
     command.arg("systemd").arg(path).arg("--install");
     let ran = Ran::of(&mut command).ended(1);
-    assert!(ran.stderr.contains("others can write to it"), "{ran:?}");
+    assert_contains(&ran.stderr, "others can write to it");
     assert!(!etc(&sim, "systemd").exists());
 }
 
@@ -347,11 +344,7 @@ fn each_daemon_has_a_scope_of_its_own() {
     );
     sim.node.node().boot_with_systemd().unwrap();
     for name in &devices {
-        let daemon = &sim.device(name)["daemon_pid"];
-        shell(format!("kill -9 {daemon}")).ended(0);
-        while is_alive(daemon) {
-            std::thread::yield_now();
-        }
+        sim.kill_daemon(name);
     }
     sim.run(&["heal"]).ended(0);
     assert!(scopes().is_disjoint(&first), "each start makes another");
@@ -377,10 +370,9 @@ fn a_scope_that_systemd_refuses_fails_the_start_in_its_words() {
     sim.node.node().boot_with_systemd().unwrap();
     sim.node.fault("systemd-run").nth(1).fails(1).unwrap();
     let ran = sim.up(&whole(""), &[]).ended(1);
-    assert!(
-        ran.stderr
-            .contains("Failed to start transient scope unit: Access denied"),
-        "{ran:?}"
+    assert_contains(
+        &ran.stderr,
+        "Failed to start transient scope unit: Access denied",
     );
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0"]);
     sim.up(&whole(""), &[]).ended(0);
@@ -404,9 +396,5 @@ fn the_real_systemd_run_takes_the_options() {
     let path = sim.profile(&whole(""));
     let mut up = sim.command(&["up", path.to_str().unwrap()]);
     let ran = Ran::of(up.env("MIG_MPS_SYSTEMD_RUN", real)).ended(1);
-    assert!(
-        ran.stderr
-            .contains("System has not been booted with systemd"),
-        "{ran:?}"
-    );
+    assert_contains(&ran.stderr, "System has not been booted with systemd");
 }

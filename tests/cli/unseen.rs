@@ -31,7 +31,7 @@ fn a_device_is_hidden_and_its_daemon_is_not_unmanaged() {
     }
     assert!(status["unmanaged"].as_array().unwrap().is_empty());
     let text = by_nobody(&sim, &["status", "--exit-code"]).ended(3);
-    assert!(text.stdout.contains("/run: Permission denied"), "{text:?}");
+    assert_contains(&text.stdout, "/run: Permission denied");
     assert!(!text.stdout.contains("under way"), "{text:?}");
 }
 
@@ -75,7 +75,7 @@ fn the_doctor_does_not_know_of_daemons_that_cannot_be_seen() {
         let mut lines = metrics.lines();
         assert!(!lines.any(|line| line.starts_with(series)), "{metrics}");
     }
-    assert!(metrics.contains("mig_mps_problems{id=\"record-unreadable\"} 1"));
+    assert_contains(&metrics, "mig_mps_problems{id=\"record-unreadable\"} 1");
 }
 
 #[test]
@@ -132,5 +132,5 @@ fn in_a_user_namespace_the_remedy_is_to_leave_it() {
     // The first part of the path that belongs to somebody else: where the nodes lie decides which.
     assert_contains(&heal, ": it belongs to nobody\n");
     let remedy = "hint: run this outside the user namespace, which does not map the owner of /";
-    assert!(heal.contains(remedy), "{heal}");
+    assert_contains(&heal, remedy);
 }

@@ -1,23 +1,19 @@
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Stdio;
 
 use insta::assert_snapshot;
+use mig_mps::internals::manual::TOPICS;
+use rustix::process::Signal;
 
 use testkit::{
-    ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, is_alive, is_root, needs_root, plain,
-    shell, user,
+    ONE_EACH, SMALL, Sim, WHOLE, assert_contains, by_anybody, in_state, is_alive, is_root,
+    needs_root, plain, tidy, user,
 };
 
 #[test]
 fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.up(SMALL, &[]).ended(0);
-    let ran = Ran {
-        stderr: String::new(), // Said to root alone.
-        ..ran
-    };
-    assert_snapshot!(ran.tidy(), @"
+    assert_snapshot!(by_anybody(&tidy(&ran.stdout)), @"
     GPU 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
@@ -53,6 +49,37 @@ fn up_again_does_nothing() {
         changes
     );
     assert_eq!(sim.happened("daemon start"), 4);
+}
+
+/// The task of Ansible in the manual: what it runs, and what it takes for a change.
+#[test]
+fn a_task_that_applies_a_profile_is_changed_and_then_ok() {
+    let boot = TOPICS.iter().find(|topic| topic.name == "boot").unwrap();
+    let (_, task) = boot.text.split_once("```yaml\n").unwrap();
+    let (task, _) = task.split_once("```").unwrap();
+    let task: serde_json::Value = serde_saphyr::from_str(task).unwrap();
+    let task = &task[0];
+    let changed = "(gpus.stdout | from_json).changed | default(false)";
+    assert_eq!(
+        (&task["register"], &task["changed_when"]),
+        (&"gpus".into(), &changed.into())
+    );
+    assert_eq!(task["failed_when"], "gpus.rc != 0");
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = sim.profile(SMALL);
+    let command = task["ansible.builtin.command"].as_str().unwrap();
+    let words: Vec<&str> = command
+        .split(' ')
+        .map(|word| {
+            if word.ends_with("profile.toml") {
+                profile.to_str().unwrap()
+            } else {
+                word
+            }
+        })
+        .collect();
+    let is_changed = || sim.run(&words[1..]).json()["changed"].clone();
+    assert_eq!([is_changed(), is_changed()], [true, false]);
 }
 
 #[test]
@@ -271,9 +298,10 @@ fn clients_in_the_way_are_waited_for() {
     let ran = sim.up(other, &["--yes", "--drain", "1"]).ended(4);
     assert_contains(&ran.stderr, "waiting for at most 1 s more");
     let path = sim.profile(other);
-    let up = sim.spawn(&["up", path.to_str().unwrap(), "--yes", "--drain", "60"]);
+    let mut up = sim.talk(&["up", path.to_str().unwrap(), "--yes", "--drain", "600"]);
+    up.await_text("waiting for at most");
     assert!(client.finish().status.success());
-    assert!(up.wait_with_output().unwrap().status.success());
+    up.end().ended(0);
     assert_eq!(sim.device("0.0")["profile"], "7g.80gb");
 }
 
@@ -393,10 +421,7 @@ fn a_dead_daemon_is_started_again() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let dead = sim.device("0.2");
-    shell(format!("kill -9 {}", dead["daemon_pid"])).ended(0);
-    while is_alive(&dead["daemon_pid"]) {
-        std::thread::yield_now();
-    }
+    sim.kill_daemon("0.2");
     assert_eq!(sim.device("0.2")["state"], "dead");
     let ran = sim.up(SMALL, &[]).ended(0);
     assert_contains(&ran.stdout, "(its daemon has died): 0.2");
@@ -434,12 +459,11 @@ fn changed_settings_restart_an_idle_daemon_and_leave_one_with_clients_alone() {
 #[test]
 fn what_is_no_longer_asked_for_on_a_whole_gpu_makes_way() {
     let sim = Sim::with("a100-80gb", 1);
-    let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
-    sim.up(whole, &[]).ended(0);
+    sim.up(WHOLE, &[]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up(SMALL, &["--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
-    sim.up(whole, &["--yes"]).ended(0);
+    sim.up(WHOLE, &["--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
 }
@@ -466,22 +490,10 @@ fn a_second_change_waits_and_names_the_holder() {
     sim.run(&["list"]).ended(0);
     // It says that it waits, and goes on once the other one has ended.
     let profile = sim.profile(SMALL);
-    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
-    let mut up = up
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    let mut lines = BufReader::new(up.stderr.take().unwrap());
-    lines.read_line(&mut said).unwrap();
-    assert!(
-        said.starts_with(&format!("Waiting up to 10 s: {holder}")),
-        "{said}"
-    );
+    let mut up = sim.talk(&["up", profile.to_str().unwrap()]);
+    up.await_text(&format!("Waiting up to 10 s: {holder}"));
     drop(lock);
-    lines.read_to_string(&mut said).unwrap();
-    assert!(up.wait().unwrap().success(), "{said}");
+    up.end().ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
 
@@ -489,22 +501,19 @@ fn a_second_change_waits_and_names_the_holder() {
 fn an_up_that_was_killed_is_gone_on_with() {
     let sim = Sim::with("a100-80gb", 4);
     let path = sim.profile(SMALL);
-    let mut child = sim.spawn(&["up", path.to_str().unwrap()]);
-    while sim.happened("daemon start") < 2 {
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "up was over too soon to be killed"
-        );
-        std::thread::yield_now();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    // The last GPU has one of its instances, and others are served.
+    let held = sim.node.fault(create).nth(8).waits().unwrap();
+    let up = sim.talk(&["up", path.to_str().unwrap()]);
+    sim.await_event("fault", 1);
+    sim.await_event("daemon start", 2);
+    up.signal(Signal::KILL);
+    let _ = up.end().ended(-1);
+    drop(held);
     sim.up(SMALL, &["--yes"]).ended(0);
     let status = sim.status();
     assert_eq!(in_state(&status, "ready").len(), 8, "{status:#}");
-    let made = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
-    // Who is killed may have made one and not told it any more.
-    assert!([7, 8].contains(&made), "no instance is made twice: {made}");
+    assert_eq!(sim.happened(create), 8, "no instance is made twice");
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     // MIG mode is still on, and mig-mps's doing: --disable-mig switches it off.
     assert_eq!(sim.run_dir(), ["lock", "node.json"]);
@@ -568,23 +577,13 @@ fn a_plan_says_which_reset_or_reboot_is_due() {
     let profile = |sim: &Sim| sim.profile(SMALL).to_str().unwrap().to_owned();
     let sim = Sim::with("a100-80gb", 2);
     let ran = sim.run(&["plan", &profile(&sim)]).ended(0);
-    assert!(
-        ran.stdout
-            .contains("\nGPU 0-1: MIG mode changes with a reset: "),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "\nGPU 0-1: MIG mode changes with a reset: ");
     let hopper = Sim::with("h200", 1);
     let ran = hopper.run(&["plan", &profile(&hopper)]).ended(0);
     assert!(!ran.stdout.contains("reset"), "{}", ran.stdout);
     let json = sim.run(&["plan", &profile(&sim), "--json"]).json();
     assert_eq!(json["changes"], true);
-    assert!(
-        json["gpus"][0]["due"]
-            .as_str()
-            .unwrap()
-            .contains("a reboot")
-    );
+    assert_contains(json["gpus"][0]["due"].as_str().unwrap(), "a reboot");
 }
 
 #[test]
@@ -598,11 +597,9 @@ select = { index = [0] }
 devices = [ { profile = "3g", name = "1.0" } ]
 "#;
     let ran = sim.up(profile, &[]).ended(2);
-    assert!(
-        ran.stderr
-            .contains("would name a device of GPU 0 and a device of another GPU"),
-        "{}",
-        ran.stderr
+    assert_contains(
+        &ran.stderr,
+        "would name a device of GPU 0 and a device of another GPU",
     );
 }
 
@@ -613,9 +610,7 @@ fn whoever_holds_a_gpu_for_a_moment_fails_nothing() {
     let holder = sim.node.holder(&[0]);
     let path = sim.profile(SMALL);
     let up = sim.spawn(&["up", path.to_str().unwrap()]);
-    while sim.happened("nvmlDeviceSetMigMode") < 2 {
-        std::thread::yield_now();
-    }
+    sim.await_event("nvmlDeviceSetMigMode", 2);
     drop(holder);
     assert!(up.wait_with_output().unwrap().status.success());
     assert_eq!(in_state(&sim.status(), "ready").len(), 2);

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, WHOLE, in_state, is_alive, needs_root, plain, shell};
+use testkit::{
+    NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, in_state, kill, needs_root, plain, whole,
+};
 
 #[test]
 fn root_is_told_that_users_take_turns() {
@@ -19,7 +21,7 @@ fn root_is_told_that_users_take_turns() {
         "{}",
         ran.stderr
     );
-    let all = format!("{WHOLE}mps = {{ serve = \"all\" }}\n");
+    let all = whole("serve = \"all\"");
     let ran = sim.up(&all, &["--yes"]).ended(0);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert_eq!(sim.device("0")["serve"], "all");
@@ -148,10 +150,7 @@ fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
         assert!(!ran.stderr.contains("Nothing to do"), "{args:?}: {ran:?}");
     }
     assert_eq!(sim.device("0.0")["daemon_pid"], daemon);
-    shell(format!("kill -9 {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
+    kill(&daemon);
     for args in &words[4..] {
         let ran = beside_roots(&sim, args);
         let hint = format!("hint: run it as root: sudo mig-mps {}\n", args.join(" "));
@@ -181,7 +180,7 @@ fn down_names_roots_daemons_to_a_user_who_has_none() {
 fn a_profile_for_others_is_roots_to_apply() {
     needs_root!();
     let sim = Sim::with("h200", 1);
-    let text = "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:daemon\" }\n";
+    let text = whole("serve = \"user:daemon\"");
     let profile = sim.node.dir().join("two users'.toml");
     fs::write(&profile, text).unwrap();
     let mut up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
@@ -221,5 +220,5 @@ fn export_takes_the_run_directory_that_was_named() {
     export.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
     export.env_remove("XDG_STATE_HOME").env_remove("HOME");
     let ran = Ran::of(&mut export).ended(0);
-    assert!(ran.stdout.contains("name = \"big\""), "{ran:?}");
+    assert_contains(&ran.stdout, "name = \"big\"");
 }

@@ -2,5 +2,4 @@
 
 mod candidates;
 mod shell;
-mod terminal;
 mod wanted;

@@ -4,9 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::{Sim, can_run, without_gpu};
-
-use crate::completion::terminal::Terminal;
+use testkit::{Dialogue, Sim, can_run, terminal, without_gpu};
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,41 +86,39 @@ impl Shell {
             .unwrap()
             .as_os_str()
             .to_owned();
-        let terminal = Terminal::start(&command, |script| {
-            script
-                .env_clear()
-                .envs(sim.node.env())
-                .current_dir(directory);
-            let of_node = sim.node.env().into_iter().find(|(name, _)| name == "PATH");
-            path.push(":");
-            path.push(of_node.unwrap().1);
-            script
-                .env("PATH", path)
-                .env("TERM", "xterm")
-                .env("SHELL", "/bin/sh")
-                // Every call of NVML is an event.
-                .env("SIMNODE_EVENTS", "all");
-            script
-                .env("HOME", &users)
-                .env("ZDOTDIR", &users)
-                .env("INPUTRC", users.join(".inputrc"));
-            for name in ["CONFIG", "DATA", "STATE", "CACHE"] {
-                script.env(format!("XDG_{name}_HOME"), users.join(name.to_lowercase()));
-            }
-        });
-        let mut session = Session {
+        let of_node = sim.node.env().into_iter().find(|(name, _)| name == "PATH");
+        path.push(":");
+        path.push(of_node.unwrap().1);
+        // Wide and high, so that no list is cut.
+        let mut command = terminal(format!("stty rows 120 cols 200; exec {command}"));
+        command
+            .env_clear()
+            .envs(sim.node.env())
+            .current_dir(directory)
+            .env("PATH", path)
+            .env("TERM", "xterm")
+            .env("SHELL", "/bin/sh")
+            // Every call of NVML is an event.
+            .env("SIMNODE_EVENTS", "all")
+            .env("HOME", &users)
+            .env("ZDOTDIR", &users)
+            .env("INPUTRC", users.join(".inputrc"));
+        for name in ["CONFIG", "DATA", "STATE", "CACHE"] {
+            command.env(format!("XDG_{name}_HOME"), users.join(name.to_lowercase()));
+        }
+        let mut dialogue = Dialogue::start(command);
+        dialogue.await_text(PROMPT);
+        Session {
             shell: self,
-            terminal,
-        };
-        session.terminal.await_texts(&[PROMPT]);
-        session
+            dialogue,
+        }
     }
 }
 
 /// A running shell with an empty command line.
 pub(crate) struct Session {
     pub(crate) shell: Shell,
-    terminal: Terminal,
+    dialogue: Dialogue,
 }
 
 impl Session {
@@ -134,23 +130,23 @@ impl Session {
         } else {
             "\t"
         };
-        self.terminal.press(&format!("{typed}{tabs}"));
-        // On a machine with much to do a list may not come in time: a person presses Tab again.
-        if !self.terminal.shows(texts, PATIENCE) {
-            self.terminal.press(tabs);
-        }
-        let shown = self.terminal.await_texts(texts);
-        self.next();
-        shown
+        self.dialogue.press(&format!("{typed}{tabs}"));
+        let first = self.dialogue.texts_within(PATIENCE, texts);
+        // What does not come in its second does not come: a person presses Tab again.
+        let list = first.unwrap_or_else(|| {
+            self.dialogue.press(tabs);
+            self.dialogue.await_texts(texts)
+        });
+        list + &self.next()
     }
 
     /// Types the beginning of a line, and returns the words of the line that Tab makes of it.
     #[track_caller]
     pub(crate) fn completes(&mut self, typed: &str) -> String {
         // Ctrl-A: the words are printed, not run.
-        self.terminal
+        self.dialogue
             .press(&format!("{typed}\t\x01printf '<%s>' \x05 '<end''>'\n"));
-        let shown = self.terminal.await_texts(&[&format!("<{END}>")]);
+        let shown = self.dialogue.await_text(&format!("<{END}>"));
         let printed = shown.rsplit_once("<mig-mps>").unwrap().1;
         let words = printed
             .rsplit_once(&format!("<{END}>"))
@@ -161,10 +157,10 @@ impl Session {
         words
     }
 
-    /// Waits until the shell has done everything before.
-    fn next(&mut self) {
+    /// Waits until the shell has done everything before, and returns what it shows of that.
+    fn next(&mut self) -> String {
         // Not Ctrl-C, a signal at which the terminal forgets the keys that follow.
-        self.terminal.press("\x15echo \"do\"ne\n");
-        self.terminal.await_texts(&["done"]);
+        self.dialogue.press("\x15echo \"do\"ne\n");
+        self.dialogue.await_text("done")
     }
 }

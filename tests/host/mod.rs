@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mig_mps::internals::host::{Holders, Host, NvidiaSmi, ResetError, Unit, Units, UnitsError};
 use mig_mps::internals::nvml::Nvml;
-use testkit::TestNode;
+use testkit::{TestNode, assert_contains, wait_until};
 
 /// A node with what mig-mps would make of its environment.
 struct Machine {
@@ -86,7 +86,7 @@ fn whoever_holds_a_gpu_is_named_with_its_service() {
         .unwrap();
     let dcgm = of(dcgm.main_pid().unwrap());
     assert_eq!(dcgm.unit.as_deref(), Some("nvidia-dcgm.service"));
-    assert!(dcgm.to_string().contains("serve"), "{dcgm}");
+    assert_contains(&dcgm.to_string(), "serve");
     // What is not known to be for monitoring is nobody's to stop.
     let in_the_way = machine.units.holding(&holders).unwrap();
     assert_eq!(in_the_way, [unit("nvidia-dcgm.service")]);
@@ -100,10 +100,9 @@ fn a_pending_mode_is_in_force_after_the_service_has_gone_and_a_reset() {
     assert_eq!(machine.mode(), (false, true));
     let busy = machine.reset().unwrap_err();
     assert!(busy.is_in_use(), "{busy}");
-    assert!(
-        busy.to_string()
-            .contains("GPU 00000000:07:00.0: In use by another client"),
-        "{busy}"
+    assert_contains(
+        &busy.to_string(),
+        "GPU 00000000:07:00.0: In use by another client",
     );
     for unit in machine.units.holding(&machine.holders()).unwrap() {
         machine.units.stop(unit).unwrap();
@@ -156,10 +155,7 @@ fn what_the_programs_say_is_quoted() {
          See system logs and 'systemctl status nvsm.service' for details."
     );
     let unknown = machine.units.start(unit("dcgm.service")).unwrap_err();
-    assert!(
-        unknown.to_string().contains("Unit dcgm.service not found."),
-        "{unknown}"
-    );
+    assert_contains(&unknown.to_string(), "Unit dcgm.service not found.");
     machine
         .node
         .node()
@@ -181,7 +177,7 @@ fn a_program_that_hangs_is_ended_with_what_it_started() {
     shell.args(["-c", &script]);
     let late = mig_mps::internals::host::run(&shell, "", Duration::from_millis(500));
     assert!(late.is_err(), "{late:?}");
-    while !simnode::node::processes::of_node(machine.node.dir()).is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until("all of its processes have ended", || {
+        simnode::node::processes::of_node(machine.node.dir()).is_empty()
+    });
 }

@@ -14,8 +14,12 @@ use super::brute::{self, Body, Counts};
 use super::{model, scene};
 use scene::Scene;
 
-/// What plans are compared by (DESIGN 5.3), less is better.
-type Score = (u32, usize, Reverse<u32>, Vec<(u32, u32)>);
+/// What plans are compared by, less is better: clients disrupted, GPU instances destroyed, daemons stopped, then the largest
+/// free block, and the placements.
+type Score = (u32, usize, usize, Reverse<u32>, Vec<(u32, u32)>);
+
+/// An instance with a daemon that has so many clients.
+type Served = (Body, u32);
 
 struct Grid {
     model: &'static Model,
@@ -42,18 +46,19 @@ impl Grid {
     }
 
     /// The best that can be, found by looking at all.
-    fn best(&self, standing: &[Body], busy: Option<Body>, counts: &Counts) -> Score {
+    fn best(&self, standing: &[Body], served: &[Served], counts: &Counts) -> Score {
         let wanted = self.layouts[counts].iter();
-        let scores = wanted.map(|layout| self.score(standing, busy, layout));
+        let scores = wanted.map(|layout| self.score(standing, served, layout));
         scores.min().expect("a layout with these counts")
     }
 
-    fn score(&self, standing: &[Body], busy: Option<Body>, layout: &[Body]) -> Score {
+    fn score(&self, standing: &[Body], served: &[Served], layout: &[Body]) -> Score {
         let gone = standing.iter().filter(|body| !layout.contains(body));
-        let clients = busy.is_some_and(|busy| !layout.contains(&busy));
+        let stopped = served.iter().filter(|(body, _)| !layout.contains(body));
         (
-            clients.into(),
+            stopped.clone().map(|(_, clients)| clients).sum(),
             gone.count(),
+            stopped.count(),
             Reverse(brute::free_block(self.model, layout)),
             layout
                 .iter()
@@ -95,8 +100,8 @@ fn every_way_from_a_layout_to_a_request_is_the_best_there_is() {
                 .unwrap_or_else(|refusal| panic!("{standing:?} to {counts:?}: {refusal}"));
             let mut after = before.clone();
             after.carry_out(&plan);
-            let score = grid.score(standing, None, &after.layout());
-            let best = grid.best(standing, None, counts);
+            let score = grid.score(standing, &[], &after.layout());
+            let best = grid.best(standing, &[], counts);
             assert_eq!(score, best, "{standing:?} to {counts:?}: {plan:#?}");
         }
         grid.requests.len()
@@ -153,7 +158,7 @@ fn by_id(model: &Model, counts: &Counts) -> Vec<(ProfileId, u32)> {
 }
 
 #[test]
-fn whoever_computes_is_left_alone_if_that_can_be() {
+fn clients_and_daemons_are_left_alone_if_that_can_be() {
     let grid = Grid::new();
     let has_plain_names = |layout: &&&Vec<Body>| {
         let names = layout
@@ -168,13 +173,22 @@ fn whoever_computes_is_left_alone_if_that_can_be() {
     let refused = AtomicUsize::new(0);
     let pairs = each(&standing, |standing| {
         let mut count = 0;
-        for (nth, &busy) in standing.iter().enumerate() {
+        for nth in 0..standing.len() {
+            // One with a client, and the next one with a daemon alone.
+            let mut served = vec![(nth, 1), ((nth + 1) % standing.len(), 0)];
+            served.dedup_by_key(|(nth, _)| *nth);
             let mut before = Scene::new(grid.model, 1);
             before.lay(standing);
-            let device = before.node.gpus[0].devices()[nth].clone();
-            before.serve(&device, 1);
+            let devices = before.node.gpus[0].devices();
+            for &(nth, clients) in &served {
+                before.serve(&devices[nth], clients);
+            }
+            let served: Vec<Served> = served
+                .into_iter()
+                .map(|(nth, clients)| (standing[nth], clients))
+                .collect();
             for (counts, profile) in &grid.requests {
-                let best = grid.best(standing, Some(busy), counts);
+                let best = grid.best(standing, &served, counts);
                 count += 1;
                 let plan = before.plan(profile).expect("a plan");
                 let disturbed = plan.clients_in_the_way().count();
@@ -183,13 +197,13 @@ fn whoever_computes_is_left_alone_if_that_can_be() {
                 refused.fetch_add(disturbed, Ordering::Relaxed);
                 let mut after = before.clone();
                 after.carry_out(&plan);
-                let score = grid.score(standing, Some(busy), &after.layout());
+                let score = grid.score(standing, &served, &after.layout());
                 assert_eq!(score, best, "{standing:?} to {counts:?}: {plan:#?}");
             }
         }
         count
     });
-    println!("{pairs} pairs with a client, {refused:?} refused");
+    println!("{pairs} pairs with a daemon, {refused:?} refused");
     assert!(refused.into_inner() > 1_000 && pairs > 20_000);
 }
 

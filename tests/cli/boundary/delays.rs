@@ -2,12 +2,10 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 use testkit::{
     NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
-    whole,
+    under, wait_until, whole,
 };
 
 use super::HERS;
@@ -18,21 +16,13 @@ fn force_with_drain_waits_for_a_users_clients() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
-    let mut app = sim.node.program("cuda-app");
-    app.args(["run", "2"])
-        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
-    let app = app
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .stdout(std::process::Stdio::piped());
-    let app = app.spawn().unwrap();
-    while sim.device("0")["client_count"] != 1 {
-        std::thread::yield_now();
-    }
-    sim.run(&["down", "--drain", "30", "--force"]).ended(0);
-    let output = app.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_contains(&said, "done");
+    let mut app = sim.app_of_nobody("0", &["hold"]);
+    app.wait_up();
+    let mut down = sim.talk(&["down", "--drain", "600", "--force"]);
+    down.await_text("waits for");
+    let finished = app.finish();
+    assert!(finished.status.success(), "{}", finished.output);
+    let _ = down.end().ended(0);
 }
 
 /// Traces a process and never takes its exit status.
@@ -66,12 +56,9 @@ fn a_user_who_traces_her_session_holds_nobody_up() {
          while grep -q 'TracerPid:.0$' /proc/$$/status; do sleep 0.01; done\nexec $real \"$@\"",
         tracers.display(),
     ));
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
-    let mut set = Command::new("timeout");
-    set.args(["-s", "KILL", "60", &program, "set", "0", "max-clients=3"]);
-    set.arg("active-thread-percentage=50");
-    set.env_clear().envs(sim.node.env());
-    let ran = Ran::of(set.env("MIG_MPS_CONTROL", &control));
+    let mut set = sim.command(&["set", "0", "max-clients=3", "active-thread-percentage=50"]);
+    set.env("MIG_MPS_CONTROL", &control);
+    let ran = Ran::of(&mut under(&["timeout", "-s", "KILL", "60"], &set));
     for tracer in fs::read_to_string(&tracers).unwrap().lines() {
         shell(format!("kill -9 {tracer}")).ended(0);
     }
@@ -121,13 +108,10 @@ fn a_session_with_a_users_daemon_never_runs_as_root() {
     let mut set = sim.command(&["set", "0", "active-thread-percentage=50"]);
     set.env("MIG_MPS_CONTROL", &control);
     let set = std::thread::spawn(move || Ran::of(&mut set));
-    while !shared.join("asked").exists() && !set.is_finished() {
-        std::thread::yield_now();
-    }
-    let device = sim
-        .node
-        .run_dir()
-        .join(sim.device("0")["uuid"].as_str().unwrap());
+    wait_until("a setting is asked for", || {
+        shared.join("asked").exists() || set.is_finished()
+    });
+    let device = sim.node.run_dir().join(sim.uuid("0"));
     fs::rename(device.join("pipe"), device.join("away")).unwrap();
     let sessions = || fs::read_to_string(shared.join(format!("users-{NOBODY}"))).unwrap();
     let before = sessions().len();
@@ -138,31 +122,54 @@ fn a_session_with_a_users_daemon_never_runs_as_root() {
     assert!(!shared.join("users-0").exists(), "{ran:?}");
 }
 
-/// A user may stop every process that runs as her: together they delay a change, and its lock, for some seconds.
-#[test]
-fn a_user_who_stops_her_sessions_delays_a_change_by_seconds() {
-    needs_root!();
-    let sim = Sim::with("h200", 3);
+/// Runs a command whose sessions as a user stop. Returns how long it waited for each, as the trace has it.
+fn with_stopped_sessions(sim: &Sim, args: &[&str]) -> Vec<String> {
     let control = sim
         .control_script("[ \"$1\" = -d ] || [ $(id -u) = 0 ] || kill -STOP $$\nexec $real \"$@\"");
-    let profile = sim.profile(
-        "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\nmps = { serve = \"user:nobody\" }\n\
-         [[gpu]]\nselect = { index = [2] }\nmig = false\n",
+    let trace = sim.node.dir().join("trace");
+    let mut command = sim.command(args);
+    command
+        .env("MIG_MPS_CONTROL", &control)
+        .env("MIG_MPS_LOG", &trace);
+    let ran = Ran::of(&mut command).ended(1);
+    assert_contains(&ran.stderr, "did not answer within 10s and was ended");
+    let trace = fs::read_to_string(trace).unwrap();
+    let sessions = trace.lines().filter(|line| line.contains(" mps: "));
+    let waited = sessions.filter_map(|line| line.split_once("did not answer within "));
+    waited
+        .map(|(_, waited)| waited.split(' ').next().unwrap().to_owned())
+        .collect()
+}
+
+/// A user may stop every process that runs as her: after the first ones, which begin together, a change has about a second
+/// for each.
+#[test]
+fn a_user_who_stops_her_sessions_delays_up_by_seconds() {
+    needs_root!();
+    let sim = Sim::with("h200", 3);
+    let text = "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\nmps = { serve = \"user:nobody\" }\n\
+                [[gpu]]\nselect = { index = [2] }\nmig = false\n";
+    let profile = sim.profile(text);
+    let waited = with_stopped_sessions(&sim, &["up", profile.to_str().unwrap()]);
+    assert_eq!(waited[..2], ["10s", "10s"]);
+    assert!(
+        waited.len() > 2 && !waited[2..].contains(&"10s".to_owned()),
+        "{waited:?}"
     );
-    let begun = std::time::Instant::now();
-    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
-    let ran = Ran::of(up.env("MIG_MPS_CONTROL", &control));
-    let elapsed = begun.elapsed();
-    assert_eq!(ran.status, 1, "{ran:?}");
-    assert!(elapsed.as_secs() < 25, "{elapsed:?}");
     assert_eq!(in_state(&sim.status(), "ready"), ["2"]);
     // Once she lets them go on, everything is as the profile says.
-    sim.up(&fs::read_to_string(&profile).unwrap(), &[]).ended(0);
+    sim.up(text, &[]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready").len(), 3);
-    let begun = std::time::Instant::now();
-    let mut restart = sim.command(&["restart", "0", "--yes"]);
-    let ran = Ran::of(restart.env("MIG_MPS_CONTROL", &control));
-    let elapsed = begun.elapsed();
-    assert_eq!(ran.status, 1, "{ran:?}");
-    assert!(elapsed.as_secs() < 25, "{elapsed:?}");
+}
+
+#[test]
+fn a_user_who_stops_her_sessions_delays_a_restart_by_seconds() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    sim.up(&whole(HERS), &[]).ended(0);
+    let waited = with_stopped_sessions(&sim, &["restart", "0", "--yes"]);
+    assert!(
+        waited.len() > 1 && !waited[1..].contains(&"10s".to_owned()),
+        "{waited:?}"
+    );
 }

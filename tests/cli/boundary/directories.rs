@@ -1,10 +1,15 @@
 //! Run and pipe directories: whose they are, who may enter, what is left in them.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
 
 use super::HERS;
 use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, needs_root, whole};
+
+/// Groups that are on no machine: of users, from 1000 on, and of the system.
+const OF_USERS: u32 = 54_321;
+const OF_SYSTEM: u32 = 543;
 
 /// Root's commands do not look into a user's run directory, whatever its owner has put there.
 #[test]
@@ -100,7 +105,7 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
 
     let hers = sim.node.run_dir().with_file_name("h");
     fs::create_dir(&hers).unwrap();
-    std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
+    chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", hers.join("run"))).ended(1);
     assert_contains(&ran.stderr, "it belongs to nobody");
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", hers.join("log"))).ended(1);
@@ -119,6 +124,40 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
     assert_contains(&ran.stderr, "it is a link that belongs to nobody");
     assert_eq!(sim.happened("daemon start"), 0);
+}
+
+/// Who can write to a directory on the way can put another one in the place of what follows.
+#[test]
+fn a_directory_that_users_of_a_group_can_change_is_refused() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let shared = sim.node.run_dir().with_file_name("g");
+    fs::create_dir(&shared).unwrap();
+    let link = sim.node.run_dir().with_file_name("l");
+    symlink(&shared, &link).unwrap();
+    let profile = sim.profile(&whole(""));
+    let up = |run: &Path| {
+        let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+        Ran::of(up.env("MIG_MPS_RUN_DIR", run))
+    };
+    let with = |group: u32, mode: u32| {
+        chown(&shared, None, Some(group)).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for run in [shared.join("run"), shared.clone(), link.join("run")] {
+        with(OF_USERS, 0o775);
+        let refused = up(&run).ended(1).stderr;
+        assert_contains(&refused, &format!("the group {OF_USERS} can write to it"));
+        assert_contains(&refused, &format!("hint: chmod go-w {}", shared.display()));
+    }
+    assert_eq!(sim.happened("daemon start"), 0);
+    // A system group, root's own, and one that may read alone. A link of root's is followed.
+    for (group, mode) in [(OF_SYSTEM, 0o775), (0, 0o775), (OF_USERS, 0o755)] {
+        with(group, mode);
+        up(&link.join("run")).ended(0);
+        let mut down = sim.command(&["down"]);
+        let _ = Ran::of(down.env("MIG_MPS_RUN_DIR", shared.join("run"))).ended(0);
+    }
 }
 
 /// What she has put into her pipe directory is kept until it is purged, however deep it is nested.
@@ -152,7 +191,7 @@ fn what_she_left_is_removed_by_a_purge() {
         let pipe = sim.pipe_link(name);
         fs::write(pipe.join("file"), "hers").unwrap();
     }
-    let uuid = sim.device("1")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("1");
     sim.run(&["down", "0", "--purge"]).ended(0);
     assert!(!left.exists());
     sim.run(&["down"]).ended(0);
@@ -169,10 +208,7 @@ fn a_mode_of_hers_stops_no_start() {
     let sim = Sim::with("h200", 1);
     for mode in [0o000, 0o500, 0o777] {
         sim.up(&whole(HERS), &[]).ended(0);
-        let log = sim
-            .node
-            .log_dir()
-            .join(sim.device("0")["uuid"].as_str().unwrap());
+        let log = sim.node.log_dir().join(sim.uuid("0"));
         for hers in [sim.pipe_link("0"), log] {
             fs::set_permissions(&hers, fs::Permissions::from_mode(mode)).unwrap();
         }

@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 use serde_json::Value;
 use testkit::{
-    NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, needs_root, terminal, whole,
+    NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
+    terminal, under, whole,
 };
 
 use super::HERS;
@@ -62,7 +62,7 @@ fn children_hold_nothing_of_roots() {
         fs::write(&secret, "").unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
         let profile = sim.profile(&whole(serve));
-        let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+        let program = sim.program();
         let script = format!(
             "exec 7<{}; umask 077; trap '' USR1 CHLD; cd /tmp; MIG_MPS_CONTROL={} \
              python3 -c '{WITH_A_KEY}' {program} up {} --yes",
@@ -115,32 +115,24 @@ fn a_sudo_user_who_is_none_is_not_served() {
 /// A time namespace changes the start times in `/proc`, by which processes are known.
 #[test]
 fn a_time_namespace_hides_no_daemon() {
-    const NAMESPACE: [&str; 3] = ["--time", "--boottime", "100000000"];
+    const NAMESPACE: [&str; 4] = ["unshare", "--time", "--boottime", "100000000"];
     let test = "a_time_namespace_hides_no_daemon";
     if !is_root(test) {
         return;
     }
-    let works = Command::new("unshare").args(NAMESPACE).arg("true").status();
-    if !can_run(
-        test,
-        works.is_ok_and(|status| status.success()),
-        "no time namespaces",
-    ) {
+    let works = shell([&NAMESPACE[..], &["true"]].concat().join(" ")).status == 0;
+    if !can_run(test, works, "no time namespaces") {
         return;
     }
     let sim = Sim::with("h200", 1);
-    let within = |words: &[&str]| {
-        let mut command = Command::new("unshare");
-        command.args(NAMESPACE).arg(sim.command(&[]).get_program());
-        Ran::of(command.args(words).env_clear().envs(sim.node.env()))
-    };
+    let within = |words: &[&str]| Ran::of(&mut under(&NAMESPACE, &sim.command(words)));
     let path = sim.profile(&whole(""));
     let path = path.to_str().unwrap();
     sim.run(&["up", path]).ended(0);
     let inside = within(&["status", "--json"]).json();
     assert_eq!(in_state(&inside, "ready"), ["0"], "{inside:#}");
     let again = within(&["up", path]).ended(0);
-    assert!(again.stderr.contains("Nothing to do"), "{again:?}");
+    assert_contains(&again.stderr, "Nothing to do");
     // The other way round.
     sim.run(&["down"]).ended(0);
     within(&["up", path]).ended(0);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use testkit::{NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root, shell, whole};
+use testkit::{App, NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root, whole};
 
 use super::HERS;
 
@@ -22,7 +22,6 @@ fn a_lock_that_somebody_holds_means_nothing() {
         let lock = sim.pipe_link("0").join("control_lock");
         let mut holder = Command::new("python3");
         holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
-        let before = sim.device("0");
         if serve == HERS {
             // In her own directory she may put another file there, and hold that.
             fs::remove_file(&lock).unwrap();
@@ -34,18 +33,12 @@ fn a_lock_that_somebody_holds_means_nothing() {
                 0o600
             );
         }
-        let mut holder = holder.stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let stdout = holder.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-        assert_eq!(line.trim(), if serve == HERS { "held" } else { "no" });
+        let mut holder = App::start(holder);
+        let is_held = if serve == HERS { "held" } else { "no" };
+        assert_eq!(holder.wait_up(), is_held);
         // The daemon lives, and is known by its process.
         assert_eq!(in_state(&sim.status(), "dead"), [""; 0]);
-        let pid = before["daemon_pid"].clone();
-        shell(format!("kill -9 {pid}")).ended(0);
-        while is_alive(&pid) {
-            std::thread::yield_now();
-        }
+        sim.kill_daemon("0");
         assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
         sim.run(&["restart", "0"]).ended(0);
         assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
@@ -53,8 +46,6 @@ fn a_lock_that_somebody_holds_means_nothing() {
         sim.run(&["down"]).ended(0);
         assert!(!is_alive(&daemon));
         assert_eq!(sim.run_dir(), ["lock"]);
-        holder.kill().unwrap();
-        holder.wait().unwrap();
     }
 }
 

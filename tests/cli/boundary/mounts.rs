@@ -28,6 +28,12 @@ fn can_mount(test: &str) -> bool {
     is_root(test) && has_python(test) && can_run(test, has_fuse, "it needs /dev/fuse")
 }
 
+/// A shell command after which such a file system is mounted on a directory, by the job `%1`.
+fn hang_on(directory: &str) -> String {
+    let is_mounted = "until grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done";
+    format!("python3 -c '{HANG}' {directory} & timeout 60 sh -c '{is_mounted}'")
+}
+
 /// Runs a script on the node in a mount namespace of its own.
 fn with_mounts(sim: &Sim, script: &str) -> Ran {
     let mut command = Command::new("unshare");
@@ -43,18 +49,17 @@ fn a_mount_on_a_pipe_directory_is_detached() {
     }
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(HERS));
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let program = sim.program();
     // In a mount namespace of its own. The file system answers nobody, as one of a user's may.
     let script = format!(
         "set -e; {program} up {profile} >/dev/null; \
-         python3 -c '{HANG}' $(readlink -f {pipe}) & \
-         while ! grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done; \
+         {}; \
          timeout 20 {program} status --json; echo; \
          timeout 30 {program} restart 0 --force --yes >&2; \
          timeout 20 {program} status --json; timeout 30 {program} down >&2; \
          grep -c mig-mps-hang /proc/self/mounts || true; kill %1",
+        hang_on(&format!("$(readlink -f {})", sim.pipe_link("0").display())),
         profile = profile.display(),
-        pipe = sim.pipe_link("0").display(),
     );
     let ran = with_mounts(&sim, &script);
     let documents: Vec<Value> = serde_json::Deserializer::from_str(&ran.stdout)
@@ -102,12 +107,10 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
     Ran::of(daemon.env("CUDA_VISIBLE_DEVICES", "1").arg("-d")).ended(0);
     let mut app = sim.node.cuda_app(&hers.join("elsewhere"), &["hold"]);
     assert!(app.wait_up().ends_with("mps no"));
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let program = sim.program();
     let script = format!(
-        "python3 -c '{HANG}' {} & \
-         while ! grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done; \
-         timeout -s KILL 20 {program} status --json; kill %1",
-        hers.display(),
+        "{}; timeout -s KILL 20 {program} status --json; kill %1",
+        hang_on(&hers.display().to_string()),
     );
     let status = with_mounts(&sim, &script);
     let status: Value = serde_json::from_str(&status.stdout).expect("status ends");
@@ -131,15 +134,15 @@ fn a_log_directory_is_removed_with_what_is_mounted_there() {
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(HERS));
     sim.up(&whole(HERS), &[]).ended(0);
-    let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0");
     sim.run(&["down"]).ended(0);
     let log = sim.node.log_dir().join(uuid);
     fs::create_dir_all(log.join("a/b")).unwrap();
     symlink(&profile, log.join("a/link")).unwrap();
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let program = sim.program();
     let script = format!(
-        "set -e; python3 -c '{HANG}' {0}/a/b & while ! grep -q mig-mps-hang /proc/self/mounts; do sleep 0.05; done; \
-         timeout 20 {program} down --purge; kill %1; ls {0} || echo removed",
+        "set -e; {}; timeout 20 {program} down --purge; kill %1; ls {1} || echo removed",
+        hang_on(&format!("{}/a/b", log.display())),
         log.display()
     );
     let ran = with_mounts(&sim, &script);

@@ -1,12 +1,11 @@
 //! Problems of daemons that `status` reports are checks of the same id; and what `status` does not report.
 
 use std::fs;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use testkit::{
-    App, NOBODY, Sim, assert_contains, copy_program, is_alive, needs_root, shell, stop, whole,
+    App, Sim, assert_contains, copy_program, is_alive, kill, needs_root, shell, stop, terminate,
+    wait_until, whole,
 };
 
 use super::{Report, doctor, healthy};
@@ -30,17 +29,10 @@ fn is_in_status(sim: &Sim, list: &str, id: &str, device: Option<&str>) {
     assert!(reported.any(is_it), "{id}: {status:#}");
 }
 
-fn kill(pid: &serde_json::Value) {
-    shell(format!("kill -9 {pid}")).ended(0);
-    while is_alive(pid) {
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_daemon_that_died() {
     let sim = healthy();
-    kill(&sim.device("0.0")["daemon_pid"]);
+    sim.kill_daemon("0.0");
     let report = doctor(&sim, &[]);
     let command = report
         .check("daemon-dead")
@@ -78,6 +70,9 @@ fn a_daemon_without_its_pipe_directory() {
 #[test]
 fn a_device_that_hangs() {
     let sim = served("");
+    // Not tried unless asked.
+    let checks = doctor(&sim, &[]).0["checks"].to_string();
+    assert!(!checks.contains("\"attach\""), "{checks}");
     sim.hang("0");
     let report = doctor(&sim, &["--attach"]);
     let command = report
@@ -87,9 +82,6 @@ fn a_device_that_hangs() {
     let command = report.check("attach").is("fail", Some("0"), "hangs");
     assert_eq!(command, "mig-mps verify 0");
     is_in_status(&sim, "problems", "device-hung", Some("0"));
-    // Not tried unless asked.
-    let checks = doctor(&sim, &[]).0["checks"].to_string();
-    assert!(!checks.contains("\"attach\""), "{checks}");
 }
 
 #[test]
@@ -101,16 +93,8 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
     // As the user who is served, it disturbs nobody.
     let report = doctor(&sim, &["--attach"]);
     report.check("attach").is("ok", Some("0"), "attached in");
-    let mut app = sim.node.program("cuda-app");
-    app.arg("hold")
-        .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe("0"));
-    let second = App::start({
-        app.uid(NOBODY).gid(NOBODY);
-        app
-    });
-    while sim.status()["waiting"] == serde_json::json!([]) {
-        std::thread::yield_now();
-    }
+    let second = sim.app_of_nobody("0", &["hold"]);
+    sim.await_event("client waits", 1);
     let report = doctor(&sim, &[]);
     report.check("user-waiting").is(
         "warn",
@@ -119,8 +103,7 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
     );
     is_in_status(&sim, "remarks", "user-waiting", Some("0"));
     // The check would take its place behind root's programs.
-    let mut doctor = sim.by_nobody(&["doctor", "--attach", "--json"]);
-    let report = Report::after_any(doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir()));
+    let report = Report::after_any(&mut sim.by_other(&["doctor", "--attach", "--json"]));
     report
         .check("attach")
         .is("unknown", Some("0"), "0 serves root now");
@@ -141,9 +124,9 @@ fn a_daemon_that_is_stopped() {
     assert_eq!(command, format!("kill -CONT {daemon}"));
     is_in_status(&sim, "problems", "daemon-stopped", Some("0.2"));
     shell(command).ended(0);
-    while doctor(&sim, &[]).ills().contains("daemon-stopped") {
-        std::thread::yield_now();
-    }
+    wait_until("it goes on", || {
+        !doctor(&sim, &[]).ills().contains("daemon-stopped")
+    });
 }
 
 #[test]
@@ -163,19 +146,13 @@ fn a_daemon_whose_answers_make_no_sense() {
 #[test]
 fn a_gpu_fault() {
     let sim = healthy();
-    let healthy = sim.client("0.2");
-    let mut faulty = sim.app("0.2", &["hold", "--fault"]);
-    faulty.wait_up();
-    while sim.device("0.2")["state"] != "fault" {
-        std::thread::yield_now();
-    }
+    let _clients = sim.faulty("0.2");
     let report = doctor(&sim, &[]);
     let command = report
         .check("gpu-fault")
         .is("fail", Some("0.2"), "a GPU fault");
     assert!(command.starts_with("mig-mps kill 0.2 "), "{command}");
     is_in_status(&sim, "problems", "gpu-fault", Some("0.2"));
-    drop((healthy, faulty));
 }
 
 #[test]
@@ -270,15 +247,7 @@ fn a_log_that_grows_without_pause() {
 fn a_server_that_outlived_its_daemon() {
     let sim = served("");
     sim.hang("0");
-    let _waits = sim.app("0", &["hold"]);
-    while sim.device("0")["state"] != "hung" {
-        std::thread::yield_now();
-    }
-    let daemon = sim.device("0")["daemon_pid"].clone();
-    shell(format!("kill -TERM {daemon}")).ended(0);
-    while is_alive(&daemon) {
-        std::thread::yield_now();
-    }
+    terminate(&sim.await_state("0", "hung")["daemon_pid"]);
     let report = doctor(&sim, &[]);
     report
         .check("stray-server")
@@ -289,7 +258,7 @@ fn a_server_that_outlived_its_daemon() {
 #[test]
 fn programs_outside_mps_and_several_daemons() {
     let sim = healthy();
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0.2");
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")
         .env("CUDA_VISIBLE_DEVICES", &uuid)
@@ -375,9 +344,7 @@ fn clients_up_to_the_limit_and_beyond() {
 fn a_server_that_ended() {
     let sim = served("");
     kill(&sim.device("0")["servers"][0]["pid"]);
-    while sim.device("0")["state"] != "no server yet" {
-        std::thread::yield_now();
-    }
+    sim.await_state("0", "no server yet");
     let report = doctor(&sim, &[]);
     report
         .check("server-ended")
@@ -410,28 +377,19 @@ fn a_device_that_is_gone() {
 fn a_change_in_progress() {
     let sim = healthy();
     sim.node.fault("daemon start").hangs().unwrap();
-    let mut restart = sim
-        .command(&["restart", "0.2", "--yes"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    while sim.status()["remarks"] == serde_json::json!([]) {
-        std::thread::yield_now();
-    }
+    let _restart = sim.talk(&["restart", "0.2", "--yes"]);
+    sim.await_event("fault", 1);
     let report = doctor(&sim, &["--all"]);
     report
         .check("change-under-way")
         .is("warn", None, "a change is under way");
     is_in_status(&sim, "remarks", "change-under-way", None);
-    let _ = restart.kill();
-    let _ = restart.wait();
 }
 
 #[test]
 fn a_record_that_cannot_be_read() {
     let sim = healthy();
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0.2");
     fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
     let report = doctor(&sim, &[]);
     report
@@ -514,23 +472,8 @@ fn a_daemon_whose_program_was_replaced() {
 #[test]
 fn a_daemon_in_a_login_session() {
     let sim = served("");
-    let pid = sim.device("0")["daemon_pid"].as_u64().unwrap();
-    let cgroup = |path: &str| {
-        let entry = sim.machine(&format!("proc/{pid}"));
-        if entry.is_symlink() {
-            let real = Path::new("/proc").join(pid.to_string());
-            fs::remove_file(&entry).unwrap();
-            fs::create_dir(&entry).unwrap();
-            for file in fs::read_dir(&real).unwrap() {
-                let file = file.unwrap();
-                if file.file_name() != "cgroup" {
-                    let link = entry.join(file.file_name());
-                    std::os::unix::fs::symlink(file.path(), link).unwrap();
-                }
-            }
-        }
-        fs::write(entry.join("cgroup"), format!("0::{path}\n")).unwrap();
-    };
+    let pid = sim.device("0")["daemon_pid"].clone();
+    let cgroup = |path: &str| sim.fake_proc(&pid, "cgroup", &format!("0::{path}\n"));
     cgroup("/user.slice/user-0.slice/session-3.scope");
     let command =
         doctor(&sim, &[])
@@ -549,10 +492,7 @@ fn zombies_are_counted() {
     let program = sim.node.dir().join("nvidia-cuda-mps-server");
     copy_program("/bin/true", &program);
     let mut child = Command::new(&program).spawn().unwrap();
-    let stat = format!("/proc/{}/stat", child.id());
-    while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
-        std::thread::yield_now();
-    }
+    wait_until("it has ended", || !is_alive(child.id()));
     sim.node.node().show_process(child.id());
     // The simulated /proc enters live processes alone.
     let entry = sim.machine(&format!("proc/{}", child.id()));
@@ -566,10 +506,9 @@ fn zombies_are_counted() {
     doctor(&sim, &[]).check("zombies").is("ok", None, &seen);
     // An init process that does not reap, and a daemon that does not.
     let daemon = sim.device("0.0")["daemon_pid"].clone();
-    fs::remove_file(&entry).unwrap();
     for parent in [serde_json::json!(1), daemon] {
         let stat = format!("{child_id} (nvidia-cuda-mps) Z {parent} 0 0 0");
-        sim.prepare(&format!("proc/{child_id}/stat"), &stat);
+        sim.fake_proc(child_id, "stat", &stat);
         let seen =
             format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
         let command = doctor(&sim, &[]).check("zombies").is("warn", None, &seen);
@@ -586,13 +525,11 @@ fn zombies_are_counted() {
 #[test]
 fn a_device_that_heal_has_given_up() {
     let sim = served("");
-    let record = sim.node.run_dir().join("by-name/0/device.json");
-    let text = fs::read_to_string(&record).unwrap();
-    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let now = jiff::Timestamp::now().to_string();
-    json["healed"] = serde_json::json!(vec![now; 5]);
-    fs::write(&record, json.to_string()).unwrap();
-    kill(&sim.device("0")["daemon_pid"]);
+    sim.edit("by-name/0/device.json", |record| {
+        record["healed"] = serde_json::json!(vec![now; 5]);
+    });
+    sim.kill_daemon("0");
     let report = doctor(&sim, &[]);
     report
         .check("device-failing")
@@ -610,8 +547,7 @@ fn a_plain_user_sees_less_and_is_not_misled() {
     sim.up(&whole("serve = \"all\""), &["--yes"]).ended(0);
     let pipe = beside(&sim, "theirs");
     unmanaged_daemon(&sim, &pipe, None);
-    let mut doctor = sim.by_nobody(&["doctor", "--json"]);
-    doctor.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    let mut doctor = sim.by_other(&["doctor", "--json"]);
     let report = Report::after_any(&mut doctor);
     for id in ["sees-all-gpus", "default-pipe-directory"] {
         report.check(id).is("unknown", None, "is hidden");

@@ -1,7 +1,6 @@
 //! The report on a screen.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 
@@ -15,7 +14,8 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
     stop(&daemon);
     sim.prepare(".dockerenv", "");
     let ran = sim.run(&["doctor"]).ended(3);
-    let text = ran.stdout.replace(&daemon.to_string(), "PID");
+    let text = ran.stdout.replace(&format!("(pid {daemon})"), "(pid PID)");
+    let text = text.replace(&format!("kill -CONT {daemon}"), "kill -CONT PID");
     assert_snapshot!(text, @"
     driver
       ok      kernel-module, nvml-library, driver-silent, driver-too-old, libcuda, mps-programs, mps-versions
@@ -78,17 +78,4 @@ fn nothing_that_users_write_steers_the_terminal() {
         assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
         assert_contains(&ran.stdout, "mps.shm.?[31m.4194304");
     }
-}
-
-/// A healthy node is examined quickly: a timer may do it. Measured with room for a debug build on a busy machine.
-#[test]
-fn a_healthy_node_takes_no_time() {
-    let sim = healthy();
-    let fastest = (0..5).map(|_| {
-        let begun = Instant::now();
-        sim.run(&["doctor"]).ended(0);
-        begun.elapsed()
-    });
-    let fastest = fastest.min().unwrap();
-    assert!(fastest < Duration::from_millis(1500), "{fastest:?}");
 }

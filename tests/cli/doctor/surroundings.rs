@@ -1,10 +1,10 @@
 //! The machine around GPUs and daemons.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use testkit::{Sim, as_typed, built, needs_root};
+use testkit::{NOBODY, Sim, as_typed, built, needs_root, under};
 
 use super::{Report, doctor, healthy};
 
@@ -14,22 +14,9 @@ fn a_hard_limit_of_open_files() {
     let sim = healthy();
     let by_nobody = sim.by_nobody(&["doctor", "--json"]);
     let with = |files: u64| {
-        let mut limited = Command::new("prlimit");
-        limited.arg(format!("--nofile={files}:{files}"));
-        limited.args([
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-        ]);
-        limited
-            .arg(by_nobody.get_program())
-            .args(by_nobody.get_args())
-            .env_clear();
-        for (name, value) in by_nobody.get_envs() {
-            limited.envs(value.map(|value| (name, value)));
-        }
-        Report::of(&mut limited)
+        let limit = format!("--nofile={files}:{files}");
+        let mut limited = under(&["prlimit", &limit], &by_nobody);
+        Report::of(limited.uid(NOBODY).gid(NOBODY))
     };
     let command = with(1000)
         .check("open-files")
@@ -124,23 +111,12 @@ fn nvswitches_without_a_fabric_manager() {
         .is("ok", None, "it runs");
 }
 
-/// Makes the node's `/proc/self` one whose files can be prepared.
-fn own_process(sim: &Sim) {
-    let own = sim.machine("proc/self");
-    fs::remove_file(&own).unwrap();
-    fs::create_dir(&own).unwrap();
-    for file in ["ns", "status", "stat", "root", "uid_map", "gid_map"] {
-        symlink(format!("/proc/self/{file}"), own.join(file)).unwrap();
-    }
-}
-
 #[test]
 fn confinement_by_selinux_and_apparmor() {
     let sim = healthy();
-    own_process(&sim);
     assert!(!doctor(&sim, &[]).ills().contains("security-module"));
     let check = |label: &str, severity: &str, seen: &str| {
-        sim.prepare("proc/self/attr/current", label);
+        sim.fake_proc("self", "attr/current", label);
         doctor(&sim, &[])
             .check("security-module")
             .is(severity, None, seen)
@@ -185,8 +161,7 @@ fn a_container() {
 #[test]
 fn limits_of_the_control_group() {
     let sim = healthy();
-    own_process(&sim);
-    sim.prepare("proc/self/cgroup", "0::/system.slice/shell.service\n");
+    sim.fake_proc("self", "cgroup", "0::/system.slice/shell.service\n");
     let group = "sys/fs/cgroup/system.slice";
     sim.prepare(&format!("{group}/pids.max"), "40\n");
     sim.prepare(&format!("{group}/pids.current"), "30\n");
@@ -205,10 +180,8 @@ fn limits_of_the_control_group() {
 #[test]
 fn a_user_without_a_mapping() {
     let sim = healthy();
-    own_process(&sim);
     assert!(!doctor(&sim, &[]).ills().contains("user-mapping"));
-    fs::remove_file(sim.machine("proc/self/uid_map")).unwrap();
-    sim.prepare("proc/self/uid_map", "4000000000 0 1\n");
+    sim.fake_proc("self", "uid_map", "4000000000 0 1\n");
     doctor(&sim, &[])
         .check("user-mapping")
         .is("fail", None, "is not mapped");
@@ -295,7 +268,7 @@ fn the_default_pipe_directory() {
 fn a_daemon_in_the_default_pipe_directory() {
     needs_root!();
     let sim = healthy();
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
+    let uuid = sim.uuid("0.2");
     // A mount namespace has a /tmp of its own, in which the node and the programs are where they were.
     let mut shell = Command::new("unshare");
     let script = "mount -t tmpfs tmpfs /mnt; mkdir /mnt/tmp; mount --rbind /tmp /mnt/tmp; mount -t tmpfs tmpfs /tmp
