@@ -42,7 +42,7 @@ const UNPROVOKED: &[(&str, &str)] = &[
     ),
     (
         "is not UTF-8 text, as other programs need it",
-        "a directory's name would have to be no text, and messages.txt is text",
+        "a directory's name would have to be no text, and scenes are text",
     ),
     (
         "cannot read the CDI file",

@@ -1,0 +1,290 @@
+//! A simulated node on which a scene is played.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use simnode::harness::{App, TestNode, without_pidfd};
+use simnode::node::processes;
+
+use super::tidy::Tidy;
+use crate::common::{NOBODY, Ran, Sim, is_alive, shell, stop};
+
+/// How long something is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two devices on each GPU, far from filling it; one device on each GPU.
+const PROFILES: [(&str, &str); 2] = [
+    (
+        "small",
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\" }, { profile = \"1g\" } ]\n",
+    ),
+    ("whole", "[[gpu]]\nselect = { all = true }\nmig = false\n"),
+];
+
+/// Types the answer to a question, and returns the whole conversation.
+type Answer = Box<dyn FnOnce(&str) -> Ran>;
+
+/// A simulated node, and what a scene has started on it.
+pub(crate) struct Stage {
+    started: BTreeMap<String, App>,
+    asked: Option<Answer>,
+    tidy: Tidy,
+    pub(crate) sim: Sim,
+}
+
+/// Words of errors that say that something is changed.
+const CHANGES: [&str; 4] = [
+    "still there: ",
+    "nothing is undone",
+    "what mig-mps made stays",
+    "starting nvidia-dcgm.service again",
+];
+
+/// What a command that fails leaves as it was.
+#[derive(Debug, PartialEq)]
+struct Kept {
+    gpus: Value,
+    daemons: Vec<u32>,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Stage {
+    /// A node with these GPUs: `a100-80gb:2 h200`.
+    pub(crate) fn with(gpus: &str) -> Self {
+        let mut builder = TestNode::builder();
+        for request in gpus.split_whitespace() {
+            let (model, count) = request.split_once(':').unwrap_or((request, "1"));
+            builder = builder.gpu(model, count.parse().expect("a number of GPUs"));
+        }
+        let sim = Sim {
+            node: builder.build(),
+        };
+        Self {
+            started: BTreeMap::new(),
+            asked: None,
+            tidy: Tidy::of(dir(&sim)),
+            sim,
+        }
+    }
+
+    /// Writes `profile.toml`: a profile by its name, and the lines below.
+    pub(crate) fn profile(&self, name: &str, text: &str) {
+        let known = PROFILES.iter().find(|(known, _)| *known == name);
+        let begin = known.map_or("", |(_, begin)| begin);
+        assert!(
+            known.is_some() || name.is_empty(),
+            "no profile is called {name}"
+        );
+        self.file("profile.toml", &format!("{begin}{text}"));
+    }
+
+    /// Writes a file. A script can be run.
+    pub(crate) fn file(&self, name: &str, text: &str) {
+        let path = dir(&self.sim).join(name);
+        let text = self.tidy.with_values(text);
+        fs::write(&path, &text).expect("a file in a directory of the scene");
+        if text.starts_with("#!") {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our own file");
+        }
+    }
+
+    /// Makes the node behave in another way where real ones differ: `systemd false`.
+    pub(crate) fn policy(&self, key: &str, value: &str) {
+        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        let update = self.sim.node.node().update(|state| {
+            let mut policy = json!(state.policy);
+            assert!(
+                !policy[key].is_null(),
+                "no policy is called {key}: {policy:#}"
+            );
+            policy[key] = value;
+            state.policy = serde_json::from_value(policy).expect("a value of that policy");
+        });
+        update.expect("a node's state");
+    }
+
+    /// Runs a line that prepares something, and must succeed.
+    pub(crate) fn prepare(&mut self, line: &str) {
+        let _ = Ran::of(&mut self.shell(line)).ended(0);
+    }
+
+    /// Starts a program that goes on, and waits for its first line.
+    pub(crate) fn start(&mut self, name: &str, line: &str) {
+        let mut app = App::start(self.shell(&format!("exec {line}")));
+        assert_ne!(app.wait_up(), "", "{line} has ended");
+        self.tidy.name(name, app.pid());
+        self.started.insert(name.to_owned(), app);
+    }
+
+    /// Ends a program that was started, by the end of its input.
+    pub(crate) fn end(&mut self, name: &str) {
+        let app = self.started.remove(name);
+        app.unwrap_or_else(|| panic!("{name} was not started"))
+            .finish();
+    }
+
+    /// Kills or stops a process by its name: `[first]`, `[daemon 0.2]`.
+    pub(crate) fn signal(&mut self, signal: &str, name: &str) {
+        let pid = Value::from(self.with_values(name).parse::<u32>().expect("a process"));
+        if signal == "stop" {
+            return stop(&pid);
+        }
+        shell(format!("kill -KILL {pid}")).ended(0);
+        eventually(|| !is_alive(&pid));
+    }
+
+    /// Waits until a device is in a state.
+    pub(crate) fn wait(&self, device: &str, state: &str) {
+        eventually(|| self.sim.device(device)["state"] == state);
+    }
+
+    /// Runs a line. Returns what it said.
+    pub(crate) fn run(&mut self, way: &str, line: &str) -> Vec<String> {
+        let mut command = self.shell(line);
+        match way {
+            "" => {}
+            "nobody" => {
+                command.uid(NOBODY).gid(NOBODY);
+            }
+            "old-kernel" => without_pidfd(&mut command),
+            _ => panic!("there is no way to run a line called {way}"),
+        }
+        let (before, touched) = (self.kept(), self.touched());
+        let ran = Ran::of(&mut command);
+        if ran.status != 0 && !CHANGES.iter().any(|words| ran.stderr.contains(words)) {
+            assert_eq!(self.kept(), before, "it failed, and has changed something");
+        }
+        if matches!(ran.status, 2 | 5) {
+            assert_eq!(
+                self.touched(),
+                touched,
+                "it was refused, and has touched something"
+            );
+        }
+        self.tidy.said(&ran)
+    }
+
+    /// Runs a subcommand in a terminal, up to its question.
+    pub(crate) fn ask(&mut self, line: &str) {
+        let words = line.strip_prefix("mig-mps ").expect("a subcommand");
+        let words = self.with_values(words);
+        let mut dialogue = self.sim.dialogue(&words);
+        dialogue.await_text("[y/N]: ");
+        self.asked = Some(Box::new(move |keys| {
+            dialogue.press(keys);
+            dialogue.end()
+        }));
+    }
+
+    /// Answers the question. Returns the whole conversation.
+    pub(crate) fn press(&mut self, keys: &str) -> Vec<String> {
+        let answer = self.asked.take().expect("a question before the answer");
+        let mut ran = answer(&format!("{keys}\r"));
+        // A terminal shows both.
+        ran.stderr = std::mem::take(&mut ran.stdout);
+        self.tidy.said(&ran)
+    }
+
+    /// A shell with a line, in the directory of the scene.
+    fn shell(&mut self, line: &str) -> Command {
+        let line = self.with_values(line);
+        let dir = dir(&self.sim);
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &line]).current_dir(dir);
+        command.env_clear().envs(self.sim.node.env());
+        let (_, path) = self
+            .sim
+            .node
+            .env()
+            .into_iter()
+            .find(|(name, _)| name == "PATH")
+            .unwrap();
+        command.env("PATH", format!("{}:{}", dir.display(), path.display()));
+        command
+    }
+
+    /// Puts the values in the place of what stands in brackets.
+    fn with_values(&mut self, line: &str) -> String {
+        for (key, of) in [("daemon", "/daemon_pid"), ("server", "/servers/0/pid")] {
+            if let Some((_, rest)) = line.split_once(&format!("[{key} ")) {
+                let (device, _) = rest.split_once(']').expect("a bracket that is closed");
+                let pid = self.sim.device(device).pointer(of).and_then(Value::as_u64);
+                let pid = pid.unwrap_or_else(|| panic!("{device} has no {key}"));
+                self.tidy
+                    .name(&format!("{key} {device}"), u32::try_from(pid).unwrap());
+            }
+        }
+        self.tidy.with_values(line)
+    }
+
+    /// Whether there is a run directory, and how often somebody has asked for a change.
+    fn touched(&self) -> (bool, usize) {
+        let node = &self.sim.node;
+        let events = node.events().into_iter();
+        let is_change = |what: &str| {
+            ["Set", "Create", "Destroy", "start"]
+                .iter()
+                .any(|word| what.contains(word))
+        };
+        (
+            node.run_dir().exists(),
+            events.filter(|event| is_change(&event.what)).count(),
+        )
+    }
+
+    fn kept(&self) -> Kept {
+        let node = &self.sim.node;
+        let daemons = processes::of_node(node.dir()).into_iter();
+        let mut files = BTreeMap::new();
+        read_all(node.run_dir(), &mut files);
+        Kept {
+            gpus: json!(node.node().state().expect("a node's state").gpus),
+            daemons: daemons.filter(|pid| is_daemon(*pid)).collect(),
+            files,
+        }
+    }
+}
+
+/// The directory of the scene, in which the node is, too.
+fn dir(sim: &Sim) -> &Path {
+    sim.node
+        .dir()
+        .parent()
+        .expect("a node in a directory of its own")
+}
+
+fn eventually(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "it did not come within {PATIENCE:?}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_daemon(pid: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    program.ends_with("nvidia-cuda-mps-control")
+}
+
+/// The regular files below a directory, but for locks and the space that is reserved for a change.
+fn read_all(dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.expect("a directory of the node").path();
+        if path.is_dir() && !path.is_symlink() && !path.ends_with("reserve") {
+            read_all(&path, files);
+        } else if path.is_file() && !path.ends_with("lock") {
+            let text = fs::read(&path).expect("root reads every file");
+            files.insert(path, text);
+        }
+    }
+}
