@@ -55,10 +55,7 @@ impl Tidy {
         static RULES: LazyLock<[(Regex, &str); 2]> = LazyLock::new(|| {
             [
                 (r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-[UUID]"),
-                (
-                    r"\b(Done|GPUs?|ready|stopped|attached) in [0-9.]+ m?s\b",
-                    "$1 in [TIME]",
-                ),
+                (r"(?m) in [0-9.]+ m?s( as |$)", " in [TIME]$1"),
             ]
             .map(|(from, to)| (Regex::new(from).unwrap(), to))
         });
