@@ -9,7 +9,6 @@ mod compare;
 mod completions;
 mod compute_mode;
 mod consent;
-mod console;
 mod containers;
 mod copies;
 mod dead_server;

@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "shared with the tests of the command line")]
 mod common;
 
+mod blocks;
 mod engine;
 mod literals;
 mod unprovoked;
@@ -30,6 +31,7 @@ macro_rules! scenes {
 }
 
 scenes! {
+    documents: operating profiles readme running;
     messages: clients convert daemons devices directories driver limits mig plan profile ready reset run slurm systemd
         usage;
 }

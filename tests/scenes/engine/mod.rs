@@ -4,8 +4,11 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use file::{Part, matches, parse, written};
-use stage::Stage;
+pub(crate) use file::{Part, matches, parse};
+use file::{is_line, written};
+pub(crate) use stage::Stage;
+
+use crate::common::Ran;
 
 mod file;
 mod stage;
@@ -30,7 +33,7 @@ pub(crate) fn play(name: &str) {
         let Some(said) = take(part, &mut stage, name) else {
             continue;
         };
-        if !matches(&part.body, &said) {
+        if !matches(&part.body, &said, &is_line) {
             let was = part.text();
             part.body = said;
             let (line, head, now) = (part.line, &part.head, part.text());
@@ -53,7 +56,7 @@ pub(crate) fn play(name: &str) {
 /// Does what a part of a file says. Returns what a program said, if it ran one to look at it.
 fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Vec<String>> {
     let head = part.head.as_str();
-    if head.is_empty() || head.starts_with('#') {
+    if head.is_empty() || head.starts_with('#') || head.starts_with("leave ") {
         return None;
     }
     let (verb, rest) = head.split_once(' ').unwrap_or((head, ""));
@@ -72,8 +75,18 @@ fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Vec<String
     let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
     match verb.strip_suffix('$').unwrap_or(verb) {
         "ask" => stage.ask(rest),
-        "press" => return Some(stage.press(rest)),
-        way if verb.ends_with('$') => return Some(stage.run(way, rest)),
+        "press" => {
+            let ran = stage.press(rest);
+            return Some(ended(stage, &ran));
+        }
+        way if verb.ends_with('$') => {
+            let mut ran = stage.run(way, rest);
+            if ran.status != 0 {
+                ran.stdout.clear();
+            }
+            return Some(ended(stage, &ran));
+        }
+        "block" => crate::blocks::play(stage, first, second),
         "profile" => stage.profile(rest, &part.text()),
         "file" => stage.file(rest, &part.text()),
         "policy" => stage.policy(first, second),
@@ -86,6 +99,15 @@ fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Vec<String
         _ => panic!("{at}: there is no such word"),
     }
     None
+}
+
+/// What a program said, and its exit status if it failed.
+fn ended(stage: &Stage, ran: &Ran) -> Vec<String> {
+    let mut said = stage.said(ran);
+    if ran.status != 0 {
+        said.push(format!("[exit status {}]", ran.status));
+    }
+    said
 }
 
 /// Asserts that these are all the files of a folder.

@@ -145,8 +145,8 @@ impl Stage {
         eventually(|| self.sim.device(device)["state"] == state);
     }
 
-    /// Runs a line. Returns what it said.
-    pub(crate) fn run(&mut self, way: &str, line: &str) -> Vec<String> {
+    /// Runs a line.
+    pub(crate) fn run(&mut self, way: &str, line: &str) -> Ran {
         let mut command = self.shell(line);
         match way {
             "" => {}
@@ -168,7 +168,7 @@ impl Stage {
                 "it was refused, and has touched something"
             );
         }
-        self.tidy.said(&ran)
+        ran
     }
 
     /// Runs a subcommand in a terminal, up to its question.
@@ -184,12 +184,17 @@ impl Stage {
     }
 
     /// Answers the question. Returns the whole conversation.
-    pub(crate) fn press(&mut self, keys: &str) -> Vec<String> {
+    pub(crate) fn press(&mut self, keys: &str) -> Ran {
         let answer = self.asked.take().expect("a question before the answer");
-        let mut ran = answer(&format!("{keys}\r"));
-        // A terminal shows both.
-        ran.stderr = std::mem::take(&mut ran.stdout);
-        self.tidy.said(&ran)
+        answer(&format!("{keys}\r"))
+    }
+
+    /// The lines that a program wrote, without what differs from run to run.
+    pub(crate) fn said(&self, ran: &Ran) -> Vec<String> {
+        let text = format!("{}{}", ran.stdout, ran.stderr);
+        let processes = processes::of_node(self.sim.node.dir());
+        self.tidy
+            .lines(&console::strip_ansi_codes(&text), &processes)
     }
 
     /// A shell with a line, in the directory of the scene.

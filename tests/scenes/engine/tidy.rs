@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use crate::common::Ran;
-
 /// What one scene knows of its run.
 pub(crate) struct Tidy {
     /// The directory of the scene.
@@ -35,17 +33,40 @@ impl Tidy {
         latest.fold(line, |line, (name, pid)| line.replace(name, pid))
     }
 
-    /// The lines that a program wrote, without those of finished steps: if it failed, to standard error, and how it
-    /// ended.
-    pub(crate) fn said(&self, ran: &Ran) -> Vec<String> {
-        let stdout = if ran.status == 0 { &ran.stdout } else { "" };
-        let all = format!("{stdout}{}", ran.stderr);
-        let text = self.text(&console::strip_ansi_codes(&all));
+    /// The lines of a text.
+    pub(crate) fn lines(&self, text: &str, processes: &[u32]) -> Vec<String> {
+        let text = self.text(text);
         let mut lines: Vec<String> = text.trim_end().lines().map(str::to_owned).collect();
-        if ran.status != 0 {
-            lines.push(format!("[exit status {}]", ran.status));
+        for paragraph in lines.split_mut(String::is_empty) {
+            self.table(paragraph, processes);
         }
         lines
+    }
+
+    /// Puts names in the place of pids and ages in a table that has any, and makes its columns as narrow as can be: their
+    /// widths differ, too.
+    fn table(&self, lines: &mut [String], processes: &[u32]) {
+        static GAP: LazyLock<Regex> = LazyLock::new(|| Regex::new(" {2,}").unwrap());
+        static AGE: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?$").unwrap());
+        let is_pid = |cell: &str| cell.parse().is_ok_and(|pid| processes.contains(&pid));
+        if !lines.iter().any(|line| GAP.split(line).any(is_pid)) {
+            return;
+        }
+        for line in lines {
+            let cells = GAP.split(line).map(|cell| match cell {
+                pid if is_pid(pid) => self.of_pid(pid),
+                age if AGE.is_match(age) && !age.is_empty() => "[TIME]",
+                cell => cell,
+            });
+            *line = cells.collect::<Vec<_>>().join("  ");
+        }
+    }
+
+    /// The name of a process.
+    fn of_pid(&self, pid: &str) -> &str {
+        let known = self.pids.iter().rev().find(|(_, known)| known == pid);
+        known.map_or("[PID]", |(name, _)| name)
     }
 
     fn text(&self, text: &str) -> String {
@@ -63,9 +84,7 @@ impl Tidy {
         let text = text.replace(&format!("{}/node/root", self.dir), "");
         let text = text.replace(&self.dir, "[DIR]");
         let text = PID.replace_all(&text, |found: &Captures<'_>| {
-            let known = self.pids.iter().rev().find(|(_, pid)| *pid == found[2]);
-            let name = known.map_or("[PID]", |(name, _)| name);
-            format!("{} {name}", &found[1])
+            format!("{} {}", &found[1], self.of_pid(&found[2]))
         });
         RULES.iter().fold(text.into_owned(), |text, (from, to)| {
             from.replace_all(&text, *to).into_owned()
