@@ -20,7 +20,6 @@ mod down_force;
 mod drift;
 mod drivers;
 mod environment;
-mod errors;
 mod export;
 mod failures;
 mod fault;

@@ -32,7 +32,7 @@ macro_rules! scenes {
 
 scenes! {
     documents: operating profiles readme running;
-    messages: clients convert daemons devices directories driver limits mig plan profile ready reset run slurm systemd
+    messages: clients convert daemons devices directories driver limits mig plan profile programs ready reset run slurm systemd
         usage;
 }
 
@@ -40,13 +40,25 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The texts of all scenes of messages.
+fn messages() -> String {
+    let files = fs::read_dir(root().join("tests/scenes/messages")).unwrap();
+    let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    texts.collect()
+}
+
 #[test]
 fn every_message_of_the_sources_is_provoked_or_excused() {
-    let files = fs::read_dir(root().join("tests/scenes/messages")).unwrap();
-    let messages: String = files
-        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
-        .collect();
     let pieces = literals::fixed_pieces(&root().join("src"));
-    let faults = unprovoked::faults(&pieces, &messages);
+    let faults = unprovoked::faults(&pieces, &messages());
     assert!(faults.is_empty(), "\n{}", faults.concat());
+}
+
+/// A value of the wrong kind is described in the words of its file, not of the program's types.
+#[test]
+fn no_message_names_a_type_of_rusts() {
+    let words = ["u32", "f64", "struct", "sequence", "expected a map", "Err("];
+    let messages = messages();
+    let named = words.iter().filter(|word| messages.contains(**word));
+    assert_eq!(named.count(), 0);
 }

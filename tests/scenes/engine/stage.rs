@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use simnode::harness::{App, TestNode, without_pidfd};
-use simnode::node::processes;
 
 use super::tidy::Tidy;
 use crate::common::{NOBODY, Ran, Sim, is_alive, shell, stop};
@@ -47,13 +46,8 @@ const CHANGES: [&str; 4] = [
     "starting nvidia-dcgm.service again",
 ];
 
-/// What a command that fails leaves as it was.
-#[derive(Debug, PartialEq)]
-struct Kept {
-    gpus: Value,
-    daemons: Vec<u32>,
-    files: BTreeMap<PathBuf, Vec<u8>>,
-}
+/// What a command that fails leaves as it was: the GPUs, and what is in the run directory, with the daemons that live.
+type Kept = BTreeMap<String, String>;
 
 impl Stage {
     /// A node with these GPUs: `a100-80gb:2 h200`.
@@ -95,17 +89,17 @@ impl Stage {
         }
     }
 
-    /// Makes the node behave in another way where real ones differ: `systemd false`.
+    /// Makes the node behave in another way where real ones differ: `systemd false`, `control 550`.
     pub(crate) fn policy(&self, key: &str, value: &str) {
-        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+        let values = [serde_json::from_str(value).ok(), Some(Value::from(value))];
         let update = self.sim.node.node().update(|state| {
-            let mut policy = json!(state.policy);
-            assert!(
-                !policy[key].is_null(),
-                "no policy is called {key}: {policy:#}"
-            );
-            policy[key] = value;
-            state.policy = serde_json::from_value(policy).expect("a value of that policy");
+            let with = |value| {
+                let mut policy = json!(state.policy);
+                *policy.get_mut(key)? = value;
+                serde_json::from_value(policy).ok()
+            };
+            let policy = values.into_iter().flatten().find_map(with);
+            state.policy = policy.unwrap_or_else(|| panic!("no policy {key} {value}"));
         });
         update.expect("a node's state");
     }
@@ -159,14 +153,18 @@ impl Stage {
         let (before, touched) = (self.kept(), self.touched());
         let ran = Ran::of(&mut command);
         if ran.status != 0 && !CHANGES.iter().any(|words| ran.stderr.contains(words)) {
-            assert_eq!(self.kept(), before, "it failed, and has changed something");
+            let now = self.kept();
+            let both = before.iter().chain(&now);
+            let changed = both.filter(|(what, _)| before.get(*what) != now.get(*what));
+            let changed: BTreeMap<_, _> = changed.collect();
+            assert!(
+                changed.is_empty(),
+                "it failed, and has changed {changed:#?}"
+            );
         }
         if matches!(ran.status, 2 | 5) {
-            assert_eq!(
-                self.touched(),
-                touched,
-                "it was refused, and has touched something"
-            );
+            let now = self.touched();
+            assert_eq!(now, touched, "it was refused, and has touched something");
         }
         ran
     }
@@ -192,9 +190,7 @@ impl Stage {
     /// The lines that a program wrote, without what differs from run to run.
     pub(crate) fn said(&self, ran: &Ran) -> Vec<String> {
         let text = format!("{}{}", ran.stdout, ran.stderr);
-        let processes = processes::of_node(self.sim.node.dir());
-        self.tidy
-            .lines(&console::strip_ansi_codes(&text), &processes)
+        self.tidy.lines(&console::strip_ansi_codes(&text))
     }
 
     /// A shell with a line, in the directory of the scene.
@@ -246,14 +242,10 @@ impl Stage {
 
     fn kept(&self) -> Kept {
         let node = &self.sim.node;
-        let daemons = processes::of_node(node.dir()).into_iter();
-        let mut files = BTreeMap::new();
-        read_all(node.run_dir(), &mut files);
-        Kept {
-            gpus: json!(node.node().state().expect("a node's state").gpus),
-            daemons: daemons.filter(|pid| is_daemon(*pid)).collect(),
-            files,
-        }
+        let gpus = json!(node.node().state().expect("a node's state").gpus);
+        let mut kept = Kept::from([("gpus".to_owned(), format!("{gpus:#}"))]);
+        read_all(node.run_dir(), &mut kept);
+        kept
     }
 }
 
@@ -276,20 +268,28 @@ fn eventually(is_so: impl Fn() -> bool) {
     }
 }
 
-fn is_daemon(pid: u32) -> bool {
-    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    program.ends_with("nvidia-cuda-mps-control")
-}
-
-/// The regular files below a directory, but for locks and the space that is reserved for a change.
-fn read_all(dir: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+/// What is in a directory, but for the lock and the space that is reserved for a change. The file with the pid of a
+/// daemon that is dead counts for nothing.
+fn read_all(dir: &Path, kept: &mut Kept) {
     for entry in fs::read_dir(dir).into_iter().flatten() {
         let path = entry.expect("a directory of the node").path();
-        if path.is_dir() && !path.is_symlink() && !path.ends_with("reserve") {
-            read_all(&path, files);
-        } else if path.is_file() && !path.ends_with("lock") {
-            let text = fs::read(&path).expect("root reads every file");
-            files.insert(path, text);
+        if path.ends_with("reserve") || path.ends_with("lock") {
+            continue;
         }
+        if path.is_dir() && !path.is_symlink() {
+            read_all(&path, kept);
+        }
+        let is_text = path.is_file() && !path.is_symlink();
+        let mut text = if is_text {
+            fs::read_to_string(&path).expect("a text")
+        } else {
+            String::new()
+        };
+        if path.ends_with("nvidia-cuda-mps-control.pid")
+            && !text.parse().is_ok_and(|pid: u32| is_alive(&pid.into()))
+        {
+            text.clear();
+        }
+        kept.insert(path.display().to_string(), text);
     }
 }

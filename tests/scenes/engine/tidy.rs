@@ -34,32 +34,45 @@ impl Tidy {
     }
 
     /// The lines of a text.
-    pub(crate) fn lines(&self, text: &str, processes: &[u32]) -> Vec<String> {
+    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
         let text = self.text(text);
         let mut lines: Vec<String> = text.trim_end().lines().map(str::to_owned).collect();
         for paragraph in lines.split_mut(String::is_empty) {
-            self.table(paragraph, processes);
+            self.table(paragraph);
         }
         lines
     }
 
-    /// Puts names in the place of pids and ages in a table that has any, and makes its columns as narrow as can be: their
-    /// widths differ, too.
-    fn table(&self, lines: &mut [String], processes: &[u32]) {
+    /// Puts names in the place of the pids and times of a table. Columns are made as wide as they are then.
+    fn table(&self, lines: &mut [String]) {
         static GAP: LazyLock<Regex> = LazyLock::new(|| Regex::new(" {2,}").unwrap());
-        static AGE: LazyLock<Regex> =
-            LazyLock::new(|| Regex::new(r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?$").unwrap());
-        let is_pid = |cell: &str| cell.parse().is_ok_and(|pid| processes.contains(&pid));
-        if !lines.iter().any(|line| GAP.split(line).any(is_pid)) {
+        let Some(head) = lines.first().cloned() else {
+            return;
+        };
+        let columns: Vec<&str> = GAP.split(&head).collect();
+        if !["DAEMON", "PID"].iter().any(|pid| columns.contains(pid)) {
             return;
         }
-        for line in lines {
-            let cells = GAP.split(line).map(|cell| match cell {
-                pid if is_pid(pid) => self.of_pid(pid),
-                age if AGE.is_match(age) && !age.is_empty() => "[TIME]",
-                cell => cell,
-            });
-            *line = cells.collect::<Vec<_>>().join("  ");
+        let named = |(cell, column): (&str, &&str)| match *column {
+            "PID" | "DAEMON" | "SERVER" if cell.parse::<u32>().is_ok() => self.of_pid(cell).into(),
+            "SINCE" | "RUNNING" if cell.ends_with('s') => "[TIME]".into(),
+            _ => cell.to_owned(),
+        };
+        let is_row = |line: &&mut String| GAP.split(line).count() == columns.len();
+        let rows = lines.iter_mut().filter(is_row).map(|line| {
+            let cells = GAP.split(line).zip(&columns).map(named).collect();
+            (line, cells)
+        });
+        let mut rows: Vec<(&mut String, Vec<String>)> = rows.collect();
+        for column in 0..columns.len() {
+            let widths = rows.iter().map(|(_, cells)| cells[column].chars().count());
+            let width = widths.max().unwrap_or_default();
+            for (_, cells) in &mut rows {
+                cells[column] = format!("{:width$}", cells[column]);
+            }
+        }
+        for (line, cells) in rows {
+            cells.join("  ").trim_end().clone_into(line);
         }
     }
 
