@@ -8,8 +8,8 @@ mod common;
 mod blocks;
 mod engine;
 mod literals;
-mod unprovoked;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -47,11 +47,24 @@ fn messages() -> String {
     texts.collect()
 }
 
+/// The list is read here, too: a piece that is provoked now, or is in no source any more, is not to stay there.
 #[test]
 fn every_message_of_the_sources_is_provoked_or_excused() {
-    let pieces = literals::fixed_pieces(&root().join("src"));
-    let faults = unprovoked::faults(&pieces, &messages());
-    assert!(faults.is_empty(), "\n{}", faults.concat());
+    let listed = engine::parse(include_str!("unprovoked.txt"));
+    let excused: BTreeSet<String> = listed.into_iter().flat_map(|part| part.body).collect();
+    let mut pieces = literals::fixed_pieces(&root().join("src"));
+    let messages = messages();
+    pieces.retain(|piece, _| !messages.contains(piece));
+    let unknown: Vec<_> = excused
+        .iter()
+        .filter(|piece| !pieces.contains_key(*piece))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "provoked, or in no source: {unknown:#?}"
+    );
+    pieces.retain(|piece, _| !excused.contains(piece));
+    assert!(pieces.is_empty(), "no scene provokes: {pieces:#?}");
 }
 
 /// A value of the wrong kind is described in the words of its file, not of the program's types.
