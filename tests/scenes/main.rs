@@ -31,6 +31,7 @@ macro_rules! scenes {
 }
 
 scenes! {
+    commands: check export import init list mistakes;
     documents: operating profiles readme running;
     messages: clients convert daemons devices directories driver limits mig plan profile programs ready reset run slurm systemd
         usage;
