@@ -165,18 +165,6 @@ fn logs_of_several_devices_come_one_after_the_other() {
 }
 
 #[test]
-fn a_process_id_is_asked_for_in_words() {
-    let sim = Sim::with("a100-80gb", 1);
-    let ran = sim.run(&["kill", "0.0", "abc"]).ended(2);
-    assert!(
-        ran.stderr
-            .contains("a process id is a whole number from 1; mig-mps status shows them"),
-        "{}",
-        ran.stderr
-    );
-}
-
-#[test]
 fn devices_are_shown_in_the_order_of_list() {
     let sim = Sim::with("a100-80gb", 2);
     let some = "[[gpu]]\nselect = { index = [1] }\ndevices = [ { profile = \"1g\" } ]\n\n\
@@ -185,19 +173,6 @@ fn devices_are_shown_in_the_order_of_list() {
     let listed = listed(&sim, &[]);
     assert_eq!(listed, ["0.0", "0.2", "1.0"]);
     assert_eq!(shown(&sim, &[]), listed);
-}
-
-#[test]
-fn no_is_an_answer_and_no_error() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
-    let ran = sim.answered("down --destroy-mig", "n\r").ended(4);
-    assert!(
-        ran.stdout.contains("\nNothing was changed."),
-        "{}",
-        ran.stdout
-    );
-    assert!(!ran.stdout.contains("error"), "{}", ran.stdout);
 }
 
 #[test]
