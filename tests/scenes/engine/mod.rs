@@ -30,9 +30,15 @@ pub(crate) fn play(name: &str) {
     let mut stage = None;
     let mut differences = String::new();
     for part in &mut parts {
-        let Some(said) = take(part, &mut stage, name) else {
+        let Some(ran) = take(part, &mut stage, name) else {
             continue;
         };
+        let mut said = stage
+            .as_ref()
+            .map_or_else(Vec::new, |stage| stage.said(&ran));
+        if ran.status != 0 {
+            said.push(format!("[exit status {}]", ran.status));
+        }
         if !matches(&part.body, &said, &is_line) {
             let was = part.text();
             part.body = said;
@@ -53,8 +59,8 @@ pub(crate) fn play(name: &str) {
     }
 }
 
-/// Does what a part of a file says. Returns what a program said, if it ran one to look at it.
-fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Vec<String>> {
+/// Does what a part of a file says. Returns what a program left, if it ran one to look at it.
+fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Ran> {
     let head = part.head.as_str();
     if head.is_empty() || head.starts_with('#') || head.starts_with("leave ") {
         return None;
@@ -75,16 +81,13 @@ fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Vec<String
     let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
     match verb.strip_suffix('$').unwrap_or(verb) {
         "ask" => stage.ask(rest),
-        "press" => {
-            let ran = stage.press(rest);
-            return Some(ended(stage, &ran));
-        }
+        "press" => return Some(stage.press(rest)),
         way if verb.ends_with('$') => {
             let mut ran = stage.run(way, rest);
             if !matches!(ran.status, 0 | 2) {
                 ran.stdout.clear();
             }
-            return Some(ended(stage, &ran));
+            return Some(ran);
         }
         "block" => crate::blocks::play(stage, first, second),
         "profile" => stage.profile(rest, &part.text()),
@@ -99,15 +102,6 @@ fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Vec<String
         _ => panic!("{at}: there is no such word"),
     }
     None
-}
-
-/// What a program said, and its exit status if it failed.
-fn ended(stage: &Stage, ran: &Ran) -> Vec<String> {
-    let mut said = stage.said(ran);
-    if ran.status != 0 {
-        said.push(format!("[exit status {}]", ran.status));
-    }
-    said
 }
 
 /// Asserts that these are all the files of a folder.

@@ -1,6 +1,7 @@
 //! A simulated node on which a scene is played.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -17,15 +18,6 @@ use crate::common::{NOBODY, Ran, Sim, is_alive, shell, stop};
 
 /// How long something is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Two devices on each GPU, far from filling it; one device on each GPU.
-const PROFILES: [(&str, &str); 2] = [
-    (
-        "small",
-        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\" }, { profile = \"1g\" } ]\n",
-    ),
-    ("whole", "[[gpu]]\nselect = { all = true }\nmig = false\n"),
-];
 
 /// Types the answer to a question, and returns the whole conversation.
 type Answer = Box<dyn FnOnce(&str) -> Ran>;
@@ -70,13 +62,14 @@ impl Stage {
 
     /// Writes `profile.toml`: a profile by its name, and the lines below.
     pub(crate) fn profile(&self, name: &str, text: &str) {
-        let known = PROFILES.iter().find(|(known, _)| *known == name);
-        let begin = known.map_or("", |(_, begin)| begin);
-        assert!(
-            known.is_some() || name.is_empty(),
-            "no profile is called {name}"
-        );
-        self.file("profile.toml", &format!("{begin}{text}"));
+        let devices = match name {
+            "small" => "devices = [ { profile = \"2g\" }, { profile = \"1g\" } ]",
+            "whole" => "mig = false",
+            "" => return self.file("profile.toml", text),
+            _ => panic!("no profile is called {name}"),
+        };
+        let text = format!("[[gpu]]\nselect = {{ all = true }}\n{devices}\n{text}");
+        self.file("profile.toml", &text);
     }
 
     /// Writes a file. A script can be run.
@@ -153,13 +146,16 @@ impl Stage {
         let (before, touched) = (self.kept(), self.touched());
         let ran = Ran::of(&mut command);
         if ran.status != 0 && !CHANGES.iter().any(|words| ran.stderr.contains(words)) {
-            let now = self.kept();
-            let both = before.iter().chain(&now);
-            let changed = both.filter(|(what, _)| before.get(*what) != now.get(*what));
-            let changed: BTreeMap<_, _> = changed.collect();
+            let mut changed = self.kept();
+            changed.retain(|what, is| before.get(what) != Some(is));
             assert!(
                 changed.is_empty(),
                 "it failed, and has changed {changed:#?}"
+            );
+            assert_eq!(
+                self.kept().len(),
+                before.len(),
+                "it failed, and has removed something"
             );
         }
         if matches!(ran.status, 2 | 5) {
@@ -193,21 +189,12 @@ impl Stage {
         self.tidy.lines(&console::strip_ansi_codes(&text))
     }
 
-    /// A shell with a line, in the directory of the scene.
+    /// A shell with a line, in the directory of the scene, whose programs come first.
     fn shell(&mut self, line: &str) -> Command {
-        let line = self.with_values(line);
-        let dir = dir(&self.sim);
+        let line = format!("PATH=$PWD:$PATH; {}", self.with_values(line));
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &line]).current_dir(dir);
+        command.args(["-c", &line]).current_dir(dir(&self.sim));
         command.env_clear().envs(self.sim.node.env());
-        let (_, path) = self
-            .sim
-            .node
-            .env()
-            .into_iter()
-            .find(|(name, _)| name == "PATH")
-            .unwrap();
-        command.env("PATH", format!("{}:{}", dir.display(), path.display()));
         command
     }
 
@@ -227,17 +214,10 @@ impl Stage {
 
     /// Whether there is a run directory, and how often somebody has asked for a change.
     fn touched(&self) -> (bool, usize) {
-        let node = &self.sim.node;
-        let events = node.events().into_iter();
-        let is_change = |what: &str| {
-            ["Set", "Create", "Destroy", "start"]
-                .iter()
-                .any(|word| what.contains(word))
-        };
-        (
-            node.run_dir().exists(),
-            events.filter(|event| is_change(&event.what)).count(),
-        )
+        let changes = ["Set", "Create", "Destroy", "start"];
+        let mut events = self.sim.node.events();
+        events.retain(|event| changes.iter().any(|change| event.what.contains(change)));
+        (self.sim.node.run_dir().exists(), events.len())
     }
 
     fn kept(&self) -> Kept {
@@ -268,28 +248,25 @@ fn eventually(is_so: impl Fn() -> bool) {
     }
 }
 
-/// What is in a directory, but for the lock and the space that is reserved for a change. The file with the pid of a
-/// daemon that is dead counts for nothing.
+/// What is in a directory, but for the lock and the space that is reserved for a change. In a pipe directory that is its
+/// daemon, if it lives.
 fn read_all(dir: &Path, kept: &mut Kept) {
     for entry in fs::read_dir(dir).into_iter().flatten() {
         let path = entry.expect("a directory of the node").path();
-        if path.ends_with("reserve") || path.ends_with("lock") {
-            continue;
-        }
-        if path.is_dir() && !path.is_symlink() {
-            read_all(&path, kept);
-        }
-        let is_text = path.is_file() && !path.is_symlink();
-        let mut text = if is_text {
-            fs::read_to_string(&path).expect("a text")
-        } else {
-            String::new()
+        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let text = match path.file_name().and_then(OsStr::to_str) {
+            Some("lock" | "reserve") => continue,
+            Some("pipe") => {
+                let pid = read(&path.join("nvidia-cuda-mps-control.pid"));
+                let lives = pid.parse().is_ok_and(|pid: u32| is_alive(&pid.into()));
+                if lives { pid } else { String::new() }
+            }
+            _ if path.is_dir() && !path.is_symlink() => {
+                read_all(&path, kept);
+                String::new()
+            }
+            _ => read(&path),
         };
-        if path.ends_with("nvidia-cuda-mps-control.pid")
-            && !text.parse().is_ok_and(|pid: u32| is_alive(&pid.into()))
-        {
-            text.clear();
-        }
         kept.insert(path.display().to_string(), text);
     }
 }
