@@ -3,11 +3,11 @@
 mod apply;
 mod cli;
 mod completion;
-mod errors;
 mod fuzz;
 mod host;
 mod house;
 mod package;
 mod planner;
+mod scenes;
 mod slurm;
 mod truth;

@@ -146,27 +146,6 @@ fn a_number_need_not_be_a_rate() {
 #[test]
 fn what_fails_is_said() {
     let sim = whole();
-    let failed = |options: &[&str], script: &str| {
-        let said = compare(&sim, options, script).stderr;
-        without_time(&said).to_owned()
-    };
-    assert_snapshot!(failed(&["-n", "2"], "echo no GPU >&2; exit 3"), @"
-    error: sh ended with exit status: 3: no GPU
-    hint: try the program alone first: mig-mps run DEVICE -- PROGRAM
-    ");
-    assert_snapshot!(failed(&["-n", "49"], "true"), @"
-    error: 0 takes 48 clients, and not 49
-    hint: use -n 48, or raise max-clients: mig-mps help profile
-    ");
-    assert_snapshot!(failed(&["--device", "trainer"], "true"), @r#"
-    error: no device is called "trainer"
-    hint: the only device is 0
-    "#);
-    let missing = sim.run(&["compare", "--", "no-such-program"]).ended(127);
-    assert_snapshot!(without_time(&missing.stderr), @"
-    error: cannot run no-such-program: No such file or directory
-    hint: it is not in PATH: install it, or give its path
-    ");
     // One copy of two fails, and the other one is ended.
     let place = sim.node.dir().join("first");
     let script = format!("mkdir {} && exec sleep 600; exit 7", place.display());
@@ -177,28 +156,19 @@ fn what_fails_is_said() {
 #[test]
 fn others_are_not_disturbed() {
     let sim = whole();
-    let refused = || {
-        let ran = compare(&sim, &[], "true");
-        (ran.status, ran.stderr)
-    };
+    let refused = || compare(&sim, &[], "true");
     let client = sim.client("0");
-    let (status, text) = refused();
-    assert_eq!(status, 4);
-    let pid = format!("pid {}", client.pid());
-    assert_snapshot!(text.replace(&pid, "pid PID"), @r#"
-    error: 0 is in use: pid PID
-    hint: a comparison needs the device for itself
-    "#);
+    refused().ended(4);
     drop(client);
-    let alone = sim.outside("0");
-    assert_eq!(refused().0, 4);
-    drop(alone);
-    let exclusive = format!("[mps]\ncompute-mode = \"exclusive-process\"\n{WHOLE}");
-    sim.up(&exclusive, &["--yes"]).ended(0);
-    assert_snapshot!(refused().1, @"
-    error: the GPU of 0 is in exclusive-process mode: no program can use it outside MPS
-    hint: apply a profile without compute-mode first
-    ");
+    let mut alone = App::start({
+        let mut command = sim.node.program("cuda-app");
+        command
+            .arg("hold")
+            .env("CUDA_MPS_PIPE_DIRECTORY", sim.node.dir());
+        command
+    });
+    assert!(alone.wait_up().ends_with("mps no"));
+    refused().ended(4);
 }
 
 #[test]

@@ -311,21 +311,6 @@ fn said(sim: &Sim, ran: &Ran) -> String {
     ran.stderr.replace(&machine, "/var")
 }
 
-#[test]
-fn a_cdi_file_of_others_stays() {
-    needs_root!();
-    let sim = node();
-    let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
-    fs::write(cdi_file(&sim), theirs).unwrap();
-    let refused = sim.up(PROFILE, &[]).ended(1);
-    assert_snapshot!(said(&sim, &refused), @"
-    error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
-    hint: move /var/run/cdi/mig-mps.json away, and run this again
-    ");
-    sim.run(&["down"]).ended(0);
-    assert_eq!(fs::read_to_string(cdi_file(&sim)).unwrap(), theirs);
-}
-
 /// A directory in which others could replace the file.
 #[test]
 fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {

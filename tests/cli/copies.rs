@@ -151,22 +151,6 @@ fn copies_are_ended_when_another_one_cannot_be_started() {
     assert_eq!(left.stdout, "");
 }
 
-#[test]
-fn the_number_of_copies_has_a_bound() {
-    let sim = small();
-    for most in ["1025", "4294967295", "99999999999999999999"] {
-        let ran = sim.run(&["run", "-n", most, "--", "true"]).ended(125);
-        assert_contains(&ran.stderr, "expected a number");
-    }
-    let run = sim.command(&["run", "-n", "100", "--", "true"]);
-    let mut limited = under(&["prlimit", "--nofile=128"], &run);
-    let ran = Ran::of(&mut limited).ended(125);
-    assert_eq!(
-        ran.stderr,
-        "error: 100 copies need 340 open files, and this process may have 128\nhint: ulimit -n 340 allows as many\n"
-    );
-}
-
 /// What a copy leaves running may keep its output open: a signal then ends mig-mps, which no copy needs any more.
 #[test]
 fn ctrl_c_ends_a_wait_for_what_copies_have_left() {

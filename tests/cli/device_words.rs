@@ -161,16 +161,6 @@ fn logs_of_several_devices_come_one_after_the_other() {
 }
 
 #[test]
-fn a_process_id_is_asked_for_in_words() {
-    let sim = Sim::with("a100-80gb", 1);
-    let ran = sim.run(&["kill", "0.0", "abc"]).ended(2);
-    assert_contains(
-        &ran.stderr,
-        "a process id is a whole number from 1; mig-mps status shows them",
-    );
-}
-
-#[test]
 fn devices_are_shown_in_the_order_of_list() {
     let sim = Sim::with("a100-80gb", 2);
     let some = "[[gpu]]\nselect = { index = [1] }\ndevices = [ { profile = \"1g\" } ]\n\n\
@@ -179,15 +169,6 @@ fn devices_are_shown_in_the_order_of_list() {
     let listed = listed(&sim, &[]);
     assert_eq!(listed, ["0.0", "0.2", "1.0"]);
     assert_eq!(shown(&sim, &[]), listed);
-}
-
-#[test]
-fn no_is_an_answer_and_no_error() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
-    let ran = sim.answered("down --destroy-mig", "n\r").ended(4);
-    assert_contains(&ran.stdout, "\nNothing was changed.");
-    assert!(!ran.stdout.contains("error"), "{}", ran.stdout);
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! `import`: mig-parted's configurations as profiles.
 
-use std::path::Path;
-
-use mig_mps::internals::profile::Profile;
-
-use testkit::{Ran, Sim, assert_contains, in_state, without_gpu};
+use testkit::{Ran, without_gpu};
 
 fn imported(yaml: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["import", "-"], args].concat(), yaml)
@@ -21,291 +17,35 @@ fn refused(entries: &str) -> String {
     imported(&config(entries), &[]).ended(2).stderr
 }
 
-const SEVERAL: &str = r#"
-version: v1
-mig-configs:
-  all-disabled:
-    - devices: all
-      mig-enabled: false
-  all-enabled:
-    - devices: all
-      mig-enabled: true
-      mig-devices: {}
-  all-1g.10gb:
-    - devices: all
-      mig-enabled: true
-      mig-devices:
-        "1g.10gb": 7
-  all-balanced:
-    - device-filter: ["0x20B210DE", "0x20B510DE"]
-      devices: all
-      mig-enabled: true
-      mig-devices:
-        "1g.10gb": 2
-        "2g.20gb": 1
-        "3g.40gb": 1
-    - device-filter: "0x233510DE"
-      devices: all
-      mig-enabled: true
-      mig-devices:
-        "1g.18gb": 2
-        "2g.35gb": 1
-        "3g.71gb": 1
-  custom:
-    - devices: [0, 1]
-      mig-enabled: false
-    - devices: [2]
-      mig-enabled: true
-      mig-devices:
-        "1c.3g.40gb": 3
-        "1g.10gb+me": 1
-        "2g.20gb": 1
-        "1g.20gb": 0
-    - devices: [3]
-      mig-enabled: true
-      mig-devices: { "7g.80gb": 1 }
-"#;
-
 #[test]
-fn one_kind_on_every_gpu() {
-    let profile = imported(SEVERAL, &["-c", "all-1g.10gb"]).ended(0).stdout;
-    insta::assert_snapshot!(profile, @r#"
-    # Imported from the mig-parted configuration "all-1g.10gb".
-    name = "all-1g.10gb"
-
-    # mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:
-    # select by product or index there.
-    [[gpu]]
-    select = { all = true }
-    devices = [
-      { profile = "1g.10gb", count = 7 },
-    ]
-    "#);
+fn a_subsystem_names_one_product() {
+    let entry = "- device-filter: \"0x20B210DE:0x147F10DE\"\n  devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }";
+    let profile = imported(&config(entry), &[]).ended(0).stdout;
+    let select = "select = { product = \"^NVIDIA A100-SXM4-80GB$\" }";
+    assert!(profile.contains(select), "{profile}");
 }
 
 #[test]
-fn a_device_filter_becomes_product_names() {
-    let profile = imported(SEVERAL, &["-c", "all-balanced"]).ended(0).stdout;
-    insta::assert_snapshot!(profile, @r#"
-    # Imported from the mig-parted configuration "all-balanced".
-    name = "all-balanced"
-
-    # device-filter 0x20B210DE: any of NVIDIA A100-SXM4-80GB, NVIDIA PG509-210
-    # device-filter 0x20B510DE: NVIDIA A100 80GB PCIe
-    [[gpu]]
-    select = { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
-    devices = [
-      { profile = "3g.40gb" },
-      { profile = "2g.20gb" },
-      { profile = "1g.10gb", count = 2 },
-    ]
-
-    # device-filter 0x233510DE: NVIDIA H200
-    [[gpu]]
-    select = { product = "^NVIDIA H200$" }
-    devices = [
-      { profile = "3g.71gb" },
-      { profile = "2g.35gb" },
-      { profile = "1g.18gb", count = 2 },
-    ]
-    "#);
-    // On each model exactly its own block is meant.
-    let ran = without_gpu(&["check", "/dev/stdin"], &profile).ended(0);
-    insta::assert_snapshot!(ran.stdout, @r#"
-    line 7: { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
-      a100-80gb  |1g   |1g   |2g.20gb    |3g.40gb                |
-    line 16: { product = "^NVIDIA H200$" }
-      h200-141gb-sxm  |1g   |1g   |2g.35gb    |3g.71gb                |
-    It fits 2 models.
-    "#);
-    let subsystem = config(
-        "- device-filter: \"0x20B210DE:0x147F10DE\"\n  devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }",
-    );
-    let profile = imported(&subsystem, &[]).ended(0).stdout;
-    assert_contains(
-        &profile,
-        "select = { product = \"^NVIDIA A100-SXM4-80GB$\" }",
-    );
-}
-
-#[test]
-fn devices_by_index_share_gpu_instances_and_leave_the_others_alone() {
-    let ran = imported(SEVERAL, &["-c", "custom"]).ended(0);
-    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
-    # Imported from the mig-parted configuration "custom".
-    name = "custom"
-
-    [[gpu]]
-    select = { index = [0, 1] }
-    mig = false
-    mps = false
-
-    [[gpu]]
-    select = { index = [2] }
-    devices = [
-      { profile = "3g.40gb", compute = ["1c", "1c", "1c"] },
-      { profile = "2g.20gb" },
-      { profile = "1g.10gb+me" },
-    ]
-
-    [[gpu]]
-    select = { index = [3] }
-    devices = [
-      { profile = "7g.80gb" },
-    ]
-    "#);
-}
-
-#[test]
-fn a_whole_gpu_is_served_only_where_that_is_asked_for() {
-    let profile = imported(SEVERAL, &["-c", "custom", "--serve-whole"])
-        .ended(0)
-        .stdout;
-    let parsed = Profile::parse(Path::new("p.toml"), profile.clone()).unwrap();
-    assert_eq!(parsed.blocks.len(), 3);
-    assert_contains(
-        &profile,
-        "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n",
-    );
-    let profile = imported(SEVERAL, &["-c", "all-disabled"]).ended(0).stdout;
-    insta::assert_snapshot!(profile, @r#"
-    # Imported from the mig-parted configuration "all-disabled".
-    name = "all-disabled"
-
-    [[gpu]]
-    select = { all = true }
-    mig = false
-    mps = false
-    "#);
-    let profile = imported(SEVERAL, &["-c", "all-disabled", "--serve-whole"])
-        .ended(0)
-        .stdout;
-    insta::assert_snapshot!(profile, @r#"
-    # Imported from the mig-parted configuration "all-disabled".
-    name = "all-disabled"
-
-    # mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU.
-    [[gpu]]
-    select = { all = true }
-    mig = false
-    "#);
-}
-
-#[test]
-fn which_configuration_is_asked() {
-    insta::assert_snapshot!(imported(SEVERAL, &[]).ended(2).stderr, @"
-    error: standard input has 5 configurations: choose one with --config:
-      all-1g.10gb
-      all-balanced
-      all-disabled
-      all-enabled
-      custom
-    ");
-    insta::assert_snapshot!(imported(SEVERAL, &["-c", "balanced"]).ended(2).stderr, @r#"
-    error: standard input has no configuration "balanced"; it has:
-      all-1g.10gb
-      all-balanced
-      all-disabled
-      all-enabled
-      custom
-    "#);
-    let absent = without_gpu(&["import", "/nowhere.yaml"], "")
-        .ended(2)
-        .stderr;
-    insta::assert_snapshot!(absent, @"
-    error: cannot read /nowhere.yaml: No such file or directory
-    hint: import reads a configuration of mig-parted (YAML)
-    ");
-}
-
-#[test]
-fn of_entries_that_overlap_the_last_one_stays() {
-    let profile = imported(
-        &config(
-            "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n\
-             - devices: [3, 4, 3]\n  mig-enabled: true\n  mig-devices: { 3g.40gb: 2 }\n\
-             - devices: []\n  mig-enabled: true\n  mig-devices: { 4g.40gb: 1 }\n\
-             - devices: [4, 5]\n  mig-enabled: true\n  mig-devices: { 2g.20gb: 1 }",
-        ),
-        &[],
-    );
-    insta::assert_snapshot!(profile.ended(0).stdout, @r#"
-    # Imported from the mig-parted configuration "c".
-    # The entries overlap: mig-parted carries out one after the other and the last one for a
-    # GPU stays. Here the first block that selects a GPU wins: the order is reversed.
-    name = "c"
-
-    [[gpu]]
-    select = { index = [4, 5] }
-    devices = [
-      { profile = "2g.20gb" },
-    ]
-
-    [[gpu]]
-    select = { index = [3, 4] }
-    devices = [
-      { profile = "3g.40gb", count = 2 },
-    ]
-
-    # mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:
-    # select by product or index there.
-    [[gpu]]
-    select = { all = true }
-    devices = [
-      { profile = "7g.80gb" },
-    ]
-    "#);
-    let covered = imported(
-        &config(
-            "- devices: [0]\n  mig-enabled: true\n  mig-devices: { 3g.40gb: 2 }\n\
-             - devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }",
-        ),
-        &[],
-    );
-    let profile = covered.ended(0).stdout;
+fn an_entry_that_a_later_one_covers_is_left_out() {
+    let entries = "- devices: [0]\n  mig-enabled: true\n  mig-devices: { 3g.40gb: 2 }\n\
+                   - devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }";
+    let profile = imported(&config(entries), &[]).ended(0).stdout;
     assert_eq!(profile.matches("[[gpu]]").count(), 1, "{profile}");
-    assert_contains(&profile, "7g.80gb");
-}
-
-#[test]
-fn mode_alone_and_indices_of_one_model_are_imported() {
-    let profile = imported(SEVERAL, &["-c", "all-enabled"]).ended(0).stdout;
-    insta::assert_snapshot!(profile, @r#"
-    # Imported from the mig-parted configuration "all-enabled".
-    name = "all-enabled"
-
-    # mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:
-    # select by product or index there.
-    [[gpu]]
-    select = { all = true }
-    devices = []
-    "#);
-    let both = config(
-        "- devices: [2, 0]\n  device-filter: '0x20B510DE'\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }",
+    assert!(profile.contains("7g.80gb"), "{profile}");
+    // Not one that it only half covers.
+    let hidden = refused(
+        "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n\
+         - devices: all\n  device-filter: '0x1FB010DE'\n  mig-enabled: false",
     );
-    insta::assert_snapshot!(imported(&both, &[]).ended(0).stdout, @r#"
-    # Imported from the mig-parted configuration "c".
-    name = "c"
-
-    # device-filter 0x20B510DE: NVIDIA A100 80GB PCIe
-    [[gpu]]
-    select = { index = [0, 2], product = "^NVIDIA A100 80GB PCIe$" }
-    devices = [
-      { profile = "7g.80gb" },
-    ]
-    "#);
+    let why = "without a block for these GPUs";
+    assert!(hidden.contains(why), "{hidden}");
 }
 
+/// The A100's double-memory 1g has one kind of compute instance.
 #[test]
-fn what_a_profile_cannot_say_is_refused_by_name() {
-    insta::assert_snapshot!(refused("- devices: all\n  device-filter: '0x1EB810DE'\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }"), @r#"
-    error: standard input:4:7: the catalog has no product name for the device id 0x1EB810DE
-      |
-    4 |     - devices: all
-      |       ^^^^^^^^^^^^
-    mig-mps list shows the product names of a node: take this id out of the file,
-    import the rest, and add a block with select = { product = "^NAME$" }
-    "#);
+fn nothing_is_said_of_compute_instances_of_one_kind() {
+    let entry = "- devices: all\n  device-filter: '0x20B210DE'\n  mig-enabled: true\n  mig-devices: { 1g.20gb: 2 }";
+    assert_eq!(imported(&config(entry), &[]).ended(0).stderr, "");
 }
 
 /// `ParseConfigFile` reads with `yaml.Unmarshal` of sigs.k8s.io/yaml, which is not strict: of equal keys go-yaml keeps the
@@ -387,69 +127,6 @@ fn a_filter_may_be_decimal_and_a_name_selects_nothing() {
     "#);
     let nothing = imported(&entry("A100"), &[]).ended(2).stderr;
     assert_contains(&nothing, "selects no GPU");
-}
-
-/// A DGX Station has a display board, on which mig-parted's file switches MIG off.
-#[test]
-fn an_entry_that_only_switches_mig_off_on_unknown_gpus_is_left_out() {
-    let dgx = include_str!("../../fixtures/mig-parted/dgx-station-80gb-config.yaml");
-    let ran = imported(dgx, &["-c", "all-3g.40gb-dgx-station-80"]).ended(0);
-    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
-    # Imported from the mig-parted configuration "all-3g.40gb-dgx-station-80".
-    # device-filter 0x1FB010DE is left out: it only switches MIG off, on GPUs that the catalog does not know.
-    name = "all-3g.40gb-dgx-station-80"
-
-    # device-filter 0x20B210DE: any of NVIDIA A100-SXM4-80GB, NVIDIA PG509-210
-    [[gpu]]
-    select = { product = "^(NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
-    devices = [
-      { profile = "3g.40gb", count = 2 },
-    ]
-    device-filter 0x1FB010DE is left out: it only switches MIG off, on GPUs that the catalog does not know.
-    "#);
-    let hidden = refused(
-        "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n\
-         - devices: all\n  device-filter: '0x1FB010DE'\n  mig-enabled: false",
-    );
-    assert_contains(&hidden, "without a block for these GPUs");
-}
-
-#[test]
-fn the_full_compute_instance_is_made_unless_that_of_mig_parted_is_asked_for() {
-    let yaml = config(
-        "- devices: all\n  device-filter: '0x233010DE'\n  mig-enabled: true\n  mig-devices: { 1g.20gb: 2, 3g.40gb: 1 }",
-    );
-    let ran = imported(&yaml, &[]).ended(0);
-    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
-    # Imported from the mig-parted configuration "c".
-    # 1g.20gb gets the compute instance with all its SMs; mig-parted makes one with fewer (--exact does too).
-    name = "c"
-
-    # device-filter 0x233010DE: NVIDIA H100 80GB HBM3
-    [[gpu]]
-    select = { product = "^NVIDIA H100 80GB HBM3$" }
-    devices = [
-      { profile = "3g.40gb" },
-      { profile = "1g.20gb", count = 2 },
-    ]
-    1g.20gb gets the compute instance with all its SMs; mig-parted makes one with fewer (--exact does too).
-    "#);
-    let ran = imported(&yaml, &["--exact"]).ended(0);
-    insta::assert_snapshot!(format!("{}{}", ran.stdout, ran.stderr), @r#"
-    # Imported from the mig-parted configuration "c".
-    name = "c"
-
-    # device-filter 0x233010DE: NVIDIA H100 80GB HBM3
-    [[gpu]]
-    select = { product = "^NVIDIA H100 80GB HBM3$" }
-    devices = [
-      { profile = "3g.40gb" },
-      { profile = "1g.20gb", count = 2, compute = ["1c"] },
-    ]
-    "#);
-    // The A100's double-memory 1g has one kind of compute instance.
-    let a100 = imported(&yaml.replace("0x2330", "0x20B2"), &[]).ended(0);
-    assert_eq!(a100.stderr, "");
 }
 
 #[test]
@@ -550,49 +227,4 @@ fn mistakes_in_filters_and_around_entries_are_shown_with_their_line() {
     "#);
     imported("", &[]).ended(2);
     imported("version: v1\nmig-configs: [", &[]).ended(2);
-}
-
-#[test]
-fn the_profile_is_written_to_a_new_file_and_never_over_another() {
-    let sim = Sim::with("a100-80gb", 4);
-    let spec = sim.profile(SEVERAL);
-    let path = spec.with_file_name("imported.toml");
-    let (spec, path) = (spec.to_str().unwrap(), path.to_str().unwrap());
-    let import = ["import", spec, "-c", "custom", "-o", path];
-    let ran = sim.run(&import).ended(0);
-    assert_eq!(ran.stdout, "");
-    assert!(
-        ran.stderr.starts_with(&format!("wrote {path}\n")),
-        "{ran:?}"
-    );
-    let again = sim.run(&import).ended(1).stderr;
-    assert_contains(&again, "File exists");
-
-    // And that profile does on a node what it says.
-    let _ = sim.run(&["up", path, "--yes"]).ended(0);
-    let node = sim.list();
-    let titles = |gpu: usize| -> Vec<String> {
-        let devices = node["gpus"][gpu]["devices"].as_array().unwrap().iter();
-        devices
-            .map(|device| device["profile"].to_string().replace('"', ""))
-            .collect()
-    };
-    let mut shared = titles(2);
-    shared.sort();
-    assert_eq!(
-        shared,
-        [
-            "1c.3g.40gb",
-            "1c.3g.40gb",
-            "1c.3g.40gb",
-            "1g.10gb+me",
-            "2g.20gb"
-        ]
-    );
-    assert_eq!(titles(3), ["7g.80gb"]);
-    assert_eq!(node["gpus"][0]["mig"]["current"], false);
-    // GPUs that mig-parted switches MIG off on have no daemon of ours.
-    let status = sim.status();
-    assert_eq!(in_state(&status, "no daemon"), ["0", "1"]);
-    assert_eq!(in_state(&status, "ready").len(), 6, "{status}");
 }

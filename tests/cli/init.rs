@@ -30,123 +30,6 @@ fn init(words: &str) -> Ran {
     without_gpu(&words, "")
 }
 
-#[test]
-fn what_is_written_has_comments_and_a_block_for_each_product() {
-    let ran = init(
-        "--gpu a100-80gb:3 --gpu a30:2 --whole 2 --jobs 10 --memory 10G --serve group:vision --layout 1,1",
-    )
-    .ended(0);
-    insta::assert_snapshot!(ran.stdout, @r#"
-    # Written by mig-mps init for 3 × NVIDIA A100-SXM4-80GB, 2 × NVIDIA A30.
-    # Change it as you need: mig-mps help profile explains every key.
-    models = ["a100-80gb", "a30-24gb"]
-
-    [mps]
-    # The members of the group vision at once, in one server.
-    # Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security).
-    serve = "group:vision"
-
-    # Whole: one device that has all of the GPU, with a daemon (without one: mps = false).
-    [[gpu]]
-    select = { index = [2] }
-    mig = false
-
-    # 2 × NVIDIA A100-SXM4-80GB, 4 devices on each:
-    #   |2g.20gb    |2g.20gb    |2g.20gb    |1g.20gb    |
-    #   2g.20gb: 19.5 GiB, 28 SMs
-    #   1g.20gb: 19.5 GiB, 14 SMs
-    [[gpu]]
-    select = { product = "^(NVIDIA A100 80GB PCIe|NVIDIA A100-SXM4-80GB|NVIDIA PG509-210)$" }
-    devices = [
-      { profile = "2g.20gb", count = 3 },
-      { profile = "1g.20gb" },
-    ]
-
-    # 2 × NVIDIA A30, 1 device on each:
-    #   |4g.24gb                                        |
-    #   4g.24gb: 23.4 GiB, 56 SMs
-    [[gpu]]
-    select = { product = "^NVIDIA A30$" }
-    devices = [
-      { profile = "4g.24gb" },
-    ]
-    "#);
-}
-
-#[test]
-fn the_layouts_are_shown_with_memory_and_sms_and_the_recommended_one_first() {
-    let ran = init("--gpu h100-80gb-sxm:2 --whole none --jobs 5 --memory any --serve no").ended(2);
-    insta::assert_snapshot!(ran.stderr, @"
-    GPU 0-1  NVIDIA H100 80GB HBM3  79.6 GiB  up to 7 devices each
-
-    GPU 0-1  NVIDIA H100 80GB HBM3
-      1  as even as possible (recommended): 6 devices, 3 on each GPU
-         |2g.20gb    |2g.20gb    |3g.40gb                |
-         1 × 3g.40gb (39.5 GiB, 60 SMs) + 2 × 2g.20gb (19.6 GiB, 32 SMs)
-      2  all of one size: 6 devices, 3 on each GPU
-         |2g.20gb    |2g.20gb    |2g.20gb    |.....|.....|
-         3 × 2g.20gb (19.6 GiB, 32 SMs)
-      3  one as large as possible: 6 devices, 3 on each GPU
-         |4g.40gb                |2g.20gb    |1g.20gb    |
-         1 × 4g.40gb (39.5 GiB, 64 SMs) + 1 × 2g.20gb (19.6 GiB, 32 SMs) +
-         1 × 1g.20gb (19.6 GiB, 26 SMs)
-      4  as many as possible: 14 devices, 7 on each GPU
-         |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
-         7 × 1g.10gb (9.7 GiB, 16 SMs)
-    error: there is no terminal to ask on: give --layout
-    hint: the defaults, which --yes takes, are --layout 1
-    ");
-    assert_eq!(ran.stdout, "");
-}
-
-/// A name of GPUs, a number of jobs, and the error.
-#[test]
-fn jobs_that_do_not_fit_are_refused_with_the_nearest_that_do() {
-    let all = [
-        "--gpu a100-80gb:2 --jobs 15",
-        "--gpu a100-80gb --jobs 3 --memory 30G",
-        "--gpu a100-80gb --gpu a30:2 --jobs 5 --memory 20G",
-        "--gpu a30 --jobs 1 --memory 25G",
-        "--gpu a30 --jobs 9 --memory 25G",
-    ];
-    let said = all.map(|words| {
-        let ran = init(&format!("{words} --yes")).ended(5);
-        assert_eq!(ran.stdout, "");
-        let error = ran.stderr.split_once("error: ").unwrap().1;
-        format!("{words}\n{error}")
-    });
-    insta::assert_snapshot!(said.join("\n"), @"
-    --gpu a100-80gb:2 --jobs 15
-    15 jobs do not fit: these 2 GPUs can have 14 devices
-      GPU 0-1  NVIDIA A100-SXM4-80GB: 7 × 1g.10gb
-      |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
-    hint: 14 jobs would fit
-
-    --gpu a100-80gb --jobs 3 --memory 30G
-    3 jobs with 30 GiB each do not fit: this GPU can have 2 devices with this much memory
-      GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
-      |4g.40gb                |3g.40gb                |
-    hint: 2 jobs with 30 GiB each, or 3 jobs with 19.5 GiB each would fit
-
-    --gpu a100-80gb --gpu a30:2 --jobs 5 --memory 20G
-    5 jobs with 20 GiB each do not fit: these 3 GPUs can have 4 devices with this much memory
-      GPU 0  NVIDIA A100-SXM4-80GB: 4g.40gb + 3g.40gb
-      |4g.40gb                |3g.40gb                |
-      GPU 1-2  NVIDIA A30: 4g.24gb
-      |4g.24gb                                        |
-    hint: 2g.20gb has 19.5 GiB: ask for 19G
-    hint: 4 jobs with 20 GiB each, or 5 jobs with 19.5 GiB each would fit
-
-    --gpu a30 --jobs 1 --memory 25G
-    1 job with 25 GiB does not fit: the largest device has 23.4 GiB
-    hint: 1 job with 23.4 GiB would fit
-
-    --gpu a30 --jobs 9 --memory 25G
-    9 jobs with 25 GiB each do not fit: the largest device has 23.4 GiB
-    hint: 4 jobs with 5.8 GiB each would fit
-    ");
-}
-
 /// Of each model and each layout, with and without whole GPUs.
 #[test]
 fn check_accepts_what_is_written_for_every_model() {
@@ -254,29 +137,6 @@ fn what_is_written_for_a_node_is_applied_there() {
     // What runs there is no obstacle to writing another.
     sim.run(&["init", file, "--force", "--yes"]).ended(0);
     sim.run(&["plan", file]).ended(0);
-}
-
-#[test]
-fn without_a_terminal_every_missing_option_is_named() {
-    let end = |words: &str, status| {
-        let ran = init(words).ended(status);
-        assert_eq!(ran.stdout, "");
-        ran.stderr.split_once("error: ").unwrap().1.to_owned()
-    };
-    insta::assert_snapshot!(end("--gpu a100-80gb:4", 2), @"
-    there is no terminal to ask on: give --whole, --jobs, --memory and --serve
-    hint: the defaults, which --yes takes, are --whole none --jobs 16 --memory any --serve no
-    ");
-    insta::assert_snapshot!(end("--gpu a100-80gb --jobs 3 --whole none --memory any", 2), @"
-    there is no terminal to ask on: give --serve
-    hint: the defaults, which --yes takes, are --serve no
-    ");
-    insta::assert_snapshot!(end("--gpu a100-80gb --gpu a30 --jobs 3 --whole none --memory any --serve no", 2), @"
-    there is no terminal to ask on: give --layout
-    hint: the defaults, which --yes takes, are --layout 1,1
-    ");
-    // None is needed for GPUs that stay whole.
-    init("--gpu a100-80gb --whole all --serve no").ended(0);
 }
 
 #[test]
@@ -388,14 +248,6 @@ fn users_are_checked_on_the_node_alone() {
     sim.run(&["init", "-", "--yes", "--serve", "no"]).ended(0);
 }
 
-#[test]
-fn a_product_without_a_device_for_the_jobs_is_left_out() {
-    let ran = init("--gpu a100-80gb --gpu a30 --jobs 2 --memory 30G --yes").ended(0);
-    assert_contains(&ran.stderr, "NVIDIA A30 is left out");
-    assert!(!ran.stdout.contains("^NVIDIA A30$"), "{}", ran.stdout);
-    assert_contains(&ran.stdout, "models = [\"a100-80gb\"]");
-}
-
 /// The questions, each with an answer that is refused and one that is not.
 const ANSWERS: [(&str, &str, &str, &str); 5] = [
     ("or all [none]:", "5", "there is no GPU 5", "none"),
@@ -501,30 +353,4 @@ fn a_file_that_exists_is_asked_about_first() {
     asked.end().ended(0);
     let written = fs::read_to_string(&path).unwrap();
     assert_contains(&written, "serve = \"user:root\"");
-}
-
-#[test]
-fn numbers_that_nobody_has_published_are_not_made_up() {
-    let ran = init("--gpu gb300 --jobs 2 --yes").ended(0);
-    insta::assert_snapshot!(ran.stdout, @r#"
-    # Written by mig-mps init for 1 × NVIDIA GB300.
-    # Change it as you need: mig-mps help profile explains every key.
-    models = ["gb300-278gb"]
-
-    [mps]
-    # Any user, one user at a time: the programs of a second user wait.
-    # Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security).
-    serve = "one-at-a-time"
-
-    # 1 × NVIDIA GB300, 2 devices:
-    #   |4g.139gb               |3g.139gb               |
-    #   4g.139gb: about 139.0 GiB, SMs unknown
-    #   3g.139gb: about 139.0 GiB, SMs unknown
-    [[gpu]]
-    select = { product = "^NVIDIA GB300$" }
-    devices = [
-      { profile = "4g.139gb" },
-      { profile = "3g.139gb" },
-    ]
-    "#);
 }

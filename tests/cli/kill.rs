@@ -131,13 +131,6 @@ fn it_asks_first() {
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
-    let nobody = sim.run(&["kill", "0.2", &pid]).ended(4);
-    assert_snapshot!(said(&sim, &nobody, &[(client.pid(), "CLIENT")]), @"
-    This ends the work of 1 client:
-      0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    error: this would end the work of 1 client on 0.2, and there is no terminal to ask on
-    hint: agree beforehand with --yes
-    ");
     let no = sim.answered(&format!("kill 0.2 {pid} --signal"), "\r");
     assert_eq!(no.status, 4, "{}", no.stdout);
     // The part that is drawn again with the answer is never wider than the terminal.

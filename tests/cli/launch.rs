@@ -179,26 +179,6 @@ fn a_users_logs_are_not_the_next_daemons() {
     assert!(aside.join("server.log").exists());
 }
 
-/// A directory above that keeps the user out: without MPS her programs would run on, and say nothing.
-#[test]
-fn a_closed_parent_is_named() {
-    needs_root!();
-    let sim = Sim::with("h200", 1);
-    let closed = sim.node.run_dir().parent().unwrap().join("c");
-    fs::create_dir(&closed).unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o750)).unwrap();
-    for serve in ["user:nobody", "group:daemon"] {
-        let profile = sim.profile(&whole(&format!("serve = \"{serve}\"")));
-        let mut up = sim.command(&["up", profile.to_str().unwrap()]);
-        let ran = Ran::of(up.env("MIG_MPS_RUN_DIR", closed.join("run"))).ended(1);
-        let said = format!("may not enter {}, which leads to", closed.display());
-        assert_contains(&ran.stderr, &said);
-        assert_contains(&ran.stderr, "hint: unset MIG_MPS_RUN_DIR");
-    }
-    assert_eq!(sim.happened("daemon start"), 0);
-    assert!(fs::read_dir(&closed).unwrap().next().is_none());
-}
-
 #[test]
 fn whom_a_plain_user_cannot_serve() {
     needs_root!();

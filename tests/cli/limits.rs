@@ -411,17 +411,6 @@ fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
     assert!(!is_alive(&device["daemon_pid"]));
 }
 
-/// The directories of devices in the one would be taken for those in the other.
-#[test]
-fn one_directory_for_state_and_logs_is_refused() {
-    let sim = Sim::with("h200", 1);
-    let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
-    let mut up = sim.command(&["up", profile.to_str().unwrap()]);
-    let ran = Ran::of(up.env("MIG_MPS_LOG_DIR", sim.node.run_dir())).ended(1);
-    assert_contains(&ran.stderr, "they must differ");
-    assert_eq!(sim.happened("daemon start"), 0);
-}
-
 /// Whoever names a directory that others use as well loses nothing of theirs.
 #[test]
 fn what_others_keep_in_the_run_directory_stays() {

@@ -277,17 +277,6 @@ fn a_device_is_found_by_what_is_there() {
 }
 
 #[test]
-fn a_device_that_was_never_served_has_no_logs() {
-    let (sim, dir) = ended(CONTROL, SERVER);
-    fs::remove_dir_all(dir).unwrap();
-    let none = sim.run(&["logs", "0.0"]).ended(1);
-    assert_snapshot!(plain(&none.stderr), @"
-    error: 0.0 (MIG-…) has no logs: mig-mps has started no daemon for it
-    hint: mig-mps status shows who else serves it
-    ");
-}
-
-#[test]
 fn a_fault_and_what_clients_do_is_told() {
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);

@@ -2,59 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{SMALL, Sim, assert_contains, plain};
-
-/// Two GPUs: one with devices of two sizes and a free slice, one whole.
-const MIXED: &str = r#"
-[[gpu]]
-select = { index = [0] }
-devices = [ { profile = "3g" }, { profile = "1g", count = 2, name = "small-{n}" } ]
-
-[[gpu]]
-select = { index = [1] }
-mig = false
-"#;
-
-#[test]
-fn each_gpu_is_drawn_with_its_devices_and_its_free_slices() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(MIXED, &[]).ended(0);
-    let client = sim.client("0.4");
-    sim.kill_daemon("1");
-    let shown = plain(&sim.run(&["status", "--map"]).ended(0).stdout);
-    let (pictures, rest) = shown.split_once("\nCLIENT OF").unwrap();
-    assert_contains(rest, "[daemon-dead]");
-    assert_snapshot!(pictures, @"
-    GPU 0  NVIDIA A100-SXM4-80GB
-              |small-0|small-1|       |       |0.4                            |
-              |1g.10gb|1g.10gb|.......|.......|3g.40gb                        |
-      state   |ready  |ready  |       |       |ready                          |
-      clients |0      |0      |       |       |1                              |
-      memory  |-------|-------|       |       |#------------------------------|
-      GiB     |0.0/9.5|0.0/9.5|       |       |0.2/39.2                       |
-
-    GPU 1  NVIDIA A100-SXM4-80GB
-              |1                                       |
-              |whole GPU                               |
-      state   |dead                                    |
-      clients |-                                       |
-      memory  |----------------------------------------|
-      GiB     |0.0/80.0                                |
-    ");
-    // Of devices that are named, the GPU is drawn whole.
-    assert_snapshot!(plain(&sim.run(&["status", "--map", "small-0"]).ended(0).stdout), @"
-    GPU 0  NVIDIA A100-SXM4-80GB
-              |small-0|       |       |       |                               |
-              |1g.10gb|1g.10gb|.......|.......|3g.40gb                        |
-      state   |ready  |       |       |       |                               |
-      clients |0      |       |       |       |                               |
-      memory  |-------|       |       |       |                               |
-      GiB     |0.0/9.5|       |       |       |                               |
-
-    No clients.
-    ");
-    drop(client);
-}
+use testkit::{SMALL, Sim, plain};
 
 #[test]
 fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
@@ -92,22 +40,6 @@ fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
       NAME    PROFILE     STATE  CLIENTS  MEMORY                     GIB
       0.0.c0  2c.3g.40gb  ready  0        #-------------------  0.1/39.2
       0.0.c1  1c.3g.40gb  ready  0        #-------------------  0.1/39.2
-
-    No clients.
-    ");
-}
-
-#[test]
-fn before_any_daemon_there_is_a_picture() {
-    let sim = Sim::with("a30", 1);
-    assert_snapshot!(plain(&sim.run(&["status", "--map"]).ended(0).stdout), @"
-    GPU 0  NVIDIA A30
-              |0                                       |
-              |whole GPU                               |
-      state   |no daemon                               |
-      clients |-                                       |
-      memory  |----------------------------------------|
-      GiB     |0.0/24.0                                |
 
     No clients.
     ");

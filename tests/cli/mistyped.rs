@@ -87,10 +87,6 @@ fn devices_that_are_named_in_another_way() {
     error: no device is called "gpu0"
     hint: --gpu 0 takes every device of GPU 0
     "#);
-    assert_snapshot!(said(&sim, "restart"), @"
-    error: no device is named
-    hint: mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all
-    ");
     let client = sim.client("0.2");
     let pid = client.pid();
     let told = format!(

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use insta::assert_snapshot;
-use testkit::{Ran, Sim, can_run};
+use testkit::can_run;
+
+use testkit::{Ran, Sim};
 
 const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
@@ -94,30 +95,4 @@ fn ranks_have_devices_by_their_launcher() {
     let one_before = (u64::MAX - 1).to_string();
     let huge = [("PMI_LOCAL_RANK", &*one_before), ("PMI_LOCAL_SIZE", &last)];
     assert_eq!(name(&huge, &["--map", "block"]), "0.6");
-}
-
-#[test]
-fn a_rank_without_a_device_is_refused() {
-    let sim = seven();
-    let refused = |variables: &[(&str, &str)], words: &[&str]| {
-        device_of(&sim, variables, words).ended(125).stderr
-    };
-    assert_snapshot!(refused(&[], &[]), @"
-    error: no launcher has set the rank of this process: none of LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, PMI_LOCAL_RANK, PALS_LOCAL_RANKID, SLURM_LOCALID is set
-    hint: start it with mpirun, srun or torchrun, or use --any in place of --by-rank
-    ");
-    let rank = [("SLURM_LOCALID", "2")];
-    assert_snapshot!(refused(&rank, &["--map", "block"]), @"
-    error: --map block needs the number of ranks on this node, which the launcher does not tell
-    hint: use --map cycle
-    ");
-    assert_snapshot!(refused(&rank, &["--profile", "3g"]), @"
-    error: there is no device for rank 2: none of the 7 here is as asked for and for this user
-    hint: mig-mps status shows the devices and the users they serve
-    ");
-    sim.run(&["down", "--yes"]).ended(0);
-    assert_snapshot!(refused(&rank, &[]), @"
-    error: there is no device for rank 2: no device on this node has a daemon
-    hint: mig-mps status shows the devices and the users they serve
-    ");
 }

@@ -72,16 +72,40 @@ fn the_profiles_shown_and_the_ready_made_ones_are_right() {
 
 #[test]
 fn every_link_leads_somewhere() {
-    let links = regex::Regex::new(r"\]\(([^):#]+)\)").unwrap();
+    let links = regex::Regex::new(r"\]\(([^):#]*)(?:#([^)]*))?\)").unwrap();
     let mut targets = 0;
     for (path, text) in documents() {
         for link in links.captures_iter(&text) {
-            let target = path.parent().unwrap().join(&link[1]);
-            assert!(target.exists(), "{}: {}", path.display(), &link[1]);
+            let target = match &link[1] {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            assert!(target.exists(), "{}: {}", path.display(), &link[0]);
+            if let Some(heading) = link.get(2) {
+                let headings = headings(&fs::read_to_string(&target).unwrap());
+                let is_there = headings.contains(heading.as_str());
+                assert!(is_there, "{}: {}", path.display(), &link[0]);
+            }
             targets += 1;
         }
     }
     assert!(targets > 20, "{targets}");
+}
+
+/// The headings of a document, as links name them.
+fn headings(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|line| line.starts_with('#'));
+    let is_kept = |letter: &char| letter.is_alphanumeric() || "-_ ".contains(*letter);
+    lines
+        .map(|line| {
+            let words = line.trim_start_matches('#').trim().to_lowercase();
+            words
+                .chars()
+                .filter(is_kept)
+                .collect::<String>()
+                .replace(' ', "-")
+        })
+        .collect()
 }
 
 #[test]

@@ -5,18 +5,6 @@ use std::fs;
 use testkit::{SMALL, Sim, assert_contains, shell};
 
 #[test]
-fn a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
-    let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
-    fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
-    let ran = sim.run(&["down"]).ended(4);
-    assert_contains(&ran.stderr, "who uses the device is unknown");
-    sim.up(SMALL, &[]).ended(0);
-    sim.run(&["down"]).ended(0);
-}
-
-#[test]
 fn whatever_lies_in_a_users_directory_holds_nobody_up() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
@@ -47,17 +35,6 @@ fn a_record_cannot_write_to_the_terminal() {
     let ran = sim.run(&["status"]).ended(0);
     assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
     assert_contains(&ran.stdout, "its record is of another device");
-}
-
-#[test]
-fn a_corrupt_ledger_is_named() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
-    let path = sim.node.run_dir().join("node.json");
-    fs::write(&path, "{\n").unwrap();
-    let ran = sim.run(&["down"]).ended(1);
-    assert_contains(&ran.stderr, path.to_str().unwrap());
-    assert_contains(&ran.stderr, "remove it");
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
 }
 
 #[test]
-fn a_job_without_gpus_needs_no_driver_and_a_prolog_needs_a_job() {
+fn a_job_without_gpus_needs_no_driver() {
     let sim = Sim::with("h200", 1);
     let job = |words: &str| {
         let mut command = slurm(&sim, &[words]);
@@ -266,12 +266,6 @@ fn a_job_without_gpus_needs_no_driver_and_a_prolog_needs_a_job() {
             "{words}"
         );
     }
-    let alone = Ran::of(&mut slurm(&sim, &["prolog"])).ended(2);
-    assert!(
-        alone.stdout.starts_with("mig-mps: SLURM_JOB_ID is not set"),
-        "{}",
-        alone.stdout
-    );
 }
 
 /// The epilog ends nobody who only says to be of the job.

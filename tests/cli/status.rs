@@ -55,11 +55,7 @@ fn a_device_is_named_by_name_uuid_or_prefix() {
         let status = sim.run(&["status", "--json", word]).json();
         assert_eq!(in_state(&status, "ready"), ["0.2"], "{word}");
     }
-    let ran = sim.run(&["status", "0.7"]).ended(2);
-    assert_snapshot!(ran.tidy(), @r#"
-    error: no device is called "0.7"
-    hint: the devices are 0.0, 0.2
-    "#);
+    sim.run(&["status", "0.7"]).ended(2);
     sim.run(&["status", "MIG-"]).ended(2);
 }
 

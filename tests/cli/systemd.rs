@@ -7,10 +7,10 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use testkit::{
-    Ran, SMALL, Sim, assert_contains, built, can_run, copy_program, in_state, is_root, needs_root,
-    shell, skip, whole,
-};
+use testkit::{artifacts, can_run, skip};
+
+use testkit::{Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
+use crate::settings::whole;
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",
@@ -231,24 +231,6 @@ fn without_systemd_the_files_are_written_all_the_same() {
     assert!(unit(&sim, NAMES[0]).exists());
     systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
     assert!(!unit(&sim, NAMES[0]).exists());
-}
-
-#[test]
-fn a_program_that_users_can_replace_is_not_installed() {
-    needs_root!();
-    let sim = Sim::with("h200", 1);
-    let open = sim.node.dir().join("open");
-    fs::create_dir(&open).unwrap();
-    let copy = open.join("mig-mps");
-    copy_program(sim.command(&[]).get_program(), &copy);
-    shell(format!("chmod 777 {}", open.display())).ended(0);
-    let mut command = Command::new(&copy);
-    command.env_clear().envs(sim.node.env());
-    let path = sim.profile(&whole(""));
-    command.arg("systemd").arg(path).arg("--install");
-    let ran = Ran::of(&mut command).ended(1);
-    assert_contains(&ran.stderr, "others can write to it");
-    assert!(!etc(&sim, "systemd").exists());
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! `-v`, `-q` and the trace file.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 
-use insta::assert_snapshot;
 use regex::Regex;
 
-use testkit::{SMALL, Sim, assert_contains, plain};
+use testkit::{SMALL, Sim};
 
 #[test]
 fn verbose_shows_calls_commands_and_programs_with_their_times() {
@@ -119,38 +118,6 @@ fn the_trace_file_has_what_happened() {
     let pid = sim.device("0.2")["daemon_pid"].clone();
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
     assert!(!String::from_utf8_lossy(&environment).contains("MIG_MPS_LOG"));
-}
-
-#[test]
-fn a_trace_file_that_others_could_use_is_refused() {
-    let sim = Sim::with("a100-80gb", 1);
-    let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name);
-    fs::write(at("open"), "").unwrap();
-    fs::set_permissions(at("open"), fs::Permissions::from_mode(0o622)).unwrap();
-    fs::write(at("target"), "untouched").unwrap();
-    symlink(at("target"), at("link")).unwrap();
-    fs::create_dir(at("directory")).unwrap();
-    let refused = ["open", "link", "directory", "no/such"].map(|name| {
-        let mut list = sim.command(&["list"]);
-        let ran = testkit::Ran::of(list.env("MIG_MPS_LOG", at(name))).ended(2);
-        assert_eq!(ran.stdout, "");
-        plain(
-            &ran.stderr
-                .replace(directory.path().to_str().unwrap(), "DIR"),
-        )
-    });
-    assert_snapshot!(refused.concat(), @"
-    error: cannot write the trace file of MIG_MPS_LOG: DIR/open: others can write to it
-    hint: chmod go-w DIR/open
-    error: cannot write the trace file of MIG_MPS_LOG: DIR/link: it is a symbolic link
-    hint: move DIR/link away, and run this again
-    error: cannot write the trace file of MIG_MPS_LOG: DIR/directory: Is a directory
-    hint: name a file in it, or another one
-    error: cannot write the trace file of MIG_MPS_LOG: DIR/no/such: No such file or directory
-    hint: mkdir -p DIR/no
-    ");
-    assert_eq!(fs::read_to_string(at("target")).unwrap(), "untouched");
 }
 
 /// A server's answer that would clear the screen.

@@ -1,4 +1,5 @@
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 
 use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
@@ -400,20 +401,6 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
-}
-
-#[test]
-fn a_busy_gpu_is_not_switched_to_mig_mode() {
-    let sim = Sim::with("a100-80gb", 1);
-    let mut app = sim.node.cuda_app(Path::new("/nowhere"), &["hold"]);
-    let up = app.wait_up();
-    assert!(up.ends_with("mps no"), "{up}");
-    let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    let pid = app.pid();
-    assert_contains(&ran.stderr, &format!("computes for pid {pid}"));
-    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
-    assert!(app.finish().status.success());
-    sim.up(SMALL, &[]).ended(0);
 }
 
 #[test]

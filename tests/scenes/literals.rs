@@ -41,6 +41,13 @@ fn collect(folder: &Path, shown: &str, pieces: &mut BTreeMap<String, String>) {
 struct Found(Vec<String>);
 
 impl Found {
+    /// Takes every text of a function that returns a hint.
+    fn take_hint(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        if signature.ident == "hint" || signature.ident.to_string().ends_with("_hint") {
+            Texts(self).visit_block(body);
+        }
+    }
+
     /// Takes the first string of an argument: a literal, or that of a `format!`.
     fn take(&mut self, argument: &syn::Expr) {
         match argument {
@@ -56,11 +63,39 @@ impl Found {
     }
 }
 
+/// Every text in a function that returns a hint.
+struct Texts<'a>(&'a mut Found);
+
+impl Visit<'_> for Texts<'_> {
+    fn visit_expr_match(&mut self, expression: &syn::ExprMatch) {
+        // Patterns are no texts.
+        self.visit_expr(&expression.expr);
+        for arm in &expression.arms {
+            self.visit_expr(&arm.body);
+        }
+    }
+
+    fn visit_expr(&mut self, expression: &syn::Expr) {
+        self.0.take(expression);
+        visit::visit_expr(self, expression);
+    }
+}
+
 impl Visit<'_> for Found {
     fn visit_item_mod(&mut self, module: &syn::ItemMod) {
         if module.ident != "tests" {
             visit::visit_item_mod(self, module);
         }
+    }
+
+    fn visit_item_fn(&mut self, function: &syn::ItemFn) {
+        self.take_hint(&function.sig, &function.block);
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &syn::ImplItemFn) {
+        self.take_hint(&function.sig, &function.block);
+        visit::visit_impl_item_fn(self, function);
     }
 
     fn visit_attribute(&mut self, attribute: &syn::Attribute) {
@@ -79,8 +114,14 @@ impl Visit<'_> for Found {
                 .iter()
                 .map(|one| one.ident.to_string())
                 .collect();
-            if matches!(&names[..], [.., of, name] if of == "CommandError" && (name == "failed" || name == "new"))
-            {
+            let is_error = match &names[..] {
+                [.., of, name] if name == "new" => {
+                    ["CommandError", "Error", "Obstacle"].contains(&of.as_str())
+                }
+                [.., name] => ["failed", "other", "refused", "in_the_way"].contains(&name.as_str()),
+                [] => false,
+            };
+            if is_error {
                 call.args.iter().for_each(|argument| self.take(argument));
             }
         }
@@ -88,7 +129,7 @@ impl Visit<'_> for Found {
     }
 
     fn visit_expr_method_call(&mut self, call: &syn::ExprMethodCall) {
-        if call.method == "context" {
+        if call.method == "context" || call.method == "with_hint" {
             call.args.iter().for_each(|argument| self.take(argument));
         }
         visit::visit_expr_method_call(self, call);

@@ -1,0 +1,74 @@
+//! Scenes: text files of commands and what they say, which a person reads from top to bottom. README.md says how they
+//! are written.
+
+mod blocks;
+mod engine;
+mod literals;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// A test for each file of a folder, and one that none is forgotten.
+macro_rules! scenes {
+    ($($folder:ident: $($name:ident)*;)*) => {
+        $(mod $folder {
+            $(#[test]
+            fn $name() {
+                crate::scenes::engine::play(concat!(stringify!($folder), "/", stringify!($name), ".txt"));
+            })*
+
+            #[test]
+            fn every_file_is_played() {
+                crate::scenes::engine::are_all(stringify!($folder), &[$(stringify!($name)),*]);
+            }
+        })*
+    };
+}
+
+scenes! {
+    commands: check export import init list mistakes;
+    documents: operating profiles readme running;
+    messages: clients convert daemons devices directories driver limits mig plan profile programs ready reset run slurm systemd
+        usage;
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The texts of all scenes of messages.
+fn messages() -> String {
+    let files = fs::read_dir(root().join("tests/scenes/messages")).unwrap();
+    let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    texts.collect()
+}
+
+/// The list is read here, too: a piece that is provoked now, or is in no source any more, is not to stay there.
+#[test]
+fn every_message_of_the_sources_is_provoked_or_excused() {
+    let listed = engine::parse(include_str!("unprovoked.txt"));
+    let excused: BTreeSet<String> = listed.into_iter().flat_map(|part| part.body).collect();
+    let mut pieces = literals::fixed_pieces(&root().join("src"));
+    let messages = messages();
+    pieces.retain(|piece, _| !messages.contains(piece));
+    let unknown: Vec<_> = excused
+        .iter()
+        .filter(|piece| !pieces.contains_key(*piece))
+        .collect();
+    assert!(
+        unknown.is_empty(),
+        "provoked, or in no source: {unknown:#?}"
+    );
+    pieces.retain(|piece, _| !excused.contains(piece));
+    assert!(pieces.is_empty(), "no scene provokes: {pieces:#?}");
+}
+
+/// A value of the wrong kind is described in the words of its file, not of the program's types.
+#[test]
+fn no_message_names_a_type_of_rusts() {
+    let words = ["u32", "f64", "struct", "sequence", "expected a map", "Err("];
+    let messages = messages();
+    let named = words.iter().filter(|word| messages.contains(**word));
+    assert_eq!(named.count(), 0);
+}
