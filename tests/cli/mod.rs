@@ -75,5 +75,6 @@ mod trace;
 mod unseen;
 mod up;
 mod users;
+mod uuids;
 mod verify;
 mod watch;
