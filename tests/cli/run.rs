@@ -179,6 +179,8 @@ fn devices_that_take_no_client_are_refused() {
     let sim = one_gpu();
     let refused = || sim.run(&["run", "0", "--", "true"]).ended(125).stderr;
     sim.hang("0");
+    // At once: nobody tries to become a client, for which there is a limit of 10 s.
+    sim.node.fault("cuInit").every().fails(999).unwrap();
     assert_snapshot!(refused(), @"
     error: 0 hangs: every new client waits without end
     hint: mig-mps restart 0 starts a new daemon
@@ -189,6 +191,8 @@ fn devices_that_take_no_client_are_refused() {
     error: no daemon serves 0: its daemon is dead
     hint: mig-mps restart 0 starts a new daemon
     ");
+    assert_eq!(sim.happened("fault"), 0);
+    sim.node.node().clear_faults().unwrap();
     // Without the check the program runs, and outside MPS.
     let ran = sim.run(&["run", "0", "--no-check", "--", "cuda-app", "run", "0"]);
     assert_contains(&ran.ended(0).stdout, "mps no");
