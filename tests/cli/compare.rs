@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
-use testkit::{Ran, Sim, WHOLE, assert_contains, is_alive, kill, wait_until};
+use testkit::{App, Ran, Sim, WHOLE, assert_contains, is_alive, kill, wait_until};
 
 /// A program that is three times as fast as a client.
 const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use rustix::process::Signal;
-use testkit::{Ran, SMALL, Sim, assert_contains, is_alive, kill, shell, under, wait_until};
+use testkit::{SMALL, Sim, assert_contains, is_alive, kill, shell, wait_until};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);

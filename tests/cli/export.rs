@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use testkit::{Ran, Sim, plain};
+use testkit::{Ran, Sim, assert_contains, plain};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))

@@ -1,6 +1,6 @@
 //! `import`: mig-parted's configurations as profiles.
 
-use testkit::{Ran, without_gpu};
+use testkit::{Ran, assert_contains, without_gpu};
 
 fn imported(yaml: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["import", "-"], args].concat(), yaml)

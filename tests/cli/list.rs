@@ -1,4 +1,4 @@
-use testkit::{SMALL, Sim};
+use testkit::{SMALL, Sim, assert_contains};
 
 #[test]
 fn json_holds_the_same() {

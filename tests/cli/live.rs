@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{Ran, Sim, assert_contains, plain, tidy, wait_until, whole};
+use testkit::{Sim, assert_contains, plain, tidy, whole};
 
 fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()

@@ -10,9 +10,7 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use testkit::{
-    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, plain, shell, whole,
-};
+use testkit::{App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, plain, shell};
 
 /// What an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\
@@ -569,9 +567,9 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
     // A dry run leaves them where they are, and so they are put aside where there is something to do.
     let server = neighbour.join("server.log");
     fill(&server, "server");
-    sim.run(&["down", "0.0"]).ended(0);
     sim.up(SMALL, &["--dry-run"]).ended(0);
     assert!(size(&server) > 8 << 20);
+    sim.run(&["down", "0.0"]).ended(0);
     sim.up(SMALL, &[]).ended(0);
     assert!(size(&server) < 1 << 20);
 }

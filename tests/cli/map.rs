@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{SMALL, Sim, plain};
+use testkit::{SMALL, Sim, assert_contains, plain};
 
 #[test]
 fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {

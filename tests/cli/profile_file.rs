@@ -5,7 +5,7 @@ use std::path::Path;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use testkit::{Ran, SMALL, Sim, is_root, without_gpu};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, without_gpu};
 
 #[test]
 fn built_in_profiles_go_by_their_names() {

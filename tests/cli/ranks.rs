@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use testkit::can_run;
+use testkit::{Ran, Sim, can_run};
 
-use testkit::{Ran, Sim};
 
 const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";

@@ -4,10 +4,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
-use testkit::{App, can_run, has_python};
+use testkit::{Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, has_python, hearing, needs_root, whole};
 
-use testkit::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
-use crate::settings::whole;
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
@@ -127,6 +125,23 @@ fn a_program_gets_the_open_files_that_a_client_needs() {
     assert_eq!(raised.stdout, "1024\n");
     let _ = Ran::of(&mut sim.after("ulimit -n 24", show)).ended(125);
     assert_eq!(sim.happened("device wedged"), 0);
+}
+
+/// At once: nobody tries to become a client, for which there is a limit of 10 s.
+#[test]
+fn nobody_tries_to_become_a_client_where_none_is_taken() {
+    let sim = one_gpu();
+    sim.hang("0");
+    sim.node.fault("cuInit").every().fails(999).unwrap();
+    sim.run(&["run", "0", "--", "true"]).ended(125);
+    sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
+    sim.kill_daemon("0");
+    sim.run(&["run", "0", "--", "true"]).ended(125);
+    assert_eq!(sim.happened("fault"), 0);
+    sim.node.node().clear_faults().unwrap();
+    // Without the check the program runs, and outside MPS.
+    let ran = sim.run(&["run", "0", "--no-check", "--", "cuda-app", "run", "0"]);
+    assert_contains(&ran.ended(0).stdout, "mps no");
 }
 
 #[test]

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use testkit::{Sim, in_state};
-use crate::settings::whole;
+use testkit::{Sim, in_state, whole};
 
 /// Kills an `up` while the server of its only device starts.
 fn kill_up(sim: &Sim) {

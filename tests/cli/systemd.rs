@@ -7,10 +7,8 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use testkit::{artifacts, can_run, skip};
+use testkit::{Ran, SMALL, Sim, assert_contains, built, can_run, in_state, is_root, needs_root, skip, whole};
 
-use testkit::{Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
-use crate::settings::whole;
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",

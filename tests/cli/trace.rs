@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use regex::Regex;
 
-use testkit::{SMALL, Sim};
+use testkit::{SMALL, Sim, assert_contains};
 
 #[test]
 fn verbose_shows_calls_commands_and_programs_with_their_times() {

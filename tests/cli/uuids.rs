@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 use simnode::node::Uuids;
 
-use crate::common::{Ran, Sim, in_state};
+use testkit::{Ran, Sim, in_state};
 
 const PROFILE: &str = r#"
 [[gpu]]

@@ -1,7 +1,6 @@
 //! `verify`: devices are checked by becoming their client.
 
-use testkit::{NOBODY, Ran, SMALL, Sim, is_root, shell};
-use crate::hung::starve;
+use testkit::{Ran, SMALL, Sim, is_root, shell};
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])

@@ -1,5 +1,7 @@
 //! Jobs that begin: prologs and task prologs.
 
+use testkit::assert_contains;
+
 use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 const MIXED: &str = r#"
@@ -34,11 +36,8 @@ fn a_job_gets_the_device_that_slurm_has_chosen() {
             "{gres}"
         );
         let output = lab.output(id);
-        assert!(output.contains("mps yes"), "{gres}: {output}");
-        assert!(
-            output.contains(&format!("/by-name/{name}/pipe")),
-            "{gres}: {output}"
-        );
+        assert_contains(&output, "mps yes");
+        assert_contains(&output, &format!("/by-name/{name}/pipe"));
     }
     let several = lab.submit(
         USERS[1],
@@ -50,10 +49,8 @@ fn a_job_gets_the_device_that_slurm_has_chosen() {
         "COMPLETED"
     );
     let output = lab.output(several);
-    assert!(
-        output.contains("/0.0/pipe") && output.contains("/0.1/pipe"),
-        "{output}"
-    );
+    assert_contains(&output, "/0.0/pipe");
+    assert_contains(&output, "/0.1/pipe");
     let without = lab.submit(USERS[1], &[], "env | grep -c ^CUDA; true");
     assert_eq!(
         lab.await_state(without, &["COMPLETED", "FAILED"]),

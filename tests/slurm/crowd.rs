@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::{Command, Stdio};
 
 use simnode::node::Event;
 
@@ -52,7 +51,7 @@ struct Client {
 
 /// The programs of the jobs on a node.
 fn clients(lab: &Lab, node: usize, jobs: &BTreeMap<u32, u32>) -> Vec<Client> {
-    let events = lab.nodes[node].events();
+    let events = lab.nodes[node].node.events();
     let started = events.iter().filter(|event| event.what == "client start");
     let of_jobs = started.filter_map(|start: &Event| {
         let job = *jobs.get(&start.pid)?;
@@ -69,27 +68,6 @@ fn clients(lab: &Lab, node: usize, jobs: &BTreeMap<u32, u32>) -> Vec<Client> {
         })
     });
     of_jobs.collect()
-}
-
-/// A client that dies while it connects, after which the device takes nobody.
-fn wedge(lab: &Lab, node: usize, name: &str) {
-    let simulated = &lab.nodes[node];
-    let pipe = simulated.run_dir().join("by-name").join(name).join("pipe");
-    let program = simulated.program("cuda-app");
-    let mut starved = Command::new("sh");
-    starved
-        .args(["-c", "ulimit -n 24; exec \"$0\""])
-        .arg(program.get_program())
-        .env_clear()
-        .envs(simulated.env())
-        .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let _ = starved.status().unwrap();
-    lab.until("the device hangs", || {
-        let mut events = simulated.events().into_iter();
-        events.any(|event| event.what == "device wedged")
-    });
 }
 
 #[test]
@@ -118,24 +96,20 @@ fn sixty_jobs_run_in_mps_on_their_own_devices() {
     submit(4, "gpu:3g.40gb:1", "1", &mut jobs);
     submit(12, "shard:1", "1", &mut jobs);
     // Meanwhile, on devices that no job has.
-    let daemon = &lab.device(1, "1.2")["daemon_pid"];
-    let killed = Command::new("kill")
-        .args(["-9", &daemon.to_string()])
-        .status();
-    assert!(killed.unwrap().success());
-    wedge(&lab, 1, "2.2");
+    lab.nodes[1].kill_daemon("1.2");
+    lab.nodes[1].hang("2.2");
     submit(8, "gpu:2g.20gb:1", "1", &mut jobs);
     submit(12, "gpu:1g.10gb:1", "1", &mut jobs);
     submit(12, "shard:2", "1", &mut jobs);
     assert_eq!(jobs.len(), 60);
     // A GPU falls off the bus under a job.
     let broken = 5;
-    let uuid = lab.device(2, "5")["uuid"].as_str().unwrap().to_owned();
+    let uuid = lab.nodes[2].uuid("5");
     lab.until("a program runs on the GPU that is to break", || {
-        let mut events = lab.nodes[2].events().into_iter();
+        let mut events = lab.nodes[2].node.events().into_iter();
         events.any(|event| event.what == "client start" && event.detail["device"] == uuid.as_str())
     });
-    lab.nodes[2].node().lose_gpu(broken).unwrap();
+    lab.nodes[2].node.node().lose_gpu(broken).unwrap();
     lab.until("the node with the broken GPU is drained", || {
         lab.is_drained(2)
     });
@@ -195,6 +169,6 @@ fn sixty_jobs_run_in_mps_on_their_own_devices() {
     }
     // Both devices of the second node were healed, by the prologs of jobs or by the health check.
     for name in ["1.2", "2.2"] {
-        assert_eq!(lab.device(1, name)["state"], "ready", "{name}");
+        assert_eq!(lab.nodes[1].device(name)["state"], "ready", "{name}");
     }
 }

@@ -1,6 +1,6 @@
 //! Jobs that end: epilogs.
 
-use std::fs;
+use testkit::{assert_contains, is_alive};
 
 use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
@@ -16,11 +16,6 @@ mig = false
 const LEAVES: &str = "(setsid cuda-app run 300 > $out/$SLURM_JOB_ID.left 2>&1 &)
 while ! grep -qs up $out/$SLURM_JOB_ID.left; do sleep 0.05; done
 sed -n 's/^pid \\([0-9]*\\) .*/\\1/p' $out/$SLURM_JOB_ID.left";
-
-fn is_alive(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
-}
 
 #[test]
 fn a_job_leaves_no_client_and_other_jobs_keep_theirs() {
@@ -39,14 +34,15 @@ fn a_job_leaves_no_client_and_other_jobs_keep_theirs() {
     lab.until("both are up", || {
         !lab.output(of_same_user).is_empty() && !lab.output(of_another).is_empty()
     });
-    let (first, second) = (lab.output(of_same_user), lab.output(of_another));
+    let pid = |job| lab.output(job).trim().to_owned();
+    let (first, second) = (pid(of_same_user), pid(of_another));
     let leaves = lab.submit(USERS[0], &shard, LEAVES);
     assert_eq!(
         lab.await_state(leaves, &["COMPLETED", "FAILED"]),
         "COMPLETED"
     );
-    let left = lab.output(leaves);
-    assert!(!left.trim().is_empty());
+    let left = pid(leaves);
+    assert_ne!(left, "");
     lab.until("the epilog has ended what was left", || !is_alive(&left));
     assert!(is_alive(&first), "{first:?} {}", lab.log(0));
     assert!(is_alive(&second), "{second:?} {}", lab.log(0));
@@ -80,7 +76,7 @@ fn settings_that_a_user_has_changed_are_set_back() {
     echo get_default_active_thread_percentage | nvidia-cuda-mps-control";
     let job = lab.submit(USERS[0], &["--gres=gpu:1"], changes);
     assert_eq!(lab.await_state(job, &["COMPLETED", "FAILED"]), "COMPLETED");
-    assert!(lab.output(job).ends_with("90.0\n"), "{}", lab.output(job));
+    assert_contains(&lab.output(job), "90.0\n");
     lab.until("the node is free", || {
         lab.node_state(0).0.starts_with("IDLE")
     });

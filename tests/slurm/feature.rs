@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use testkit::assert_contains;
+
 use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 const PLAIN: &str = r#"
@@ -43,7 +45,7 @@ fn a_feature_names_the_profile_of_an_idle_node() {
     fs::create_dir(&profiles).unwrap();
     fs::write(profiles.join("halved.toml"), HALVED).unwrap();
     fs::write(profiles.join("sevenths.toml"), SEVENTHS).unwrap();
-    let threads = || lab.device(0, "0.0")["active_thread_percentage"].clone();
+    let threads = || lab.nodes[0].device("0.0")["active_thread_percentage"].clone();
     let run = |options: &[&str]| {
         let options = [&["--no-requeue"], options].concat();
         let job = lab.submit(USERS[0], &options, "cuda-app run 0.1");
@@ -60,11 +62,7 @@ fn a_feature_names_the_profile_of_an_idle_node() {
     assert_eq!(threads(), 50.0);
     // Slurm has chosen a device that would be gone.
     assert_eq!(run(&["--constraint=sevenths", "--gres=gpu:1"]), "CANCELLED");
-    assert!(
-        lab.log(0).contains("it changes the geometry"),
-        "{}",
-        lab.log(0)
-    );
+    assert_contains(&lab.log(0), "it changes the geometry");
     lab.slurm("scontrol", &["update", "NodeName=n1", "State=RESUME"])
         .ended(0);
     // Another job is there, even if it does nothing yet.
@@ -73,7 +71,7 @@ fn a_feature_names_the_profile_of_an_idle_node() {
     let refused = lab.submit(USERS[0], &["--no-requeue", "--constraint=sevenths"], "true");
     lab.await_state(refused, &["CANCELLED"]);
     let line = format!("job {other} is on the node, too");
-    assert!(lab.log(0).contains(&line), "{}", lab.log(0));
+    assert_contains(&lab.log(0), &line);
     lab.slurm("scancel", &[&other.to_string()]).ended(0);
     lab.slurm("scontrol", &["update", "NodeName=n1", "State=RESUME"])
         .ended(0);
@@ -85,5 +83,5 @@ fn a_feature_names_the_profile_of_an_idle_node() {
         lab.await_state(alone, &["COMPLETED", "FAILED"]),
         "COMPLETED"
     );
-    assert_eq!(lab.device(0, "0.6")["state"], "ready");
+    assert_eq!(lab.nodes[0].device("0.6")["state"], "ready");
 }

@@ -2,29 +2,30 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fmt::{self, Display};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use testkit::{TestNode, built, can_run};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::{Ran, Sim, TestNode, built, can_run, eventually};
 
-use crate::slurm::shell::Ran;
-
-/// The longest that anything in a cluster may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// The time that the processes of a cluster may take to end.
+const END: Duration = Duration::from_secs(60);
 
 /// The users of the jobs, which every Linux has.
 pub(crate) const USERS: [(&str, u32); 3] = [("daemon", 1), ("bin", 2), ("sys", 3)];
 
 /// A node of the cluster before it starts.
 pub(crate) struct Setup {
-    pub(crate) node: TestNode,
+    pub(crate) sim: Sim,
     pub(crate) profile: &'static str,
     /// The jobs that share each device; `None` for one.
     pub(crate) shard: Option<u32>,
@@ -35,7 +36,7 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new(model: &str, count: usize, profile: &'static str) -> Self {
         Self {
-            node: TestNode::builder().gpu(model, count).build(),
+            sim: Sim::with(model, count),
             profile,
             shard: None,
             more: "",
@@ -53,11 +54,12 @@ impl Setup {
 /// A running cluster. Dropping it ends everything in it.
 pub(crate) struct Lab {
     /// `n1` is the first.
-    pub(crate) nodes: Vec<TestNode>,
+    pub(crate) nodes: Vec<Sim>,
     directory: tempfile::TempDir,
     daemons: Child,
-    /// The inode of the mount namespace that everything in the cluster is in.
-    namespace: u64,
+    /// The mount namespace that everything in the cluster is in.
+    namespace: File,
+    _ports: Vec<Port>,
 }
 
 /// True if a cluster can run here.
@@ -94,13 +96,14 @@ impl Lab {
         let has_shards = setups.iter().any(|setup| setup.shard.is_some());
         let (mut gres, mut lines) = (String::new(), String::new());
         let ports = free_ports(setups.len() + 1);
+        let controller = ports[0].number;
         for (nth, setup) in setups.iter().enumerate() {
             let name = format!("n{}", nth + 1);
-            up(setup);
-            write_environment(&at, &name, &setup.node);
+            setup.sim.up(setup.profile, &["--yes"]).ended(0);
+            write_environment(&at, &name, &setup.sim.node);
             let (conf, node_gres) = printed(setup, &name, has_shards);
             gres.push_str(&conf);
-            let (port, more) = (ports[nth + 1], setup.more);
+            let (port, more) = (ports[nth + 1].number, setup.more);
             let _ = writeln!(
                 lines,
                 "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=64 Gres={node_gres} {more}"
@@ -110,26 +113,27 @@ impl Lab {
         fs::write(at.join("gres.conf"), &gres).unwrap();
         fs::write(
             at.join("slurm.conf"),
-            slurm_conf(&at, ports[0], types, &lines, more),
+            slurm_conf(&at, controller, types, &lines, more),
         )
         .unwrap();
         write_scripts(&at);
         let dev = write_devices(&at, &gres);
         let names: Vec<String> = (1..=setups.len()).map(|nth| format!("n{nth}")).collect();
         let daemons = start_daemons(&at, &dev, &names);
-        let namespace = await_some("the namespace of the cluster", || {
-            fs::read_to_string(at.join("namespace"))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
+        let namespace = eventually("the cluster has a namespace of its own", || {
+            let namespace = File::open(format!("/proc/{}/ns/mnt", daemons.id()))?;
+            let own = fs::metadata("/proc/self/ns/mnt")?;
+            if namespace.metadata()?.ino() == own.ino() {
+                return Err(io::Error::other("it has that of the tests"));
+            }
+            Ok(namespace)
         });
-        let nodes = setups.into_iter().map(|setup| setup.node);
         let lab = Self {
-            nodes: nodes.collect(),
+            nodes: setups.into_iter().map(|setup| setup.sim).collect(),
             directory,
             daemons,
             namespace,
+            _ports: ports,
         };
         lab.until("every node is idle", || {
             let idle = lab.slurm("sinfo", &["-h", "-N", "-t", "idle", "-o", "%N"]);
@@ -153,9 +157,8 @@ impl Lab {
 
     /// Runs `mig-mps` on a node, as its slurmd would.
     pub(crate) fn mig_mps(&self, node: usize, words: &[&str]) -> Ran {
-        let mut command = self.nodes[node].mig_mps();
+        let mut command = self.nodes[node].command(words);
         command
-            .args(words)
             .env("SLURM_CONF", self.path("slurm.conf"))
             .env("SLURMD_NODENAME", format!("n{}", node + 1));
         Ran::of(&mut command)
@@ -225,15 +228,6 @@ impl Lab {
         fs::read_to_string(self.path(&format!("log/n{}.log", node + 1))).unwrap_or_default()
     }
 
-    /// One device of `status --json`.
-    pub(crate) fn device(&self, node: usize, name: &str) -> Value {
-        let status = self.mig_mps(node, &["status", "--json"]).ended(0);
-        let status: Value = serde_json::from_str(&status.stdout).unwrap();
-        let devices = status["devices"].as_array().unwrap();
-        let found = devices.iter().find(|device| device["name"] == name);
-        found.unwrap_or_else(|| panic!("no device {name}")).clone()
-    }
-
     /// The lines of the nodes' logs that tell what went wrong.
     fn complaints(&self) -> String {
         let nodes = 0..self.nodes.len();
@@ -250,30 +244,30 @@ impl Lab {
     /// Waits for something, and shows the state of the cluster if it does not happen.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, mut happens: impl FnMut() -> bool) {
-        let until = Instant::now() + LIMIT;
-        while !happens() {
-            if Instant::now() > until {
-                let jobs = self.slurm("squeue", &[]).stdout;
-                let nodes = self.slurm("sinfo", &["-N", "-o", "%N %T %G %E"]).stdout;
-                panic!("waited in vain: {what}\n{jobs}{nodes}{}", self.complaints());
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        eventually(what, || if happens() { Ok(()) } else { Err(self) });
+    }
+}
+
+/// The state of the cluster.
+impl Display for Lab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let jobs = self.slurm("squeue", &[]).stdout;
+        let nodes = self.slurm("sinfo", &["-N", "-o", "%N %T %G %E"]).stdout;
+        write!(f, "{jobs}{nodes}{}", self.complaints())
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
         // Jobs, and daemons that were started in them, have nothing else in common.
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + END;
         loop {
-            let left = processes_in(self.namespace);
+            let left = processes_in(&self.namespace);
             if left.is_empty() || Instant::now() > until {
                 break;
             }
-            for pid in &left {
-                let pid = rustix::process::Pid::from_raw(*pid).unwrap();
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            for pid in left {
+                let _ = kill_process(pid, Signal::KILL);
             }
             let _ = self.daemons.try_wait();
             thread::sleep(Duration::from_millis(10));
@@ -283,26 +277,17 @@ impl Drop for Lab {
     }
 }
 
-/// The pids of everything in a mount namespace.
-fn processes_in(namespace: u64) -> Vec<i32> {
+/// Everything in a mount namespace. Its number is its own for as long as it is open.
+fn processes_in(namespace: &File) -> Vec<Pid> {
+    let wanted = namespace.metadata().unwrap().ino();
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &i32| {
         let mounts = fs::metadata(format!("/proc/{pid}/ns/mnt"));
-        mounts.is_ok_and(|mounts| mounts.ino() == namespace)
+        mounts.is_ok_and(|mounts| mounts.ino() == wanted)
     })
+    .filter_map(Pid::from_raw)
     .collect()
-}
-
-fn await_some<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = find() {
-            return found;
-        }
-        assert!(Instant::now() < until, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// The word after a key.
@@ -312,26 +297,30 @@ fn field(text: &str, key: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-/// Ports of this machine that nobody uses now, each given once. They are below those that the kernel gives to connections,
-/// which would take one before its daemon does.
-fn free_ports(count: usize) -> Vec<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(20_000);
-    let ports = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
-    let free = ports.filter(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok());
-    free.take(count).collect()
+/// A port of this machine that no other lab gets, in this process or in another one.
+struct Port {
+    number: u16,
+    _claim: UnixListener,
 }
 
-fn up(setup: &Setup) {
-    let path = setup.node.dir().join("profile.toml");
-    fs::write(&path, setup.profile).unwrap();
-    let mut command = setup.node.mig_mps();
-    let _ = Ran::of(command.arg("up").arg(&path).arg("--yes")).ended(0);
+/// Ports that nobody uses now. They are below those that the kernel gives to connections, which would take one before its
+/// daemon does.
+fn free_ports(count: usize) -> Vec<Port> {
+    let claimed = (20_000..32_768).filter_map(|number| {
+        let name = SocketAddr::from_abstract_name(format!("mig-mps lab, port {number}"));
+        let claim = UnixListener::bind_addr(&name.ok()?).ok()?;
+        TcpListener::bind(("0.0.0.0", number)).ok()?;
+        Some(Port {
+            number,
+            _claim: claim,
+        })
+    });
+    claimed.take(count).collect()
 }
 
 /// The output of `mig-mps slurm gres`: the lines of gres.conf, and the node's `Gres=`.
 fn printed(setup: &Setup, name: &str, has_shards: bool) -> (String, String) {
-    let mut command = setup.node.mig_mps();
-    command.args(["slurm", "gres", "--node", name]);
+    let mut command = setup.sim.command(&["slurm", "gres", "--node", name]);
     if has_shards {
         command.arg("--one-file");
     }
@@ -455,10 +444,7 @@ slurmctld -c -D > {at}/log/controller.out 2>&1 &
     for name in names {
         let _ = writeln!(script, "slurmd -D -N {name} > {at}/log/{name}.out 2>&1 &");
     }
-    let _ = writeln!(
-        script,
-        "stat --dereference --format=%i /proc/self/ns/mnt > {at}/namespace.new\nmv {at}/namespace.new {at}/namespace\nwait"
-    );
+    script.push_str("wait\n");
     let path = std::env::var("PATH").unwrap();
     let mut command = Command::new("unshare");
     command

@@ -10,5 +10,3 @@ mod feature;
 mod reasons;
 
 mod lab;
-
-mod shell;

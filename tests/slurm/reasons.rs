@@ -1,6 +1,6 @@
 //! Devices that are broken: the prolog that fails, the health check, and the reason that stands.
 
-use std::process::{Command, Stdio};
+use testkit::assert_contains;
 
 use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
@@ -12,92 +12,71 @@ select = { all = true }
 mig = false
 "#;
 
-/// The device takes nobody any more: a client died while it connected, and another one goes on.
-fn wedge(lab: &Lab, name: &str) -> testkit::App {
-    let pipe = lab.nodes[0]
-        .run_dir()
-        .join("by-name")
-        .join(name)
-        .join("pipe");
-    let mut app = lab.nodes[0].cuda_app(&pipe, &["hold"]);
-    assert!(app.wait_up().ends_with("mps yes"));
-    let program = lab.nodes[0].program("cuda-app");
-    let mut starved = Command::new("sh");
-    starved
-        .args([
-            "-c",
-            "ulimit -n 24; exec \"$0\"",
-            program.get_program().to_str().unwrap(),
-        ])
-        .env_clear()
-        .envs(lab.nodes[0].env())
-        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let _ = starved.status().unwrap();
-    lab.until("the device hangs", || {
-        let events = lab.nodes[0].events();
-        events.iter().any(|event| event.what == "device wedged")
-    });
-    app
-}
-
 #[test]
 fn the_reason_of_the_health_check_stands_in_either_order() {
     if !can_start("the_reason_of_the_health_check_stands_in_either_order") {
         return;
     }
-    let lab = Lab::start(vec![Setup::new("h200", 2, WHOLE)], "");
-    let healthy = lab.mig_mps(0, &["slurm", "health"]).ended(0);
+    let lab = Lab::start(vec![Setup::new("h200", 1, WHOLE)], "");
+    let health = |words: &[&str]| lab.mig_mps(0, &[&["slurm", "health"], words].concat());
+    let update = |words: &[&str]| {
+        let words = [&["update", "NodeName=n1"], words].concat();
+        lab.slurm("scontrol", &words).ended(0);
+    };
+    let healthy = health(&[]).ended(0);
     assert!(healthy.stdout.is_empty() && !lab.is_drained(0));
-    // It has a client, so nobody heals it.
-    let client = wedge(&lab, "0");
+    let sim = &lab.nodes[0];
+    sim.node.fault("cuInit").every().fails(999).unwrap();
+    let found = "0: cuInit fails with error 999 (CUDA_ERROR_UNKNOWN)";
+    let reason = format!("mig-mps: {found}");
     // The prolog first: Slurm drains the node and holds the job.
-    let job = lab.submit(USERS[0], &["--gres=gpu:2"], "true");
+    let job = lab.submit(USERS[0], &["--gres=gpu:1"], "true");
     lab.until("Slurm has drained the node", || {
         lab.node_state(0).1 == "Prolog error"
     });
-    assert!(
-        lab.log(0).contains("output:mig-mps: job 1: 0 hangs"),
-        "{}",
-        lab.log(0)
-    );
+    assert_contains(&lab.log(0), &format!("output:mig-mps: job 1: {found}"));
     lab.await_state(job, &["PENDING"]);
-    let reason = "mig-mps: 0 hangs: every new client waits without end";
-    let found = lab.mig_mps(0, &["slurm", "health"]).ended(3);
-    assert_eq!(
-        found.stdout,
-        "0 hangs: every new client waits without end\n"
-    );
+    assert_eq!(health(&[]).ended(3).stdout, format!("{found}\n"));
     assert_eq!(lab.node_state(0).1, reason);
     // The health check first: the reason stays, and no job is begun.
     lab.slurm("scancel", &[&job.to_string()]).ended(0);
-    lab.slurm("scontrol", &["update", "NodeName=n1", "State=RESUME"])
-        .ended(0);
-    lab.mig_mps(0, &["slurm", "health"]).ended(3);
+    update(&["State=RESUME"]);
+    health(&[]).ended(3);
     assert!(lab.is_drained(0));
     assert_eq!(lab.node_state(0).1, reason);
     // An administrator's reason is left alone.
-    let theirs = ["update", "NodeName=n1", "State=DRAIN", "Reason=new memory"];
-    lab.slurm("scontrol", &theirs).ended(0);
-    lab.mig_mps(0, &["slurm", "health"]).ended(3);
+    update(&["State=DRAIN", "Reason=new memory"]);
+    health(&[]).ended(3);
     assert_eq!(lab.node_state(0).1, "new memory");
-    lab.mig_mps(0, &["slurm", "health", "--resume"]).ended(3);
-    // Without the client the device is healed, and the node taken back where mig-mps had drained it.
-    let ours = [
-        "update",
-        "NodeName=n1",
-        "State=DRAIN",
-        "Reason=mig-mps: something",
-    ];
+    health(&["--resume"]).ended(3);
+    sim.node.node().clear_faults().unwrap();
+    health(&["--resume"]).ended(0);
+    assert_eq!(lab.node_state(0).1, "new memory");
+    // A node is taken back where mig-mps had drained it.
+    update(&["State=DRAIN", "Reason=mig-mps: something"]);
+    health(&[]).ended(0);
+    assert!(lab.is_drained(0));
+    health(&["--resume"]).ended(0);
+    assert!(!lab.is_drained(0));
+}
+
+/// Each time that the daemon of a device that hangs is asked, it gets 2 s.
+#[test]
+fn the_health_check_heals_a_device_that_hangs_once_its_clients_have_gone() {
+    if !can_start("the_health_check_heals_a_device_that_hangs_once_its_clients_have_gone") {
+        return;
+    }
+    let lab = Lab::start(vec![Setup::new("h200", 1, WHOLE)], "");
+    let client = lab.nodes[0].client("0");
+    lab.nodes[0].hang("0");
+    let hangs = "0 hangs: every new client waits without end";
+    let found = lab.mig_mps(0, &["slurm", "health"]).ended(3);
+    assert_eq!(found.stdout, format!("{hangs}\n"));
+    assert_eq!(lab.node_state(0).1, format!("mig-mps: {hangs}"));
     client.finish();
     lab.mig_mps(0, &["slurm", "health", "--resume"]).ended(0);
-    assert_eq!(lab.node_state(0).1, "new memory");
-    lab.slurm("scontrol", &ours).ended(0);
-    lab.mig_mps(0, &["slurm", "health"]).ended(0);
-    assert!(lab.is_drained(0));
-    lab.mig_mps(0, &["slurm", "health", "--resume"]).ended(0);
     assert!(!lab.is_drained(0));
+    lab.nodes[0].client("0").finish();
 }
 
 const OF_ONE_USER: &str = r#"
@@ -115,7 +94,7 @@ fn a_job_does_not_begin_on_a_device_for_somebody_else() {
     let lab = Lab::start(vec![Setup::new("h200", 1, OF_ONE_USER)], "");
     let own = lab.submit(USERS[0], &["--gres=gpu:1"], "cuda-app run 0.1");
     assert_eq!(lab.await_state(own, &["COMPLETED", "FAILED"]), "COMPLETED");
-    assert!(lab.output(own).contains("mps yes"));
+    assert_contains(&lab.output(own), "mps yes");
     let other = lab.submit(
         USERS[1],
         &["--no-requeue", "--gres=gpu:1"],
@@ -127,5 +106,5 @@ fn a_job_does_not_begin_on_a_device_for_somebody_else() {
     );
     assert!(!lab.output(other).contains("up devices"));
     let line = "output:mig-mps: job 2: only daemon may use 0, and this is bin";
-    assert!(lab.log(0).contains(line), "{}", lab.log(0));
+    assert_contains(&lab.log(0), line);
 }

@@ -11,10 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{App, TestNode, without_pidfd};
+use testkit::{App, NOBODY, Ran, Sim, TestNode, is_alive, stop, without_pidfd};
 
 use super::tidy::Tidy;
-use testkit::{NOBODY, Ran, Sim, is_alive, shell, stop};
 
 /// How long something is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
