@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 
 use mig_mps::internals::manual::TOPICS;
 use serde_json::Value;
-use testkit::{Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, whole};
+use testkit::{
+    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, whole,
+};
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {

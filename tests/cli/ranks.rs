@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use testkit::{Ran, Sim, can_run};
 
-
 const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
 

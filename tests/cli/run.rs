@@ -4,8 +4,10 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
-use testkit::{Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, has_python, hearing, needs_root, whole};
-
+use testkit::{
+    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, has_python, hearing, needs_root,
+    whole,
+};
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use testkit::{Ran, SMALL, Sim, assert_contains, built, can_run, in_state, is_root, needs_root, skip, whole};
-
+use testkit::{
+    Ran, SMALL, Sim, assert_contains, built, can_run, in_state, is_root, needs_root, skip, whole,
+};
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",

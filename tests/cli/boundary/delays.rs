@@ -3,7 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 
-use testkit::{NOBODY, Ran, Sim, assert_contains, can_run, has_python, is_root, needs_root, shell, under, whole};
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, can_run, has_python, is_root, needs_root, shell, under,
+    whole,
+};
 
 use super::HERS;
 

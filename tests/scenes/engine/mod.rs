@@ -21,12 +21,11 @@ pub(crate) fn play(name: &str) {
         .join("tests/scenes")
         .join(name);
     let text = fs::read_to_string(&path).unwrap();
-    // Other users and root are named in it.
-    let needs_root = ["root", "nobody"].iter().any(|user| text.contains(user));
+    let mut parts = parse(&text);
+    let needs_root = parts.iter().any(|part| part.head == "root");
     if needs_root && !testkit::is_root(name) {
         return;
     }
-    let mut parts = parse(&text);
     let mut stage = None;
     let mut differences = String::new();
     for part in &mut parts {
@@ -62,10 +61,10 @@ pub(crate) fn play(name: &str) {
 /// Does what a part of a file says. Returns what a program left, if it ran one to look at it.
 fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Ran> {
     let head = part.head.as_str();
-    if head.is_empty() || head.starts_with('#') || head.starts_with("leave ") {
+    let (verb, rest) = head.split_once(' ').unwrap_or((head, ""));
+    if matches!(verb, "" | "#" | "root" | "leave") {
         return None;
     }
-    let (verb, rest) = head.split_once(' ').unwrap_or((head, ""));
     if verb == "node" {
         // The old one ends first.
         drop(stage.take());
