@@ -7,7 +7,7 @@ use mig_mps::internals::plan::check::{GpuArgument, against};
 use mig_mps::internals::profile::Profile;
 use serde_json::json;
 
-use testkit::{Ran, without_gpu};
+use testkit::{Ran, Sim, assert_contains, without_gpu};
 
 fn check(profile: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["check", "/dev/stdin"], args].concat(), profile)

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, assert_contains, needs_root, shell};
+use testkit::{App, NOBODY, Ran, Sim, assert_contains, can_run, is_root, needs_root, shell};
 
 const PROFILE: &str = r#"
 cdi = true

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use testkit::{Sim, assert_contains, plain, whole};
+use testkit::{Sim, assert_contains, in_state, kill, needs_root, plain, wait_until, whole};
 
 const PROFILE: &str = r#"
 [mps]

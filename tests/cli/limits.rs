@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, needs_root};
+use testkit::{CLOSE_INHERITED, NOBODY, Ran, SMALL, Sim, in_state, is_alive, needs_root};
 
 /// The same command as another user, with so many processes and threads for that user.
 fn with_processes(command: &Command, user: u32, processes: usize) -> Command {

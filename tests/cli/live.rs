@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{Sim, assert_contains, plain, tidy, whole};
+use testkit::{Ran, Sim, assert_contains, plain, tidy, wait_until, whole};
 
 fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()

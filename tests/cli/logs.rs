@@ -10,7 +10,9 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use testkit::{App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, plain, shell};
+use testkit::{
+    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, plain, shell, whole,
+};
 
 /// What an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\

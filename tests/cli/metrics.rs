@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use mig_mps::internals::manual::TOPICS;
 use serde_json::Value;
 use testkit::{
-    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, whole,
+    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, wait_until,
+    whole,
 };
 
 /// The value of a series, by its text up to the blank.

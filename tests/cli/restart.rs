@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use simnode::node::ComputeMode;
 
-use testkit::{SMALL, Sim, assert_contains, in_state, is_alive, whole};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, whole};
 
 /// A profile that says something of everything.
 const EVERYTHING: &str = r#"active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0", nofile = 4096, max-clients = 8, compute-mode = "exclusive-process""#;

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use insta::assert_snapshot;
-use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, needs_root};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, can_run, is_root, needs_root, tidy};
 
 /// A node with daemons, in a run directory that root alone may enter.
 fn closed() -> Sim {

@@ -1,6 +1,6 @@
 //! `verify`: devices are checked by becoming their client.
 
-use testkit::{Ran, SMALL, Sim, is_root, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, is_root, shell};
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])

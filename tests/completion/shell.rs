@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::{Sim, can_run, without_gpu};
+use testkit::{Dialogue, Sim, can_run, terminal, without_gpu};
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

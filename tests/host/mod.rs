@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mig_mps::internals::host::{Holders, Host, NvidiaSmi, ResetError, Unit, Units, UnitsError};
 use mig_mps::internals::nvml::Nvml;
-use testkit::{TestNode, assert_contains};
+use testkit::{TestNode, assert_contains, wait_until};
 
 /// A node with what mig-mps would make of its environment.
 struct Machine {

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 
 use testkit::{
-    NOBODY, Ran, Sim, assert_contains, can_run, has_python, is_root, needs_root, shell, under,
-    whole,
+    NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
+    under, wait_until, whole,
 };
 
 use super::HERS;

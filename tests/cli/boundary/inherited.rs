@@ -5,7 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use testkit::{Ran, Sim, has_python, is_root, terminal, whole};
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
+    terminal, under, whole,
+};
 
 use super::HERS;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{Ran, Sim, can_run, has_python, is_root, whole};
+use testkit::{NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, whole};
 
 use super::HERS;
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, TestNode, is_alive, stop, without_pidfd};
+use testkit::{App, NOBODY, Ran, Sim, TestNode, is_alive, shell, stop, without_pidfd};
 
 use super::tidy::Tidy;
 
@@ -257,7 +257,7 @@ fn read_all(dir: &Path, kept: &mut Kept) {
             Some("lock" | "reserve") => continue,
             Some("pipe") => {
                 let pid = read(&path.join("nvidia-cuda-mps-control.pid"));
-                let lives = pid.parse().is_ok_and(|pid: u32| is_alive(&pid.into()));
+                let lives = pid.parse().is_ok_and(|pid: u32| is_alive(pid));
                 if lives { pid } else { String::new() }
             }
             _ if path.is_dir() && !path.is_symlink() => {
