@@ -11,10 +11,9 @@ use crate::node::Node;
 use crate::partition;
 use crate::refusal::{Subject, subject};
 use crate::rounds;
-use crate::run::{self, words_of};
+use crate::run::{self, Place as _, words_of};
 use crate::scene::short_dir;
 use crate::snapshot::{self, Gpu, difference, lines};
-use crate::target::Place as _;
 use crate::transcript::Transcript;
 use crate::walk::Walk;
 
@@ -164,7 +163,7 @@ fn used(walk: &Walk, request: &Request, verdict: &mut Verdict) {
         gpu: &subject.uuid,
     };
     transcript.begin(&format!("the conformance suite on {}", lent.name()));
-    let reports = run::all(&lent, &request.rows, &mut |report| {
+    let reports = run::all(&lent, &request.rows, None, &mut |report| {
         transcript.add(&report.line());
     });
     transcript.begin("all that was said in the suite");
