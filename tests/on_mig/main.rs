@@ -1,7 +1,7 @@
-//! A destructive run for people who own a GPU with MIG: the whole life of a partitioned GPU, driven by the shipped program, and
+//! A destructive run for people who own a GPU with MIG: a GPU is partitioned, used and given back by the shipped program, with
 //! the conformance suite on one of its MIG devices. Afterwards the GPU is as it was.
 //!
-//! On simulated nodes it runs with every `cargo test`. On a real machine it does nothing unless a GPU is named:
+//! On simulated nodes it runs with every `cargo test`. On a real machine the test `a_real_gpu` runs, if a GPU is named:
 //!
 //! | variable | is |
 //! |---|---|

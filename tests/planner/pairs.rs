@@ -14,7 +14,7 @@ use super::brute::{self, Body, Counts};
 use super::{model, scene};
 use scene::Scene;
 
-/// What plans are compared by (DESIGN 5.3), less is better.
+/// What plans are compared by, less is better.
 type Score = (u32, usize, Reverse<u32>, Vec<(u32, u32)>);
 
 struct Grid {
