@@ -78,6 +78,12 @@ pub mod internals {
             ImportOptions, MigDevice, export, import, mig_parted, pack, to_mig_parted,
         };
     }
+    pub mod mps {
+        pub use crate::mps::{DaemonStatus, LogFile, LogLine};
+    }
+    pub mod slurm {
+        pub use crate::integrate::{GresConf, SlurmJob, gres_of_node};
+    }
     pub mod error {
         pub use crate::error::ExitStatus;
     }
@@ -93,6 +99,9 @@ pub mod internals {
             Directories, Environment, Holders, Host, MpsPrograms, NvidiaSmi, Pid, ResetError,
             StartTime, Uid, Unit, Units, UnitsError, run,
         };
+    }
+    pub mod logs {
+        pub use crate::logs::SessionGrouper;
     }
     pub mod manual {
         pub use crate::manual::TOPICS;

@@ -39,6 +39,36 @@ impl Answer {
             answer: self.lines.join("\n"),
         }
     }
+
+    /// Reads what the control program has printed in a session.
+    pub(super) fn read(asked: &str, stdout: &str, stderr: &str) -> Result<Self, Refusal> {
+        if stderr.contains(NO_DAEMON) {
+            return Err(Refusal::NoDaemon);
+        }
+        if stderr.contains("Cannot send command to MPS control daemon process")
+            || stderr.contains("Cannot authenticate or connect to MPS control daemon process")
+            || (stdout.is_empty() && stderr.is_empty())
+        {
+            return Err(Refusal::Busy);
+        }
+        let mut lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
+        // A pid has no decimal point, so it cannot be mistaken for this answer.
+        let percentage = lines
+            .pop()
+            .filter(|last| is_percentage(last))
+            .and_then(|last| last.trim().parse().ok());
+        match percentage {
+            Some(percentage) if stderr.is_empty() => Ok(Self {
+                asked: asked.to_owned(),
+                lines,
+                percentage,
+            }),
+            _ => Err(Refusal::Unexpected(MpsError::Unexpected {
+                asked: script(asked),
+                answer: format!("{stdout}{stderr}"),
+            })),
+        }
+    }
 }
 
 impl Daemon {
@@ -97,7 +127,7 @@ impl Daemon {
                 Err(RunError::Late { .. }) if queues => return Err(busy(Some(changes.join("; ")))),
                 other => other?,
             };
-            match read(&asked, &output.stdout, &output.stderr) {
+            match Answer::read(&asked, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
                 Err(Refusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
                 Err(Refusal::Unexpected(error)) => return Err(error),
@@ -132,7 +162,7 @@ pub fn is_query(command: &str) -> bool {
 }
 
 #[derive(Debug)]
-enum Refusal {
+pub(super) enum Refusal {
     Busy,
     NoDaemon,
     Unexpected(MpsError),
@@ -143,35 +173,6 @@ fn script(asked: &str) -> String {
     match asked {
         "" => LAST_COMMAND.to_owned(),
         _ => format!("{asked}\n{LAST_COMMAND}"),
-    }
-}
-
-fn read(asked: &str, stdout: &str, stderr: &str) -> Result<Answer, Refusal> {
-    if stderr.contains(NO_DAEMON) {
-        return Err(Refusal::NoDaemon);
-    }
-    if stderr.contains("Cannot send command to MPS control daemon process")
-        || stderr.contains("Cannot authenticate or connect to MPS control daemon process")
-        || (stdout.is_empty() && stderr.is_empty())
-    {
-        return Err(Refusal::Busy);
-    }
-    let mut lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
-    // A pid has no decimal point, so it cannot be mistaken for this answer.
-    let percentage = lines
-        .pop()
-        .filter(|last| is_percentage(last))
-        .and_then(|last| last.trim().parse().ok());
-    match percentage {
-        Some(percentage) if stderr.is_empty() => Ok(Answer {
-            asked: asked.to_owned(),
-            lines,
-            percentage,
-        }),
-        _ => Err(Refusal::Unexpected(MpsError::Unexpected {
-            asked: script(asked),
-            answer: format!("{stdout}{stderr}"),
-        })),
     }
 }
 
@@ -220,11 +221,11 @@ mod tests {
 
     #[test]
     fn a_session_without_an_answer_to_its_last_command_was_not_executed() {
-        assert!(matches!(read("s", "", ""), Err(Refusal::Busy)));
+        assert!(matches!(Answer::read("s", "", ""), Err(Refusal::Busy)));
         let busy = "Cannot send command to MPS control daemon process\n";
-        assert!(matches!(read("s", "", busy), Err(Refusal::Busy)));
+        assert!(matches!(Answer::read("s", "", busy), Err(Refusal::Busy)));
         assert!(matches!(
-            read("s", "466\n", ""),
+            Answer::read("s", "466\n", ""),
             Err(Refusal::Unexpected(_))
         ));
     }
@@ -232,12 +233,15 @@ mod tests {
     #[test]
     fn no_daemon_differs_from_a_busy_one() {
         let none = "Cannot find MPS control daemon process\n";
-        assert!(matches!(read("s", "", none), Err(Refusal::NoDaemon)));
+        assert!(matches!(
+            Answer::read("s", "", none),
+            Err(Refusal::NoDaemon)
+        ));
     }
 
     #[test]
     fn the_last_line_is_the_percentage_and_the_rest_the_answer() {
-        let answer = read("s", "466\nACTIVE\n33.3\n", "").unwrap();
+        let answer = Answer::read("s", "466\nACTIVE\n33.3\n", "").unwrap();
         assert_eq!(answer.lines, ["466", "ACTIVE"]);
         assert!((answer.percentage - 33.3).abs() < 1e-9);
     }

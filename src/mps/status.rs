@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::log::{LOG_END, logged_fault, logged_limit};
-use super::session::{ANSWER_LIMIT, LAST_COMMAND, PATIENCE, is_percentage, parse_pid};
+use super::session::{ANSWER_LIMIT, Answer, LAST_COMMAND, PATIENCE, is_percentage, parse_pid};
 use super::setting_command::queries;
 use super::{Daemon, LogFile, MpsError};
 use crate::host::Pid;
@@ -75,16 +75,8 @@ impl Daemon {
             commands.push(format!("get_client_list {child}"));
         }
         let answer = self.session_within(&commands, patience, limit, allowed)?;
-        let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
-        let mut defaults = None;
-        if with_defaults {
-            let read = Reported::read(&mut lines, answer.percentage);
-            defaults = Some(read.ok_or_else(|| answer.unexpected())?);
-        }
-        let mut status = DaemonStatus {
-            servers: read(lines, children).ok_or_else(|| answer.unexpected())?,
-            defaults,
-        };
+        let read = DaemonStatus::read(&answer, children, with_defaults);
+        let mut status = read.ok_or_else(|| answer.unexpected())?;
         self.add_logged(&mut status);
         Ok(status)
     }
@@ -118,6 +110,28 @@ impl Daemon {
                 server.state = Some(ServerState::Fault);
             }
         }
+    }
+}
+
+impl DaemonStatus {
+    /// Reads the answers to the commands of [`Daemon::query`].
+    fn read(answer: &Answer, children: &[Pid], with_defaults: bool) -> Option<Self> {
+        let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
+        let defaults = if with_defaults {
+            Some(Reported::read(&mut lines, answer.percentage)?)
+        } else {
+            None
+        };
+        Some(Self {
+            servers: read(lines, children)?,
+            defaults,
+        })
+    }
+
+    /// Reads what a control program has printed, for tests of any output.
+    pub fn of_output(output: &str, children: &[Pid], with_defaults: bool) -> Option<Self> {
+        let answer = Answer::read("", output, "").ok()?;
+        Self::read(&answer, children, with_defaults)
     }
 }
 

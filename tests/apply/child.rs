@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use mig_mps::internals::apply::Allowed;
 use mig_mps::internals::host::Environment;
 
-use crate::common::hearing;
-use crate::scene::{Hand, Layout, Scene};
+use crate::apply::scene::{Hand, Layout, Scene};
+use testkit::hearing;
 
 const LAYOUT: &str = "APPLY_TEST_LAYOUT";
 const ALLOWED: &str = "APPLY_TEST_ALLOWED";
@@ -18,7 +18,7 @@ const PLANNED: &str = "planned";
 pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["--exact", "child::child", "--ignored", "--nocapture"])
+        .args(["--exact", "apply::child::child", "--ignored", "--nocapture"])
         .env_clear()
         .envs(scene.sim.node.env())
         .env(LAYOUT, layout)

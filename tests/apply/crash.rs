@@ -7,9 +7,9 @@ use mig_mps::internals::apply::pick_up;
 use mig_mps::internals::state::RunDir;
 use simnode::node::Node;
 
-use crate::child;
-use crate::faults::{AFTER, BEFORE};
-use crate::scene::Scene;
+use crate::apply::child;
+use crate::apply::faults::{AFTER, BEFORE};
+use crate::apply::scene::Scene;
 
 /// Whatever changes something, or tells of what was just changed. A process that is killed in a call that only reads leaves what the
 /// change before left, and so does one that is killed at the beginning of the next change.

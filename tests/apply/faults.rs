@@ -7,7 +7,7 @@ use mig_mps::internals::apply::ApplyError;
 use mig_mps::internals::settings::Server;
 use simnode::node::{Effect, Fault, Node, When};
 
-use crate::scene::{Layout, Scene};
+use crate::apply::scene::{Layout, Scene};
 
 /// Before: on GPU 0 an instance that stays beside one that goes; GPU 1 changes as a whole.
 pub(crate) const BEFORE: &Layout = "3g.40gb@0 3g.40gb@4 / 2g.20gb@0 3g.40gb@4";

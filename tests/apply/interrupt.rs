@@ -4,12 +4,11 @@ use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use simnode::harness::terminal;
+use testkit::{Ran, SMALL, Sim, assert_contains, hearing, in_state, terminal};
 
-use crate::child;
-use crate::common::{Ran, SMALL, Sim, hearing, in_state};
-use crate::faults::{AFTER, BEFORE};
-use crate::scene::Scene;
+use crate::apply::child;
+use crate::apply::faults::{AFTER, BEFORE};
+use crate::apply::scene::Scene;
 
 fn interrupt(child: &Child) {
     let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
@@ -49,12 +48,9 @@ fn a_change_is_undone_and_the_undoing_goes_on() {
     let (rest, status) = child::ended(child);
     let said = said + &rest;
     assert_eq!(status, 130, "{said}");
-    assert!(said.contains("heard in RollingBack"), "{said}");
-    assert!(said.contains("\ninterrupted\n"), "{said}");
-    assert!(
-        said.contains("what had been done before was undone"),
-        "{said}"
-    );
+    assert_contains(&said, "heard in RollingBack");
+    assert_contains(&said, "\ninterrupted\n");
+    assert_contains(&said, "what had been done before was undone");
     assert_eq!(scene.things(), before, "{said}");
     assert_eq!(scene.ledger(), ours, "{said}");
     scene.is_tidy();
@@ -94,11 +90,7 @@ fn units_are_started_again() {
         "{}",
         ran.stderr
     );
-    assert!(
-        ran.stderr.contains("Continuing from the present state."),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "Continuing from the present state.");
     scene.is_tidy();
 }
 
@@ -116,11 +108,7 @@ fn a_unit_that_a_killed_run_had_stopped_is_started_by_the_next() {
     assert_eq!(scene.hand.observe().interrupted.len(), 1);
     let ran = scene.sim.run(&["down"]).ended(0);
     assert_eq!(scene.sim.happened("systemctl start"), 1);
-    assert!(
-        ran.stderr.contains("It had stopped nvidia-dcgm.service."),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "It had stopped nvidia-dcgm.service.");
     scene.is_tidy();
 }
 
@@ -159,7 +147,7 @@ fn down_stops_and_says_what_is_left() {
     interrupt(&child);
     let (said, status) = child::ended(child);
     assert_eq!(status, 130, "{said}");
-    assert!(said.contains("stopping at the next safe point"), "{said}");
+    assert_contains(&said, "stopping at the next safe point");
     let left = said.lines().filter(|line| line.starts_with("not done: "));
     assert_eq!(
         left.count(),

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::common::{Sim, in_state};
-use crate::faults::{AFTER, BEFORE};
-use crate::scene::Scene;
+use crate::apply::faults::{AFTER, BEFORE};
+use crate::apply::scene::Scene;
+use testkit::{Sim, assert_contains, in_state};
 
 fn server(device: &Value) -> &Value {
     &device["servers"][0]["pid"]
@@ -80,16 +80,13 @@ fn whoever_keeps_an_instance_in_use_is_named() {
         .arg("hold")
         .env("CUDA_VISIBLE_DEVICES", uuid)
         .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
-    let mut app = simnode::harness::App::start(command);
+    let mut app = testkit::App::start(command);
     assert!(app.wait_up().ends_with("mps no"));
     let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();
     assert!(error.is_busy(), "{text}");
-    assert!(
-        text.contains(&format!("held by pid {} (", app.pid())),
-        "{text}"
-    );
-    assert!(text.contains("cuda-app hold"), "{text}");
+    assert_contains(&text, &format!("held by pid {} (", app.pid()));
+    assert_contains(&text, "cuda-app hold");
     // The daemon that was ended for it serves again.
     assert_eq!(scene.things(), before, "{text}");
     assert!(calls(&scene, DESTROY, 19) > 3, "it was tried for a while");

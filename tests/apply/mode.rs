@@ -3,8 +3,8 @@
 use mig_mps::internals::apply::{Allowed, ApplyError, Cause, Failure};
 use simnode::node::Platform;
 
-use crate::common::{SMALL, Sim};
-use crate::scene::{Hand, Scene};
+use crate::apply::scene::{Hand, Scene};
+use testkit::{SMALL, Sim, assert_contains};
 
 const ONE: &str = "3g.40gb@0";
 
@@ -45,8 +45,8 @@ fn a_busy_gpu_keeps_its_mode_and_the_holder_is_named() {
     let error = refused(&scene, Allowed::default());
     let text = error.to_string();
     let named = format!("held by pid {} (", holder.pid());
-    assert!(text.contains(&named), "{text}");
-    assert!(text.contains(", session-1.scope)"), "{text}");
+    assert_contains(&text, &named);
+    assert_contains(&text, ", session-1.scope)");
     assert!(error.is_busy() && !error.is_pending(), "{error:?}");
     assert_eq!(error.hints(), ["end them, and run this again"]);
     assert_eq!(mode(&scene), (false, false), "nothing waits for a reset");

@@ -3,8 +3,8 @@
 use mig_mps::internals::apply::Allowed;
 use simnode::node::Placement;
 
-use crate::common::{Sim, in_state};
-use crate::scene::Scene;
+use crate::apply::scene::Scene;
+use testkit::{Sim, assert_contains, in_state};
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
@@ -95,7 +95,7 @@ fn what_was_made_and_not_understood_is_removed() {
         "nvmlComputeInstanceDestroy",
     ]);
     let text = error.to_string();
-    assert!(text.contains("what had been made is still there"), "{text}");
+    assert_contains(&text, "what had been made is still there");
     assert!(error.rolled_back.stands.is_empty(), "{error}");
     assert_eq!(scene.things(), before, "{error}");
     let error = with_faults(["nvmlGpuInstanceGetInfo", "nvmlGpuInstanceDestroy"]);

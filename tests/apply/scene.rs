@@ -15,7 +15,7 @@ use mig_mps::internals::profile::Profile;
 use mig_mps::internals::settings::Server;
 use mig_mps::internals::state::RunDir;
 
-use crate::common::Sim;
+use testkit::Sim;
 
 /// A node, and what a run on it needs.
 pub(crate) struct Scene {

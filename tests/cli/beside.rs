@@ -3,10 +3,8 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{Sim, shell, user};
-use crate::sight::{beside, unmanaged_daemon};
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use crate::cli::sight::{beside, unmanaged_daemon};
+use testkit::{Sim, WHOLE, assert_contains, shell, user};
 
 #[test]
 fn plan_and_up_tell_of_it_and_leave_it_alone() {
@@ -18,7 +16,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let pid = sim.status()["unmanaged"][0]["pid"].clone();
     let tidy = |text: &str| {
         let text = text.replace(&pipe.display().to_string(), "/seed");
-        crate::common::plain(&text)
+        testkit::plain(&text)
             .replace(&pid.to_string(), "PID")
             .replace(&user(), "USER")
     };
@@ -43,16 +41,9 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     let ran = sim.up(WHOLE, &[]).ended(0);
     let said = tidy(&ran.stderr);
     let how = "echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control";
-    assert!(
-        said.contains("Unmanaged daemon PID of USER serves 1 too"),
-        "{said}"
-    );
+    assert_contains(&said, "Unmanaged daemon PID of USER serves 1 too");
     assert!(said.contains(how), "{said}");
-    assert!(
-        ran.stdout.contains("1: 2 daemons serve it"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "1: 2 daemons serve it");
     sim.up_does_nothing(WHOLE);
     shell(format!("kill -0 {pid}")).ended(0);
 
@@ -68,10 +59,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
     shell.args(["-c", &how]).env_clear().envs(sim.node.env());
     assert!(shell.status().unwrap().success());
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
-    assert!(
-        plan.contains("+ start 2 daemons (no daemon yet): 0, 1"),
-        "{plan}"
-    );
+    assert_contains(&plan, "+ start 2 daemons (no daemon yet): 0, 1");
     assert!(!plan.contains("oreign"), "{plan}");
 }
 
@@ -79,16 +67,13 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
 #[test]
 fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
     let sim = Sim::with("a100-80gb", 1);
-    sim.up(crate::common::SMALL, &[]).ended(0);
+    sim.up(testkit::SMALL, &[]).ended(0);
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     sim.run(&["down"]).ended(0);
     unmanaged_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));
-    let path = sim.profile(crate::common::SMALL).display().to_string();
+    let path = sim.profile(testkit::SMALL).display().to_string();
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
-    assert!(
-        plan.contains("+ start 1 daemon (no daemon yet): 0.0"),
-        "{plan}"
-    );
-    assert!(plan.contains("(only an unmanaged daemon, pid "), "{plan}");
-    assert!(plan.contains(" serves 0.2 too"), "{plan}");
+    assert_contains(&plan, "+ start 1 daemon (no daemon yet): 0.0");
+    assert_contains(&plan, "(only an unmanaged daemon, pid ");
+    assert_contains(&plan, " serves 0.2 too");
 }

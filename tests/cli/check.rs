@@ -7,7 +7,7 @@ use mig_mps::internals::plan::check::{GpuArgument, against};
 use mig_mps::internals::profile::Profile;
 use serde_json::json;
 
-use crate::common::{Ran, Sim, without_gpu};
+use testkit::{Ran, Sim, assert_contains, without_gpu};
 
 fn check(profile: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["check", "/dev/stdin"], args].concat(), profile)
@@ -275,11 +275,7 @@ fn names_given_twice_are_found() {
         "[[gpu]]\nselect = { all = true }\ndevices = [ { name = 'a', profile = '1g' } ]\n";
     check(profile, &["--gpu", "a30"]).ended(0);
     let ran = check(profile, &["--gpu", "a30:2"]).ended(2);
-    assert!(
-        ran.stderr.contains("put {gpu} or {n} into the name"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "put {gpu} or {n} into the name");
     let twice =
         "[[gpu]]\nselect = { index = [0, 3] }\ndevices = [ { name = 'a', profile = '1g' } ]\n";
     check(twice, &[]).ended(2);
@@ -349,10 +345,7 @@ fn the_catalog_is_listed() {
     for model in catalog::models() {
         let line = list.lines().find(|line| line.starts_with(&model.key));
         let line = line.unwrap_or_else(|| panic!("no {} in {list}", model.key));
-        assert!(
-            line.contains(&model.placements_known().to_string()),
-            "{line}"
-        );
+        assert_contains(line, &model.placements_known().to_string());
     }
     assert!(list.contains("jetson-thor"));
     let h200 = list

@@ -1,10 +1,7 @@
 //! As many clients as a device takes, and one more.
 
 use serde_json::json;
-use simnode::harness::App;
-
-use crate::common::Sim;
-use crate::settings::whole;
+use testkit::{App, Sim, assert_contains, whole};
 
 #[test]
 fn forty_eight_clients_are_shown_and_the_next_is_refused() {
@@ -31,11 +28,7 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
     assert_eq!(status["remarks"], json!([remark]));
     assert_eq!(status["degraded"], false);
     let refused = sim.app("0", &["hold"]).finish();
-    assert!(
-        refused.output.contains("malloc err 46"),
-        "{}",
-        refused.output
-    );
+    assert_contains(&refused.output, "malloc err 46");
     // It is nowhere: no client, and not outside MPS either.
     let status = sim.status();
     assert_eq!(status["devices"][0]["client_count"], 48);
@@ -44,7 +37,7 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
         .run(&["status", "--columns", "name,clients"])
         .ended(0)
         .stdout;
-    assert!(text.contains("48/48"), "{text}");
+    assert_contains(&text, "48/48");
     assert!(clients.pop().unwrap().finish().status.success());
     let status = sim.status();
     assert_eq!(status["remarks"], json!([]));
@@ -72,6 +65,6 @@ fn more_clients_than_the_device_is_meant_for_are_told() {
         json!([{ "id": "too-many-clients", "device": "0.0", "what": more }])
     );
     let text = sim.run(&["status", "--columns", "clients"]).ended(0).stdout;
-    assert!(text.contains("2/1"), "{text}");
+    assert_contains(&text, "2/1");
     drop((first, second));
 }

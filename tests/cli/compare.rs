@@ -4,11 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::App;
-
-use crate::common::{Ran, Sim, hearing, shell};
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use testkit::{App, Ran, Sim, WHOLE, hearing, shell};
 
 /// A program that is three times as fast as a client.
 const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in

@@ -4,8 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ComputeMode;
 
-use crate::common::Sim;
-use crate::settings::whole;
+use testkit::{Sim, assert_contains, whole};
 
 const EXCLUSIVE: &str = r#"compute-mode = "exclusive-process""#;
 
@@ -71,7 +70,7 @@ fn a_daemon_that_died_does_not_lose_it() {
     let daemon = sim.device("0")["daemon_pid"].as_i64().unwrap();
     let pid = rustix::process::Pid::from_raw(i32::try_from(daemon).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    while crate::common::is_alive(&daemon.into()) {
+    while testkit::is_alive(daemon) {
         std::thread::yield_now();
     }
     sim.up(&whole(EXCLUSIVE), &["--yes"]).ended(0);
@@ -105,10 +104,7 @@ fn plans_say_what_becomes_of_it() {
     let change = json!({ "from": "default", "to": "exclusive-process" });
     assert_eq!(gpu["compute_mode"], change);
     let said = sim.up(&one(EXCLUSIVE), &[]).ended(0).stdout;
-    assert!(
-        said.contains("~ set compute mode to exclusive-process"),
-        "{said}"
-    );
+    assert_contains(&said, "~ set compute mode to exclusive-process");
 
     // It stays when the daemon is started again, and is set again where somebody has changed it.
     let restart = |sim: &Sim| sim.run(&["restart", "0", "--dry-run"]).ended(0).tidy();

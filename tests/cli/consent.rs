@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::{ONE_EACH, SMALL, Sim};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains};
 
 #[test]
 fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
@@ -31,9 +31,9 @@ fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
     let stderr = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(4), "{stderr}");
     assert!(!stderr.contains("--yes"), "{stderr}");
-    assert!(
-        stderr.contains("this would now destroy GPU 0 1g.10gb at slice 6: nothing was changed"),
-        "{stderr}"
+    assert_contains(
+        &stderr,
+        "this would now destroy GPU 0 1g.10gb at slice 6: nothing was changed",
     );
 }
 
@@ -44,7 +44,7 @@ fn force_says_whom_it_ends() {
     let app = sim.client("1.2");
     let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
     let named = format!("This ends 1 client:\n  1.2: pid {} (", app.pid());
-    assert!(ran.stdout.contains(&named), "{}", ran.stdout);
+    assert_contains(&ran.stdout, &named);
     // Both are treated alike, whoever has a client.
     assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
 }
@@ -88,10 +88,6 @@ fn switching_mig_off_is_asked_for() {
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
     let ran = sim.up(whole, &[]).ended(4);
-    assert!(
-        ran.stderr.contains("switch MIG mode off on GPU 0"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "switch MIG mode off on GPU 0");
     sim.up(whole, &["--yes"]).ended(0);
 }

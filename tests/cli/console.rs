@@ -5,10 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::common::{Ran, SMALL, Sim, is_root, is_step, shell, tidy};
-use crate::hung::starve;
-use crate::readme::{documents, root};
-use crate::settings::whole;
+use crate::cli::readme::{documents, root};
+use testkit::{Ran, SMALL, Sim, is_root, is_step, shell, tidy, whole};
 
 /// What a block needs on the simulated node before its first command.
 #[derive(Clone, Copy)]
@@ -290,7 +288,7 @@ impl Setup {
             }
             Hung => {
                 sim.up(&whole(""), &[]).ended(0);
-                starve(&sim);
+                sim.hang("0");
             }
             Nobodys => {
                 let profile = sim.profile(&whole(""));

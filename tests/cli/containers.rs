@@ -7,9 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::{App, can_run};
-
-use crate::common::{NOBODY, Ran, Sim, is_root, shell};
+use testkit::{App, NOBODY, Ran, Sim, assert_contains, can_run, is_root, needs_root, shell};
 
 const PROFILE: &str = r#"
 cdi = true
@@ -32,32 +30,26 @@ fn node() -> Sim {
     sim
 }
 
-impl Sim {
-    fn cdi_file(&self) -> PathBuf {
-        self.node.dir().join("root/var/run/cdi/mig-mps.json")
-    }
+fn cdi_file(sim: &Sim) -> PathBuf {
+    sim.node.dir().join("root/var/run/cdi/mig-mps.json")
+}
 
-    fn cdi(&self) -> Value {
-        serde_json::from_slice(&fs::read(self.cdi_file()).unwrap()).unwrap()
-    }
+fn cdi(sim: &Sim) -> Value {
+    serde_json::from_slice(&fs::read(cdi_file(sim)).unwrap()).unwrap()
+}
 
-    /// Text with this node's places replaced.
-    fn anywhere(&self, text: &str) -> String {
-        let mut text = text.replace(self.node.run_dir().to_str().unwrap(), "/run/mig-mps");
-        for (number, device) in self.status()["devices"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .enumerate()
-        {
-            text = text.replace(device["uuid"].as_str().unwrap(), &format!("MIG-{number}"));
-        }
-        text
+/// Text with this node's places replaced.
+fn anywhere(sim: &Sim, text: &str) -> String {
+    let mut text = text.replace(sim.node.run_dir().to_str().unwrap(), "/run/mig-mps");
+    for (number, device) in sim.status()["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
+        text = text.replace(device["uuid"].as_str().unwrap(), &format!("MIG-{number}"));
     }
-
-    fn uuid(&self, name: &str) -> String {
-        self.device(name)["uuid"].as_str().unwrap().to_owned()
-    }
+    text
 }
 
 /// The names of all devices of a CDI file.
@@ -70,13 +62,11 @@ fn names(cdi: &Value) -> Vec<&str> {
 
 #[test]
 fn engines_get_options() {
-    if !is_root("engines_get_options") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let text = |device: &str, format: &str| {
         let ran = sim.run(&["env", device, "--threads", "25", "--format", format]);
-        sim.anywhere(&ran.ended(0).stdout)
+        anywhere(&sim, &ran.ended(0).stdout)
     };
     assert_snapshot!(text("0.1", "docker"), @"--gpus device=MIG-1 --mount type=bind,src=/run/mig-mps/by-name/0.1/pipe,dst=/run/mig-mps/by-name/0.1/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/0.1/pipe --env CUDA_VISIBLE_DEVICES=MIG-1 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=");
     assert_snapshot!(text("nobodys", "podman"), @"--device nvidia.com/gpu=MIG-0 --mount type=bind,src=/run/mig-mps/by-name/nobodys/pipe,dst=/run/mig-mps/by-name/nobodys/pipe,readonly --env CUDA_MPS_PIPE_DIRECTORY=/run/mig-mps/by-name/nobodys/pipe --env CUDA_VISIBLE_DEVICES=MIG-0 --env CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25 --env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT= --user 65534");
@@ -131,9 +121,7 @@ fn users() -> u64 {
 /// Without the group a container's program could not reach the daemon, and would run outside MPS.
 #[test]
 fn a_container_joins_the_group_of_its_device() {
-    if !is_root("a_container_joins_the_group_of_its_device") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(GROUPS, &[]).ended(0);
     let text = |device: &str, format: &str| {
@@ -150,28 +138,26 @@ fn a_container_joins_the_group_of_its_device() {
         "spec:\n  runtimeClassName: nvidia\n  securityContext:\n    supplementalGroups: [{}]\n  containers:\n",
         users()
     );
-    assert!(pod.contains(&groups), "{pod}");
+    assert_contains(&pod, &groups);
     assert!(!text("all", "k8s").contains("securityContext"));
     // Groups came with version 0.7.0 of CDI. Files without them stay readable by older engines.
-    let cdi = sim.cdi();
-    assert_eq!(cdi["cdiVersion"], "0.7.0");
-    let edits = |at: usize| &cdi["devices"][at]["containerEdits"]["additionalGids"];
-    assert_eq!(names(&cdi)[0], "team");
+    let before = cdi(&sim);
+    assert_eq!(before["cdiVersion"], "0.7.0");
+    let edits = |at: usize| &before["devices"][at]["containerEdits"]["additionalGids"];
+    assert_eq!(names(&before)[0], "team");
     assert_eq!((edits(0), edits(1)), (&json!([users()]), &json!([users()])));
     assert!(edits(2).is_null());
     sim.run(&["down", "team"]).ended(0);
-    assert_eq!(sim.cdi()["cdiVersion"], "0.5.0");
+    assert_eq!(cdi(&sim)["cdiVersion"], "0.5.0");
 }
 
 /// A memory limit in the image may have an entry that lifts the device's. An empty one has none.
 #[test]
 fn an_image_lifts_no_memory_limit() {
-    if !is_root("an_image_lifts_no_memory_limit") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let empty = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=";
-    for edits in sim.cdi()["devices"].as_array().unwrap() {
+    for edits in cdi(&sim)["devices"].as_array().unwrap() {
         let variables = edits["containerEdits"]["env"].as_array().unwrap();
         assert!(variables.contains(&json!(empty)), "{variables:?}");
     }
@@ -179,9 +165,7 @@ fn an_image_lifts_no_memory_limit() {
 
 #[test]
 fn older_drivers_share_memory_files() {
-    if !is_root("older_drivers_share_memory_files") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let version = sim.node.dir().join("root/proc/driver/nvidia/version");
     fs::write(
@@ -197,7 +181,7 @@ fn older_drivers_share_memory_files() {
     };
     assert!(text("docker").ends_with(" --ipc host\n"));
     assert!(text("k8s").contains("\n  hostIPC: true\n"));
-    let mounts = &sim.cdi()["devices"][0]["containerEdits"]["mounts"];
+    let mounts = &cdi(&sim)["devices"][0]["containerEdits"]["mounts"];
     assert_eq!(mounts[1]["hostPath"], "/dev/shm");
     assert_eq!(mounts[1]["options"][0], "rw");
     // Nothing is promised of a driver that cannot be seen.
@@ -209,46 +193,44 @@ fn older_drivers_share_memory_files() {
 
 #[test]
 fn the_cdi_file_follows_the_devices() {
-    if !is_root("the_cdi_file_follows_the_devices") {
-        return;
-    }
+    needs_root!();
     let sim = node();
-    let first = sim.cdi();
+    let first = cdi(&sim);
     let uuids = ["nobodys", "0.1", "trainer"].map(|name| sim.uuid(name));
     assert_eq!(
         names(&first),
         ["nobodys", &uuids[0], "0.1", &uuids[1], "trainer", &uuids[2]]
     );
     let printed = sim.run(&["cdi"]).ended(0).stdout;
-    assert_eq!(printed, fs::read_to_string(sim.cdi_file()).unwrap());
-    let mode = fs::metadata(sim.cdi_file()).unwrap().permissions().mode();
+    assert_eq!(printed, fs::read_to_string(cdi_file(&sim)).unwrap());
+    let mode = fs::metadata(cdi_file(&sim)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
 
     sim.run(&["down", "0.1"]).ended(0);
     assert_eq!(
-        names(&sim.cdi()),
+        names(&cdi(&sim)),
         ["nobodys", &uuids[0], "trainer", &uuids[2]]
     );
     // As after a reboot, or a crash between two steps.
-    fs::remove_file(sim.cdi_file()).unwrap();
+    fs::remove_file(cdi_file(&sim)).unwrap();
     sim.up(PROFILE, &["--dry-run"]).ended(0);
-    assert!(!sim.cdi_file().exists());
+    assert!(!cdi_file(&sim).exists());
     sim.up(PROFILE, &[]).ended(0);
-    fs::remove_file(sim.cdi_file()).unwrap();
+    fs::remove_file(cdi_file(&sim)).unwrap();
     up_changes_the_file_alone(&sim, PROFILE, "written");
-    assert_eq!(sim.cdi(), first);
+    assert_eq!(cdi(&sim), first);
     // A profile that does not say keeps it; one that says no removes it.
     sim.up_does_nothing(&PROFILE.replace("cdi = true", ""));
-    assert_eq!(sim.cdi(), first);
+    assert_eq!(cdi(&sim), first);
     up_changes_the_file_alone(
         &sim,
         &PROFILE.replace("cdi = true", "cdi = false"),
         "removed",
     );
-    assert!(!sim.cdi_file().exists());
+    assert!(!cdi_file(&sim).exists());
     up_changes_the_file_alone(&sim, PROFILE, "written");
     sim.run(&["down"]).ended(0);
-    assert!(!sim.cdi_file().exists());
+    assert!(!cdi_file(&sim).exists());
     let nothing = sim.run(&["cdi"]).ended(1);
     assert_snapshot!(nothing.stderr, @"
     error: no device has a daemon
@@ -265,9 +247,7 @@ fn up_changes_the_file_alone(sim: &Sim, profile: &str, done: &str) {
 
 #[test]
 fn a_missing_cdi_file_is_a_change() {
-    if !is_root("a_missing_cdi_file_is_a_change") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let path = sim.profile(PROFILE);
     let plan = |status: i32| {
@@ -275,14 +255,14 @@ fn a_missing_cdi_file_is_a_change() {
             .ended(status)
     };
     assert!(plan(0).stderr.starts_with("Nothing to do"));
-    fs::remove_file(sim.cdi_file()).unwrap();
+    fs::remove_file(cdi_file(&sim)).unwrap();
     assert_snapshot!(plan(3).stdout, @"
     CDI file of container engines
       + write it
     ");
     let dry = sim.up(PROFILE, &["--dry-run"]).ended(0);
     assert!(dry.stdout.contains("+ write it"), "{dry:?}");
-    assert!(!sim.cdi_file().exists());
+    assert!(!cdi_file(&sim).exists());
     let up = |profile: &str| {
         let document = sim.up(profile, &["--json"]).json();
         (document["changed"].clone(), document["plan"]["cdi"].clone())
@@ -291,8 +271,8 @@ fn a_missing_cdi_file_is_a_change() {
     assert_eq!(up(PROFILE), (json!(false), json!(null)));
     plan(0);
     // One that is old is written again.
-    let text = fs::read_to_string(sim.cdi_file()).unwrap();
-    fs::write(sim.cdi_file(), text.replace("trainer", "trained")).unwrap();
+    let text = fs::read_to_string(cdi_file(&sim)).unwrap();
+    fs::write(cdi_file(&sim), text.replace("trainer", "trained")).unwrap();
     plan(3);
     let off = PROFILE.replace("cdi = true", "cdi = false");
     assert_eq!(up(&off), (json!(true), json!("remove")));
@@ -308,12 +288,10 @@ fn a_missing_cdi_file_is_a_change() {
 
 #[test]
 fn a_cdi_file_of_others_is_refused_before_anything_is_changed() {
-    if !is_root("a_cdi_file_of_others_is_refused_before_anything_is_changed") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
-    fs::create_dir_all(sim.cdi_file().parent().unwrap()).unwrap();
-    fs::write(sim.cdi_file(), "garbage").unwrap();
+    fs::create_dir_all(cdi_file(&sim).parent().unwrap()).unwrap();
+    fs::write(cdi_file(&sim), "garbage").unwrap();
     let path = sim.profile(PROFILE);
     for command in ["plan", "up"] {
         let refused = sim.run(&[command, path.to_str().unwrap()]).ended(1);
@@ -335,29 +313,25 @@ fn said(sim: &Sim, ran: &Ran) -> String {
 
 #[test]
 fn a_cdi_file_of_others_stays() {
-    if !is_root("a_cdi_file_of_others_stays") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let theirs = r#"{ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [] }"#;
-    fs::write(sim.cdi_file(), theirs).unwrap();
+    fs::write(cdi_file(&sim), theirs).unwrap();
     let refused = sim.up(PROFILE, &[]).ended(1);
     assert_snapshot!(said(&sim, &refused), @"
     error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not replace it
     hint: move /var/run/cdi/mig-mps.json away, and run this again
     ");
     sim.run(&["down"]).ended(0);
-    assert_eq!(fs::read_to_string(sim.cdi_file()).unwrap(), theirs);
+    assert_eq!(fs::read_to_string(cdi_file(&sim)).unwrap(), theirs);
 }
 
 /// A directory in which others could replace the file.
 #[test]
 fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
-    if !is_root("a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
-    let directory = sim.cdi_file().parent().unwrap().to_owned();
+    let directory = cdi_file(&sim).parent().unwrap().to_owned();
     fs::create_dir_all(&directory).unwrap();
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
     let unasked = PROFILE.replace("cdi = true", "");
@@ -392,30 +366,26 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
 
 #[test]
 fn after_a_change_that_fails_the_cdi_file_says_what_runs() {
-    if !is_root("after_a_change_that_fails_the_cdi_file_says_what_runs") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     sim.node.fault("nvmlGpuInstanceDestroy").fails(999).unwrap();
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(1);
     let devices = sim.status()["devices"].as_array().unwrap().clone();
     assert!(!devices.is_empty());
     assert!(devices.iter().all(|device| device["daemon_pid"].is_null()));
-    assert!(!sim.cdi_file().exists(), "{:#}", sim.cdi());
+    assert!(!cdi_file(&sim).exists(), "{:#}", cdi(&sim));
 }
 
 #[test]
 fn a_file_that_the_user_names_is_replaced_at_once() {
-    if !is_root("a_file_that_the_user_names_is_replaced_at_once") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     let file = sim.node.dir().join("devices.json");
     fs::write(&file, "before").unwrap();
     let before = fs::File::open(&file).unwrap();
     let words = ["cdi", "--output", file.to_str().unwrap()];
     assert_eq!(sim.run(&words).ended(0).stdout, "");
-    assert_eq!(fs::read(&file).unwrap(), fs::read(sim.cdi_file()).unwrap());
+    assert_eq!(fs::read(&file).unwrap(), fs::read(cdi_file(&sim)).unwrap());
     // Whoever reads the old file goes on with it.
     assert_eq!(std::io::read_to_string(before).unwrap(), "before");
     let nowhere = sim.run(&["cdi", "-o", "/nowhere/devices.json"]).ended(1);
@@ -427,9 +397,7 @@ fn a_file_that_the_user_names_is_replaced_at_once() {
 
 #[test]
 fn only_root_has_a_cdi_file() {
-    if !is_root("only_root_has_a_cdi_file") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile("cdi = true\n[[gpu]]\nselect = { all = true }\nmig = false\n");
     let refused = Ran::of(&mut sim.by_nobody(&["up", path.to_str().unwrap()])).ended(2);
@@ -444,9 +412,7 @@ fn only_root_has_a_cdi_file() {
 
 #[test]
 fn the_cdi_file_has_the_form_of_its_schema() {
-    if !is_root("the_cdi_file_has_the_form_of_its_schema") {
-        return;
-    }
+    needs_root!();
     let read = |name: &str| fs::read_to_string(Path::new(SCHEMA).join(name)).unwrap_or_default();
     let (schema, definitions) = (read("schema.json"), read("defs.json"));
     let why = "Debian's package of the CDI schema is missing";
@@ -462,7 +428,7 @@ fn the_cdi_file_has_the_form_of_its_schema() {
     schema["definitions"] = definitions["definitions"].clone();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let sim = node();
-    let cdi = sim.cdi();
+    let cdi = cdi(&sim);
     let errors: Vec<String> = validator
         .iter_errors(&cdi)
         .map(|error| error.to_string())
@@ -502,7 +468,7 @@ impl Engine {
         for link in ["bin", "lib", "lib64", "sbin"] {
             std::os::unix::fs::symlink(Path::new("usr").join(link), root.join(link)).unwrap();
         }
-        sim.write_gpu_devices();
+        write_gpu_devices(&sim);
         let (own, cdi) = (own.display(), dir.join("root/var/run/cdi"));
         let podman = format!(
             "podman --root {own}/storage --runroot {own}/run --tmpdir {own}/tmp --runtime runc --storage-driver=vfs \
@@ -527,34 +493,28 @@ impl Engine {
     }
 }
 
-impl Sim {
-    /// Writes what NVIDIA's container toolkit would: the GPU and the libraries of its driver, for each device.
-    fn write_gpu_devices(&self) {
-        let dir = self.node.dir();
-        let programs = fs::canonicalize(dir.join("bin/cuda-app")).unwrap();
-        let programs = programs.parent().unwrap();
-        let mount = |path: &Path, mode: &str| json!({ "hostPath": path, "containerPath": path, "options": [mode, "rbind"] });
-        let mut mounts = vec![mount(Path::new("/usr"), "ro"), mount(programs, "ro")];
-        for place in ["bin", "lib", "node.json"] {
-            mounts.push(mount(&dir.join(place), "ro"));
-        }
-        for place in ["state", "root"] {
-            mounts.push(mount(&dir.join(place), "rw"));
-        }
-        let path = format!("PATH={}:/usr/bin", dir.join("bin").display());
-        let edits = json!({ "env": [path], "mounts": mounts });
-        let status = self.status();
-        let devices = status["devices"].as_array().unwrap().iter();
-        let devices: Vec<Value> = devices
-            .map(|device| json!({ "name": device["uuid"], "containerEdits": edits }))
-            .collect();
-        let cdi = json!({ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices });
-        fs::write(
-            self.cdi_file().with_file_name("nvidia.json"),
-            cdi.to_string(),
-        )
-        .unwrap();
+/// Writes what NVIDIA's container toolkit would: the GPU and the libraries of its driver, for each device.
+fn write_gpu_devices(sim: &Sim) {
+    let dir = sim.node.dir();
+    let programs = fs::canonicalize(dir.join("bin/cuda-app")).unwrap();
+    let programs = programs.parent().unwrap();
+    let mount = |path: &Path, mode: &str| json!({ "hostPath": path, "containerPath": path, "options": [mode, "rbind"] });
+    let mut mounts = vec![mount(Path::new("/usr"), "ro"), mount(programs, "ro")];
+    for place in ["bin", "lib", "node.json"] {
+        mounts.push(mount(&dir.join(place), "ro"));
     }
+    for place in ["state", "root"] {
+        mounts.push(mount(&dir.join(place), "rw"));
+    }
+    let path = format!("PATH={}:/usr/bin", dir.join("bin").display());
+    let edits = json!({ "env": [path], "mounts": mounts });
+    let status = sim.status();
+    let devices = status["devices"].as_array().unwrap().iter();
+    let devices: Vec<Value> = devices
+        .map(|device| json!({ "name": device["uuid"], "containerEdits": edits }))
+        .collect();
+    let cdi = json!({ "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices });
+    fs::write(cdi_file(sim).with_file_name("nvidia.json"), cdi.to_string()).unwrap();
 }
 
 #[test]
@@ -609,7 +569,7 @@ fn the_options_of_env_do_the_same() {
         assert!(up.ends_with("mps yes"), "{up}");
         // A server of a user ends if root comes.
         let user = if device == "nobodys" { NOBODY } else { 0 };
-        assert!(up.contains(&format!(" uid {user} ")), "{up}");
+        assert_contains(&up, &format!(" uid {user} "));
         assert_eq!(sim.status()["clients"][0]["device"], device);
         app.finish();
     }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::common::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, assert_contains, shell};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -174,7 +174,7 @@ fn the_number_of_copies_has_a_bound() {
     let sim = small();
     for most in ["1025", "4294967295", "99999999999999999999"] {
         let ran = sim.run(&["run", "-n", most, "--", "true"]).ended(125);
-        assert!(ran.stderr.contains("expected a number"), "{}", ran.stderr);
+        assert_contains(&ran.stderr, "expected a number");
     }
     let run = sim.command(&["run", "-n", "100", "--", "true"]);
     let mut limited = std::process::Command::new("prlimit");
@@ -183,7 +183,7 @@ fn the_number_of_copies_has_a_bound() {
         .args(run.get_args())
         .env_clear()
         .envs(sim.node.env());
-    let ran = crate::common::Ran::of(&mut limited).ended(125);
+    let ran = testkit::Ran::of(&mut limited).ended(125);
     assert_eq!(
         ran.stderr,
         "error: 100 copies need 340 open files, and this process may have 128\nhint: ulimit -n 340 allows as many\n"
@@ -196,7 +196,7 @@ fn ctrl_c_ends_a_wait_for_what_copies_have_left() {
     let sim = small();
     let script = "setsid sleep 600 & echo $!; kill -0 $!";
     let command = sim.command(&["run", "-n", "1", "--", "sh", "-c", script]);
-    let mut command = crate::common::hearing(&command);
+    let mut command = testkit::hearing(&command);
     let mut run = command.stdout(Stdio::piped()).spawn().unwrap();
     let left = read_until(&mut run, "\n").replace("[0] ", "");
     let children = || {

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{Sim, in_state, is_alive, shell};
+use testkit::{Sim, assert_contains, in_state, is_alive, needs_root, shell};
 
 const EAGER: &str = r#"
 [mps]
@@ -26,9 +26,7 @@ fn kill_server(sim: &Sim, name: &str) {
 
 #[test]
 fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_lives() {
-    if !crate::common::is_root("one-at-a-time") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     sim.up(EAGER, &[]).ended(0);
     let profile = sim.profile(EAGER).display().to_string();
@@ -64,14 +62,14 @@ fn it_starts_with_what_the_daemon_has_been_set_to() {
     kill_server(&sim, "0");
     let to = whole("active-thread-percentage = 25");
     let said = sim.up(&to, &[]).ended(0).stdout;
-    assert!(said.contains("~ set 1 daemon"), "{said}");
-    assert!(said.contains("+ start the server of 1 daemon"), "{said}");
+    assert_contains(&said, "~ set 1 daemon");
+    assert_contains(&said, "+ start the server of 1 daemon");
     assert_eq!(sim.device("0")["state"], "ready");
     let default = "get_default_active_thread_percentage\n";
-    assert_eq!(crate::settings::ask(&sim, "0", default), "25.0\n");
+    assert_eq!(sim.ask("0", default), "25.0\n");
     let server = sim.device("0")["servers"][0]["pid"].clone();
     let of_server = format!("get_active_thread_percentage {server}\n");
-    assert_eq!(crate::settings::ask(&sim, "0", &of_server), "25.0\n");
+    assert_eq!(sim.ask("0", &of_server), "25.0\n");
     sim.up_does_nothing(&to);
 }
 
@@ -83,7 +81,7 @@ fn one_that_does_not_come_up_is_said_to() {
     kill_server(&sim, "0");
     sim.node.fault("server start").fails(1).unwrap();
     let said = sim.up(whole, &[]).ended(1).stderr;
-    assert!(said.contains("start the server of 0"), "{said}");
+    assert_contains(&said, "start the server of 0");
     sim.up(whole, &[]).ended(0);
     assert_eq!(sim.device("0")["state"], "ready");
 }

@@ -1,6 +1,6 @@
 //! The words of a command line that mean devices.
 
-use crate::common::{SMALL, Sim};
+use testkit::{SMALL, Sim, assert_contains};
 
 const NAMED: &str = r#"
 [[gpu]]
@@ -80,11 +80,7 @@ fn prefixes_and_globs_mean_devices() {
     );
     sim.run(&["restart"]).ended(2);
     let ran = sim.run(&["restart", "--gpu", "0", "--yes"]).ended(0);
-    assert!(
-        ran.stdout.contains("small-0-0, small-0-1, trainer-0"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "small-0-0, small-0-1, trainer-0");
     sim.run(&["set", "--gpu", "1", "active-thread-percentage=30"])
         .ended(0);
     assert_eq!(
@@ -100,7 +96,7 @@ fn prefixes_and_globs_mean_devices() {
     sim.run(&["list", "--gpu", "5"]).ended(2);
     sim.run(&["down", "small-*"]).ended(0);
     assert_eq!(
-        crate::common::in_state(&sim.status(), "ready"),
+        testkit::in_state(&sim.status(), "ready"),
         ["trainer-0", "trainer-1"]
     );
 }
@@ -192,11 +188,7 @@ fn no_is_an_answer_and_no_error() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &["--yes"]).ended(0);
     let ran = sim.answered("down --destroy-mig", "n\r").ended(4);
-    assert!(
-        ran.stdout.contains("\nNothing was changed."),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "\nNothing was changed.");
     assert!(!ran.stdout.contains("error"), "{}", ran.stdout);
 }
 
@@ -208,11 +200,7 @@ fn down_of_one_device_names_no_other_instances() {
     let ran = sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
     assert!(!ran.stderr.contains("stay"), "{}", ran.stderr);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert!(
-        ran.stderr.contains("GPU 0 1g.10gb at slice 6"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "GPU 0 1g.10gb at slice 6");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `down --disable-mig`: which GPUs, and where the mode stays.
 
-use crate::common::{ONE_EACH, SMALL, Sim};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains};
 
 /// Where an Ampere GPU's MIG mode changes with a reboot.
 fn in_a_virtual_machine() -> Sim {
@@ -108,11 +108,7 @@ fn a_mode_that_was_only_noted_is_no_longer_ours_once_it_is_taken_back() {
     let sim = in_a_virtual_machine();
     sim.up(SMALL, &[]).ended(3);
     let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
-    assert!(
-        ran.stderr.contains("MIG mode off on 1 GPU in "),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "MIG mode off on 1 GPU in ");
     assert_eq!(sim.run_dir(), ["lock"]);
 }
 

@@ -4,7 +4,7 @@ use std::process::{Child, ChildStderr, Stdio};
 
 use insta::assert_snapshot;
 
-use crate::common::{ONE_EACH, SMALL, Sim, hearing, in_state, is_alive, shell};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains, hearing, in_state, is_alive, shell};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -63,11 +63,7 @@ fn clients_are_never_ended_unasked() {
     ");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     let drained = sim.run(&["down", "--drain", "1"]).ended(4);
-    assert!(
-        drained.stderr.contains("waiting for at most 1 s more"),
-        "{}",
-        drained.stderr
-    );
+    assert_contains(&drained.stderr, "waiting for at most 1 s more");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     // The server has not even heard of it.
     let finished = app.finish();
@@ -125,7 +121,7 @@ fn force_ends_clients_and_the_daemon() {
     assert!(!is_alive(&daemon));
     let finished = app.finish();
     // Terminated one by one before the server ends, which would be 806.
-    assert!(finished.output.contains("err 810"), "{}", finished.output);
+    assert_contains(&finished.output, "err 810");
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
 }
 
@@ -150,7 +146,7 @@ fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
     }
     let mut newcomer = sim.app("0.2", &["hold"]);
     let refused = newcomer.wait_up();
-    assert!(refused.contains("805"), "{refused}");
+    assert_contains(&refused, "805");
     assert!(down.wait().unwrap().success());
     assert!(app.finish().output.contains("806"));
     drop(newcomer);
@@ -162,11 +158,7 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
     sim.up(SMALL, &[]).ended(0);
     sim.foreign_instance(1, 6);
     let refused = sim.run(&["down", "--destroy-mig"]).ended(4);
-    assert!(
-        refused.stderr.contains("agree beforehand with --yes"),
-        "{}",
-        refused.stderr
-    );
+    assert_contains(&refused.stderr, "agree beforehand with --yes");
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     assert!(
@@ -204,10 +196,10 @@ fn a_program_outside_mps_keeps_its_instance() {
     let mut line = String::new();
     let mut stdout = std::io::BufReader::new(app.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
-    assert!(line.contains("mps no"), "{line}");
+    assert_contains(&line, "mps no");
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
     let outside = format!("pid {} uses {uuid} outside MPS", app.id());
-    assert!(ran.stderr.contains(&outside), "{}", ran.stderr);
+    assert_contains(&ran.stderr, &outside);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     drop(app.stdin.take());
     app.wait().unwrap();
@@ -222,14 +214,10 @@ fn logs_stay_unless_they_are_purged() {
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
     let shown = sim.run(&["down", "0.0", "--purge", "--dry-run"]).ended(0);
-    assert!(shown.stdout.contains("- remove them\n"), "{}", shown.stdout);
+    assert_contains(&shown.stdout, "- remove them\n");
     assert_eq!(logs(), 2);
     let ran = sim.run(&["down", "0.0", "--purge"]).ended(0);
-    assert!(
-        ran.stderr.contains("1 daemon stopped, logs removed in "),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "1 daemon stopped, logs removed in ");
     assert_eq!(
         logs(),
         1,
@@ -296,16 +284,8 @@ fn what_destroy_mig_leaves_is_said() {
     node["boot-id"] = "another".into();
     fs::write(&path, node.to_string()).unwrap();
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert!(
-        ran.stderr.contains("These GPU instances stay"),
-        "{}",
-        ran.stderr
-    );
-    assert!(
-        ran.stderr.contains("GPU 0 2g.20gb at slices 0-1"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "These GPU instances stay");
+    assert_contains(&ran.stderr, "GPU 0 2g.20gb at slices 0-1");
 }
 
 #[test]

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root, stop};
-use crate::hung::starve;
-use crate::settings::whole;
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, stop, whole};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -65,7 +63,7 @@ fn ready_with_clients() {
 #[test]
 fn hung() {
     let sim = serving();
-    starve(&sim);
+    sim.hang("0");
     goes(&sim);
 }
 
@@ -73,7 +71,7 @@ fn hung() {
 fn hung_with_working_clients() {
     let sim = serving();
     let _worker = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     sim.run(&["down"]).ended(4);
     goes(&sim);
 }
@@ -82,7 +80,7 @@ fn hung_with_working_clients() {
 fn hung_and_stopped() {
     let sim = serving();
     let _worker = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     stop(&sim.device("0")["daemon_pid"]);
     goes(&sim);
 }
@@ -125,7 +123,7 @@ fn without_its_socket() {
 #[test]
 fn dead_with_a_stray_server() {
     let sim = serving();
-    starve(&sim);
+    sim.hang("0");
     let device = sim.device("0");
     kill(&device["daemon_pid"], rustix::process::Signal::KILL);
     while in_state(&sim.status(), "dead") != ["0"] {
@@ -167,7 +165,7 @@ fn busy_with_another_session() {
 
 #[test]
 fn logging_without_pause() {
-    let (sim, _waits) = crate::hung::logs_without_pause();
+    let (sim, _waits) = crate::cli::hung::logs_without_pause();
     goes(&sim);
 }
 
@@ -196,10 +194,7 @@ fn whose_record_cannot_be_read() {
     let uuid = sim.device("trainer")["uuid"].as_str().unwrap().to_owned();
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
     let refused = sim.run(&["down"]).ended(4).stderr;
-    assert!(
-        refused.contains("mig-mps down --force ends it"),
-        "{refused}"
-    );
+    assert_contains(&refused, "mig-mps down --force ends it");
     assert!(!mps_programs(&sim).is_empty());
     sim.run(&["down", "--force"]).ended(0);
     assert_eq!(mps_programs(&sim), [""; 0]);
@@ -231,7 +226,7 @@ fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
             "It is now {}/{name}.unreadable:",
             sim.node.run_dir().display()
         );
-        assert!(ran.stderr.contains(&kept), "{}", ran.stderr);
+        assert_contains(&ran.stderr, &kept);
         assert_eq!(mps_programs(&sim), [""; 0]);
         let kept = format!("{name}.unreadable");
         assert!(
@@ -262,9 +257,7 @@ fn a_record_that_cannot_be_read_is_in_the_way_of_its_own_device_alone() {
 /// As root with a daemon that runs as a user.
 #[test]
 fn of_a_user_whose_record_cannot_be_read() {
-    if !is_root("of_a_user_whose_record_cannot_be_read") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
         .ended(0);
@@ -288,9 +281,7 @@ fn started_half_way() {
 
 #[test]
 fn a_daemon_that_cannot_be_named_is_not_forgotten() {
-    if !is_root("a_daemon_that_cannot_be_named_is_not_forgotten") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let daemon = sim.device("0.2")["daemon_pid"].clone();

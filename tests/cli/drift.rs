@@ -1,6 +1,6 @@
 //! A daemon that is not as the profile says, though its record is.
 
-use crate::common::{SMALL, Sim, shell, stop};
+use testkit::{SMALL, Sim, assert_contains, shell, stop};
 
 #[test]
 fn a_setting_changed_by_hand_is_drift() {
@@ -30,6 +30,6 @@ fn a_daemon_that_does_not_answer_is_not_as_the_profile_says() {
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "it does not answer");
     shell(format!("kill -CONT {daemon}")).ended(0);
 }

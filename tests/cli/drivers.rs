@@ -4,8 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use crate::common::{Sim, in_state, is_alive, is_root, plain};
-use crate::settings::{ask, whole};
+use testkit::{Sim, assert_contains, in_state, is_alive, is_root, plain, whole};
 
 const PROFILE: &str = r#"
 [mps]
@@ -37,8 +36,6 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     let update = sim.node.node().update(|state| {
         state.install(version);
         state.driver.version = name.map_or(state.driver.version.clone(), str::to_owned);
-        // As many sessions that meet another are refused in silence as were measured.
-        state.policy.silent_refusals = 38;
     });
     update.unwrap();
     let path = sim.profile(PROFILE).display().to_string();
@@ -47,7 +44,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     sim.up_does_nothing(PROFILE);
     sim.run(&plan).ended(0);
     for device in ["0.0", "0.2", "1"] {
-        let is = ask(&sim, device, DEFAULTS);
+        let is = sim.ask(device, DEFAULTS);
         assert_eq!(is, "50.0\n1G\n1\n", "{version:?}");
     }
     let status = sim.status();
@@ -57,8 +54,8 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     let mut app = sim.app("0.2", &["run", "0", "--alloc", "1600", "--alloc", "900"]);
     app.wait_up();
     let got = app.finish().output;
-    assert!(got.contains("alloc 1600 MiB -> 2 out of memory"), "{got}");
-    assert!(got.contains("alloc 900 MiB -> 0 no error"), "{got}");
+    assert_contains(&got, "alloc 1600 MiB -> 2 out of memory");
+    assert_contains(&got, "alloc 900 MiB -> 0 no error");
 
     let (first, second) = (sim.client("0.2"), sim.client("1"));
     let ready = in_state(&sim.status(), "ready").len();
@@ -68,16 +65,16 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
         let percentage = "active-thread-percentage=25";
         let set = ["set", device, percentage, "pinned-memory-limit=2.5G"];
         sim.run(&set).ended(0);
-        let is = ask(&sim, device, DEFAULTS);
+        let is = sim.ask(device, DEFAULTS);
         assert_eq!(is, "25.0\n2G\n1\n", "{version:?}");
         let set = ["set", device, "pinned-memory-limit=none"];
         sim.run(&set).ended(0);
-        assert_eq!(ask(&sim, device, DEFAULTS), "25.0\n1\n", "{version:?}");
+        assert_eq!(sim.ask(device, DEFAULTS), "25.0\n1\n", "{version:?}");
     }
     let drift = sim.run(&plan).ended(3).stdout;
-    assert!(
-        drift.contains("pinned-memory-limit from none (set by hand) to 1536M"),
-        "{drift}"
+    assert_contains(
+        &drift,
+        "pinned-memory-limit from none (set by hand) to 1536M",
     );
     sim.up(PROFILE, &[]).ended(0);
     sim.run(&plan).ended(0);
@@ -100,7 +97,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
 
     // A daemon that dies, one whose clients must go, and one without any.
     let daemon = sim.device("0.0")["daemon_pid"].clone();
-    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    testkit::shell(format!("kill -9 {daemon}")).ended(0);
     while is_alive(&daemon) {
         std::thread::yield_now();
     }
@@ -109,7 +106,7 @@ fn walk_as(version: ControlVersion, name: Option<&str>) {
     assert!(first.finish().status.success());
     sim.run(&["down", "--force"]).ended(0);
     let ended = second.finish();
-    assert!(ended.output.contains("err 810"), "{}", ended.output);
+    assert_contains(&ended.output, "err 810");
     let status = sim.status();
     assert_eq!(in_state(&status, "no daemon").len(), 3, "{version:?}");
     assert_eq!(status["unmanaged"], json!([]), "{version:?}");
@@ -161,7 +158,7 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
     let up = ["up", profile.to_str().unwrap(), "--yes"];
     sim.node.fault("server start").hangs().unwrap();
     let mut change = sim.command(&up);
-    let change = std::thread::spawn(move || crate::common::Ran::of(&mut change));
+    let change = std::thread::spawn(move || testkit::Ran::of(&mut change));
     let server = loop {
         let events = sim.node.events();
         let started = events.iter().find(|event| event.what == "server start");
@@ -172,7 +169,7 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
         std::thread::yield_now();
     };
     // The server is listed meanwhile.
-    while ask(&sim, "0", "get_server_list\n") != format!("{server}\n") {
+    while sim.ask("0", "get_server_list\n") != format!("{server}\n") {
         std::thread::yield_now();
     }
     let status = sim.status();
@@ -181,7 +178,7 @@ fn driver_535_is_believed_only_once_the_log_says_ready() {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let ran = change.join().unwrap().ended(1);
-    assert!(ran.stderr.contains("MPS server"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "MPS server");
     assert_eq!(sim.run_dir(), ["lock"]);
 
     let slow = std::time::Duration::from_millis(300);
@@ -230,7 +227,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
     };
     let path = sim.profile(&whole("all")).display().to_string();
     let refused = sim.run(&["plan", &path]).ended(2);
-    assert_snapshot!(crate::common::plain(&refused.stderr), @r#"
+    assert_snapshot!(testkit::plain(&refused.stderr), @r#"
     error: profile.toml:4:17: "all" is not possible here: driver 550.163.01 has no multi-user server
       |
     4 | mps = { serve = "all" }
@@ -240,12 +237,12 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
         let refused = sim.up(&whole(serve), &["--yes"]).ended(2);
         let why =
             format!("\"{serve}\" is not possible here: driver 550.163.01 has no multi-user server");
-        assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+        assert_contains(&refused.stderr, &why);
     }
     assert_eq!(sim.run_dir(), [""; 0]);
     // Nobody is advised to use it.
     let said = sim.up(&whole("one-at-a-time"), &[]).ended(0).stderr;
-    assert!(said.contains("waits in cuInit"), "{said}");
+    assert_contains(&said, "waits in cuInit");
     assert!(!said.contains("all"), "{said}");
     sim.node
         .node()
@@ -253,7 +250,7 @@ fn several_users_at_once_are_refused_by_a_driver_that_has_no_server_for_them() {
         .unwrap();
     sim.profile(&whole("all"));
     let plan = sim.run(&["plan", &path]).ended(0).stdout;
-    assert!(plan.contains("serve is"), "{plan}");
+    assert_contains(&plan, "serve is");
 }
 
 /// A node whose driver calls itself that.
@@ -287,7 +284,7 @@ fn a_driver_before_535_is_refused_by_name_by_every_command_that_changes_the_node
         assert_eq!(said, TOO_OLD);
         assert_eq!(refused(&["plan", &path]), said);
         // MIG too, without any daemon.
-        let path = sim.profile(&format!("mps = false\n{}", crate::common::SMALL));
+        let path = sim.profile(&format!("mps = false\n{}", testkit::SMALL));
         let path = path.display().to_string();
         assert_eq!(refused(&["up", &path, "--yes"]), said);
         assert_eq!(sim.run_dir(), [""; 0]);
@@ -349,10 +346,7 @@ fn a_limit_under_which_no_program_starts_is_refused_there_and_warned_of_elsewher
         .up(&whole("pinned-memory-limit = \"516M\""), &[])
         .ended(0)
         .stderr;
-    assert!(
-        least.contains("A pinned-memory-limit of 516M may be"),
-        "{least}"
-    );
+    assert_contains(&least, "A pinned-memory-limit of 516M may be");
     let set = ["set", "0", "pinned-memory-limit=400M"];
     let refused = sim.run(&set).ended(2);
     assert_snapshot!(plain(&refused.stderr), @r#"

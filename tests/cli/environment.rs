@@ -6,7 +6,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{Ran, SMALL, Sim, in_state, shell};
+use testkit::{Ran, SMALL, Sim, in_state, shell};
 
 #[test]
 fn no_nvml_library() {

@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 
-use crate::common::{Sim, is_root, plain};
+use testkit::{Sim, is_root, plain};
 
 /// What a profile's mistake looks like. Nothing may have been touched.
 #[track_caller]

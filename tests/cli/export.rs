@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain, shell};
+use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))
@@ -461,7 +461,7 @@ fn either_compute_instance_of_a_double_memory_1g_comes_back_from_mig_parted() {
             let path = sim.profile(&larger);
             let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
             let plan = sim.run(&plan).ended(3).stdout;
-            assert!(plan.contains("- destroy compute instance"), "{plan}");
+            assert_contains(&plan, "- destroy compute instance");
         }
     }
     let sim = Sim::with("h100-80gb-sxm", 1);
@@ -469,11 +469,7 @@ fn either_compute_instance_of_a_double_memory_1g_comes_back_from_mig_parted() {
     let profile = format!("[[gpu]]\nselect = {{ all = true }}\ndevices = [ {both} ]\n");
     let _ = sim.up(&profile, &[]).ended(0);
     let ran = sim.run(&["export", "--format", "mig-parted"]).ended(0);
-    assert!(
-        ran.stderr.contains("an import makes them alike"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "an import makes them alike");
 }
 
 /// As somebody saw it on an H100: profile 7 with all SMs beside profile 0.
@@ -487,11 +483,7 @@ fn a_2g_with_a_full_compute_instance_of_its_own_is_read_back_and_kept() {
     assert_eq!(device["profile"], "2g.20gb", "{device:#}");
     sim.up_does_nothing(profile);
     let ran = sim.run(&["export"]).ended(0);
-    assert!(
-        ran.stdout.contains("  { profile = \"2g.20gb\" },\n"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "  { profile = \"2g.20gb\" },\n");
     assert!(is_as_there(&sim, &ran.stdout));
 
     let small = profile.replace("'2g'", "'2g', compute = ['1c']");
@@ -508,9 +500,7 @@ fn a_2g_with_a_full_compute_instance_of_its_own_is_read_back_and_kept() {
 
 #[test]
 fn a_plain_user_sees_what_there_is_and_is_told_whose_it_is() {
-    if !is_root("a_plain_user_sees_what_there_is_and_is_told_whose_it_is") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a30", 2);
     let _ = sim
         .up(

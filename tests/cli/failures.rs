@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use crate::common::{Ran, SMALL, Sim, in_state};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state};
 
 /// Fails when a certain number of daemons have been started.
 fn fails_after(sim: &Sim, starts: u32) -> PathBuf {
@@ -33,11 +33,7 @@ fn a_failed_up_leaves_the_node_as_it_was() {
         "{}",
         ran.stderr
     );
-    assert!(
-        ran.stderr.contains("what had been done before was undone"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "what had been done before was undone");
     let list = sim.list();
     for gpu in list["gpus"].as_array().unwrap() {
         assert_eq!(
@@ -90,16 +86,8 @@ fn a_server_that_does_not_start_is_reported_with_the_logs() {
     );
     let up = ["up", profile.to_str().unwrap()];
     let ran = Ran::of(sim.command(&up).env("PATH", path)).ended(1);
-    assert!(
-        ran.stderr.contains("start the daemon of 0: "),
-        "{}",
-        ran.stderr
-    );
-    assert!(
-        ran.stderr.contains("exited with status 1"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "start the daemon of 0: ");
+    assert_contains(&ran.stderr, "exited with status 1");
     assert!(
         ran.stderr
             .contains("hint: mig-mps doctor finds known causes; the whole logs are in /"),
@@ -157,5 +145,5 @@ fn a_node_that_cannot_be_read_back_is_said_to_be_changed() {
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
     }
     let ran = sim.up(SMALL, &[]).ended(0);
-    assert!(ran.stderr.contains("Nothing to do"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "Nothing to do");
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{SMALL, Sim, in_state};
+use testkit::{SMALL, Sim, assert_contains, in_state};
 
 #[test]
 fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
@@ -34,15 +34,15 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
         "{what}"
     );
     for pid in clients.iter().filter(|pid| **pid != neighbour.pid()) {
-        assert!(what.contains(&pid.to_string()), "{what}");
+        assert_contains(what, &pid.to_string());
     }
     let text = sim.run(&["status", "--exit-code", "0.2"]).ended(3).stdout;
-    assert!(text.contains("  fault  "), "{text}");
+    assert_contains(&text, "  fault  ");
     sim.run(&["status", "--exit-code", "0.0"]).ended(0);
     // Who was healthy is told of it too.
     let healthy = healthy.finish();
     assert_eq!(healthy.status.code(), Some(6), "{}", healthy.output);
-    assert!(healthy.output.contains("err 700"), "{}", healthy.output);
+    assert_contains(&healthy.output, "err 700");
     assert!(!pids(&sim.status()).contains(&healthy_pid));
     assert_eq!(sim.device("0.2")["state"], "fault", "one is left");
     drop(faulty);

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Ran, SMALL, Sim, is_root};
+use testkit::{Ran, SMALL, Sim, needs_root};
 
 /// Runs a script in which `$run` is the run directory, a small file system of its own, and `$mig_mps` the program.
 fn on_a_disk(sim: &Sim, options: &str, script: &str) -> Ran {
@@ -28,9 +28,7 @@ const LEFT: &str = "cd $run; find . -mindepth 1 -not -path './left*' | sort";
 
 #[test]
 fn root_changes_a_node_whose_run_directory_a_user_has_filled() {
-    if !is_root("a full disk") {
-        return;
-    }
+    needs_root!();
     for fill in [
         "fill $run/by-name/0.0/pipe",
         "i=0; while echo >$run/by-name/0.0/pipe/$i; do i=$((i+1)); done 2>/dev/null",
@@ -58,9 +56,7 @@ fn root_changes_a_node_whose_run_directory_a_user_has_filled() {
 /// The user fills the reserve too, before the journal is written.
 #[test]
 fn down_ends_everything_without_room_for_a_journal() {
-    if !is_root("a full disk") {
-        return;
-    }
+    needs_root!();
     for fill in [
         "fill $run/by-name/0.0/pipe",
         "i=0; while echo >$run/by-name/0.0/pipe/$i; do i=$((i+1)); done 2>/dev/null",
@@ -88,9 +84,7 @@ fn down_ends_everything_without_room_for_a_journal() {
 
 #[test]
 fn a_dead_daemon_is_healed_on_a_full_disk() {
-    if !is_root("a full disk") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let script = "$mig_mps up $profile --yes >&2 || exit 98
          pid=$(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' $run/by-name/0.2/device.json)
@@ -107,9 +101,7 @@ fn a_dead_daemon_is_healed_on_a_full_disk() {
 /// What was started is ended, though its record cannot be marked as leaving.
 #[test]
 fn a_change_is_undone_on_a_disk_that_fills_meanwhile() {
-    if !is_root("a full disk") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let slow = sim.node.fault("daemon start").nth(2);
     slow.slow(Duration::from_secs(1)).unwrap();
@@ -138,9 +130,7 @@ fn a_change_is_undone_on_a_disk_that_fills_meanwhile() {
 /// The disk fills while an instance is destroyed: it stays recorded as ours, so it can be made again.
 #[test]
 fn an_instance_is_made_again_whose_record_could_not_be_changed() {
-    if !is_root("a full disk") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let other = sim.node.dir().join("other.toml");
     let text = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"4g\", at = 0 } ]\n";

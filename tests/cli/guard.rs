@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, assert_contains, shell};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -10,7 +10,7 @@ fn small() -> Sim {
     sim
 }
 
-fn guarded(sim: &Sim, words: &[&str]) -> crate::common::Ran {
+fn guarded(sim: &Sim, words: &[&str]) -> testkit::Ran {
     sim.run(&[&["run", "0.2", "--require-mps", "--"], words].concat())
 }
 
@@ -18,7 +18,7 @@ fn guarded(sim: &Sim, words: &[&str]) -> crate::common::Ran {
 fn a_program_that_stays_has_its_own_exit_status() {
     let sim = small();
     let ran = guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
-    assert!(ran.stdout.contains("mps yes"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "mps yes");
     assert_eq!(ran.stderr, "");
     guarded(&sim, &["sh", "-c", "exit 2"]).ended(2);
     guarded(&sim, &["sh", "-c", "kill -KILL $$"]).ended(137);
@@ -43,9 +43,9 @@ fn a_program_that_leaves_is_ended() {
         );
         let said = ran.stderr;
         assert!(said.starts_with("error: pid "), "{said}");
-        assert!(
-            said.contains("(cuda-app run 600) used 0.2 outside MPS, and the program was ended\nhint: the program changes CUDA_MPS_PIPE_DIRECTORY"),
-            "{said}"
+        assert_contains(
+            &said,
+            "(cuda-app run 600) used 0.2 outside MPS, and the program was ended\nhint: the program changes CUDA_MPS_PIPE_DIRECTORY",
         );
     }
 }
@@ -58,7 +58,7 @@ fn other_programs_are_left_alone() {
     let mut other = sim.node.program("cuda-app");
     other.arg("hold").env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
     other.env("CUDA_VISIBLE_DEVICES", uuid);
-    let mut other = simnode::harness::App::start(other);
+    let mut other = testkit::App::start(other);
     assert!(other.wait_up().ends_with("mps no"));
     guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
     shell(format!("kill -0 {}", other.pid())).ended(0);

@@ -6,9 +6,7 @@ use insta::assert_snapshot;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy};
-use crate::hung::starve;
-use crate::settings::{ask, whole};
+use testkit::{Ran, SMALL, Sim, in_state, is_alive, shell, tidy, whole};
 
 /// Ends the daemon of a device without a word.
 fn kill_daemon(sim: &Sim, device: &str) {
@@ -53,7 +51,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
     assert_eq!(ran.stderr, "1 daemon started\n");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     assert_eq!(
-        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        sim.ask("0", "get_default_active_thread_percentage\n"),
         "25.0\n"
     );
     sim.client("0").finish();
@@ -64,7 +62,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
 fn a_hung_device_is_cured_once_no_client_works_there() {
     let sim = one("");
     let client = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     does_nothing(&sim.run(&["heal"]));
     assert_eq!(
         in_state(&sim.status(), "hung"),
@@ -85,7 +83,7 @@ fn a_hung_device_is_cured_once_no_client_works_there() {
 #[test]
 fn the_server_of_a_hung_daemon_that_died_is_ended_too() {
     let sim = one("");
-    starve(&sim);
+    sim.hang("0");
     let device = sim.device("0");
     end(&device["daemon_pid"], "-TERM");
     let server = &device["servers"][0]["pid"];

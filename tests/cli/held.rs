@@ -6,7 +6,7 @@ use std::process::Stdio;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_root, tidy, user};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, tidy, user};
 
 const DCGM: &str = "nvidia-dcgm.service";
 
@@ -60,11 +60,8 @@ fn a_plan_shows_who_holds_its_gpus_and_the_option_that_helps() {
     assert_eq!(shown["unit"], "session-1.scope", "{shown}");
     assert_eq!(shown["option"], json!(null), "{shown}");
     let mixed = below(&plan(&sim, SMALL, &[]));
-    assert!(
-        mixed.contains("In the way: cannot switch the MIG mode of GPU 1:"),
-        "{mixed}"
-    );
-    assert!(mixed.contains("session-1.scope"), "{mixed}");
+    assert_contains(&mixed, "In the way: cannot switch the MIG mode of GPU 1:");
+    assert_contains(&mixed, "session-1.scope");
 }
 
 /// A GPU with a working daemon, and seven others: all are looked at before the first step.
@@ -78,7 +75,7 @@ fn one_held_gpu_of_eight_is_found_before_anything_is_touched() {
     let events = sim.node.events().len();
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     let named = format!("GPU 3: held open by pid {} (", holder.pid());
-    assert!(ran.stderr.contains(&named), "{}", ran.stderr);
+    assert_contains(&ran.stderr, &named);
     assert!(ran.stderr.contains("hint: end them, and run this again"));
     let since = sim.node.events().split_off(events);
     let changes = [
@@ -133,7 +130,7 @@ fn where_the_driver_decides_a_held_gpu_comes_first() {
       end them, and run this again
     ");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert!(ran.stderr.contains("the GPU is in use"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "the GPU is in use");
     assert!(!ran.stderr.contains("was undone"), "{}", ran.stderr);
     let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
     assert_eq!(sim.happened(create), 0);
@@ -157,7 +154,7 @@ fn whoever_holds_a_gpu_for_a_moment_is_waited_for() {
     let mut lines = BufReader::new(up.stderr.take().unwrap()).lines();
     let waits = lines.next().unwrap().unwrap();
     let named = format!("GPU 0 waits for pid {} (", holder.pid());
-    assert!(waits.contains(&named), "{waits}");
+    assert_contains(&waits, &named);
     holder.finish();
     assert_eq!(
         lines
@@ -172,9 +169,7 @@ fn whoever_holds_a_gpu_for_a_moment_is_waited_for() {
 
 #[test]
 fn what_a_plain_user_cannot_see_is_counted() {
-    if !is_root("what_a_plain_user_cannot_see_is_counted") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.node.service(DCGM);
     let whole = "[mps]\nserve = \"one-at-a-time\"\n".to_owned() + SMALL;

@@ -5,35 +5,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::App;
+use testkit::{App, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, whole};
 
-use crate::common::{Ran, Sim, in_state, is_alive, is_root, plain};
-use crate::settings::{ask, whole};
-use crate::watch::Watch;
+use crate::cli::watch::Watch;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(mps), &["--yes"]).ended(0);
-    starve(&sim);
+    sim.hang("0");
     sim
-}
-
-/// Has a client die while it connects: it may open 24 files.
-pub(crate) fn starve(sim: &Sim) {
-    let app = sim.node.program("cuda-app").get_program().to_owned();
-    let mut shell = Command::new("/bin/sh");
-    shell
-        .args(["-c", "ulimit -n 24; exec \"$0\" run 0"])
-        .arg(app);
-    shell.env_clear().envs(sim.node.env());
-    let pipe = sim.pipe_link("0");
-    let ran = Ran::of(shell.env("CUDA_MPS_PIPE_DIRECTORY", pipe));
-    assert!(ran.stdout.contains("err 46"), "{ran:?}");
-    let begun = Instant::now();
-    while sim.happened("device wedged") == 0 && begun.elapsed() < Duration::from_secs(10) {
-        std::thread::yield_now();
-    }
 }
 
 fn clients_go_on(sim: &Sim) {
@@ -53,10 +34,7 @@ fn a_hung_device_is_never_called_ready() {
     );
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert!(problem.starts_with("it hangs: "), "{problem}");
-    assert!(
-        problem.contains("no client works; `mig-mps restart 0` ends that"),
-        "{problem}"
-    );
+    assert_contains(problem, "no client works; `mig-mps restart 0` ends that");
     assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
 }
 
@@ -71,15 +49,11 @@ fn a_restart_of_a_hung_device_needs_no_force_and_keeps_the_daemon() {
         "{:?}",
         begun.elapsed()
     );
-    assert!(
-        ran.stdout.contains("end the hung server of"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "end the hung server of");
     let after = sim.device("0");
     assert_eq!(after["state"], "ready");
     assert_eq!(after["daemon_pid"], before["daemon_pid"]);
-    let percentage = ask(&sim, "0", "get_default_active_thread_percentage\n");
+    let percentage = sim.ask("0", "get_default_active_thread_percentage\n");
     assert_eq!(percentage, "50.0\n", "its settings stay");
     assert!(!is_alive(&before["servers"][0]["pid"]));
     clients_go_on(&sim);
@@ -90,17 +64,13 @@ fn who_still_works_is_named_and_ended_only_by_force() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &["--yes"]).ended(0);
     let worker = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     let status = sim.status();
     let problem = status["problems"][0]["what"].as_str().unwrap();
-    assert!(problem.contains("still work"), "{problem}");
-    assert!(problem.contains(&worker.pid().to_string()), "{problem}");
+    assert_contains(problem, "still work");
+    assert_contains(problem, &worker.pid().to_string());
     let refused = sim.run(&["restart", "0"]).ended(4);
-    assert!(
-        refused.stderr.contains(&worker.pid().to_string()),
-        "{}",
-        refused.stderr
-    );
+    assert_contains(&refused.stderr, &worker.pid().to_string());
     let begun = Instant::now();
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
     assert!(
@@ -133,7 +103,7 @@ fn down_takes_a_hung_device_away_without_force() {
 fn up_cures_a_hung_device_and_down_asks_it_nothing() {
     let sim = hung("");
     let ran = sim.up(&whole(""), &["--yes"]).ended(0);
-    assert!(ran.stdout.contains("it hangs"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "it hangs");
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up_does_nothing(&whole(""));
 }
@@ -156,8 +126,8 @@ fn a_server_without_its_daemon_is_shown_and_ended() {
         assert!(is_alive(server), "a wedged server outlives its daemon");
         let status = sim.status();
         let problems = status["problems"].to_string();
-        assert!(problems.contains(&format!("server {server}")), "{problems}");
-        assert!(problems.contains("outlived its daemon"), "{problems}");
+        assert_contains(&problems, &format!("server {server}"));
+        assert_contains(&problems, "outlived its daemon");
         match command {
             "down" => sim.run(&["down"]),
             _ => sim.up(&whole(""), &["--yes"]),
@@ -176,9 +146,7 @@ fn a_server_without_its_daemon_is_shown_and_ended() {
 /// Whoever may not look into the daemon asks it, and says what came of that.
 #[test]
 fn a_plain_user_sees_it_too() {
-    if !is_root("a_plain_user_sees_it_too") {
-        return;
-    }
+    needs_root!();
     let sim = hung("serve = \"all\"");
     let mut status = sim.by_nobody(&["status", "--json"]);
     let status = Ran::of(status.env("MIG_MPS_RUN_DIR", sim.node.run_dir())).json();
@@ -188,9 +156,7 @@ fn a_plain_user_sees_it_too() {
 /// Root asks a user's daemon nothing, and sees it all the same.
 #[test]
 fn a_users_hung_device_is_seen_and_cured() {
-    if !is_root("a_users_hung_device_is_seen_and_cured") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
         .ended(0);
@@ -232,7 +198,7 @@ fn watch_shows_it_within_two_looks() {
     sim.up(&whole(""), &["--yes"]).ended(0);
     let mut watch = Watch::start(&sim);
     let before = watch.await_looks(0, 1);
-    starve(&sim);
+    sim.hang("0");
     // One look may have begun before.
     let after = watch.await_looks(before, 3);
     assert!(
@@ -245,9 +211,7 @@ fn watch_shows_it_within_two_looks() {
 /// A daemon that could serve nobody is not started.
 #[test]
 fn too_few_files_are_refused() {
-    if !is_root("too_few_files_are_refused") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(""));
     let up = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
@@ -267,11 +231,7 @@ fn too_few_files_are_refused() {
         limited.envs(value.map(|value| (name, value)));
     }
     let ran = Ran::of(&mut limited).ended(1);
-    assert!(
-        ran.stderr.contains("may have 40 files open, and needs 64"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "may have 40 files open, and needs 64");
 }
 
 /// A node whose daemon may open no more files: a program that wants to join has it log without pause.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{Ran, SMALL, Sim};
+use testkit::{Ran, SMALL, Sim};
 
 /// `run` with these arguments, started by somebody who ignores these signals and no others.
 fn ignoring(sim: &Sim, signals: &str, args: &[&str]) -> Ran {

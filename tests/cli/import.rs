@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mig_mps::internals::profile::Profile;
 
-use crate::common::{Ran, Sim, in_state, without_gpu};
+use testkit::{Ran, Sim, assert_contains, in_state, without_gpu};
 
 fn imported(yaml: &str, args: &[&str]) -> Ran {
     without_gpu(&[&["import", "-"], args].concat(), yaml)
@@ -122,9 +122,9 @@ fn a_device_filter_becomes_product_names() {
         "- device-filter: \"0x20B210DE:0x147F10DE\"\n  devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }",
     );
     let profile = imported(&subsystem, &[]).ended(0).stdout;
-    assert!(
-        profile.contains("select = { product = \"^NVIDIA A100-SXM4-80GB$\" }"),
-        "{profile}"
+    assert_contains(
+        &profile,
+        "select = { product = \"^NVIDIA A100-SXM4-80GB$\" }",
     );
 }
 
@@ -163,9 +163,9 @@ fn a_whole_gpu_is_served_only_where_that_is_asked_for() {
         .stdout;
     let parsed = Profile::parse(Path::new("p.toml"), profile.clone()).unwrap();
     assert_eq!(parsed.blocks.len(), 3);
-    assert!(
-        profile.contains("[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n"),
-        "{profile}"
+    assert_contains(
+        &profile,
+        "[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n",
     );
     let profile = imported(SEVERAL, &["-c", "all-disabled"]).ended(0).stdout;
     insta::assert_snapshot!(profile, @r#"
@@ -264,7 +264,7 @@ fn of_entries_that_overlap_the_last_one_stays() {
     );
     let profile = covered.ended(0).stdout;
     assert_eq!(profile.matches("[[gpu]]").count(), 1, "{profile}");
-    assert!(profile.contains("7g.80gb"), "{profile}");
+    assert_contains(&profile, "7g.80gb");
 }
 
 #[test]
@@ -349,18 +349,15 @@ fn numbers_keys_and_documents_are_read_as_mig_parted_reads_them() {
     "#);
     for wrong in ["[\"2\"]", "[2.5]", "2", "true"] {
         let devices = refused(&format!("- devices: {wrong}\n  mig-enabled: false"));
-        assert!(
-            devices.contains("expected \"all\" or a list of indices"),
-            "{devices}"
-        );
+        assert_contains(&devices, "expected \"all\" or a list of indices");
     }
     let half = refused("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 1.5 }");
-    assert!(half.contains("expected a whole number"), "{half}");
+    assert_contains(&half, "expected a whole number");
     for wrong in ["1g.10gb+me,me", "1g.10gb+me+me", "1g.10gb+me-gfx"] {
         let twice = refused(&format!(
             "- devices: [2]\n  mig-enabled: true\n  mig-devices: {{ '{wrong}': 1 }}"
         ));
-        assert!(twice.contains("once each, in one list"), "{twice}");
+        assert_contains(&twice, "once each, in one list");
     }
 }
 
@@ -389,7 +386,7 @@ fn a_filter_may_be_decimal_and_a_name_selects_nothing() {
     device-filter "A100" is no PCI id: mig-parted selects no GPU by it.
     "#);
     let nothing = imported(&entry("A100"), &[]).ended(2).stderr;
-    assert!(nothing.contains("selects no GPU"), "{nothing}");
+    assert_contains(&nothing, "selects no GPU");
 }
 
 /// A DGX Station has a display board, on which mig-parted's file switches MIG off.
@@ -414,10 +411,7 @@ fn an_entry_that_only_switches_mig_off_on_unknown_gpus_is_left_out() {
         "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n\
          - devices: all\n  device-filter: '0x1FB010DE'\n  mig-enabled: false",
     );
-    assert!(
-        hidden.contains("without a block for these GPUs"),
-        "{hidden}"
-    );
+    assert_contains(&hidden, "without a block for these GPUs");
 }
 
 #[test]
@@ -572,7 +566,7 @@ fn the_profile_is_written_to_a_new_file_and_never_over_another() {
         "{ran:?}"
     );
     let again = sim.run(&import).ended(1).stderr;
-    assert!(again.contains("File exists"), "{again}");
+    assert_contains(&again, "File exists");
 
     // And that profile does on a node what it says.
     let _ = sim.run(&["up", path, "--yes"]).ended(0);

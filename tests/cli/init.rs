@@ -7,7 +7,7 @@ use mig_mps::internals::catalog;
 use simnode::node::ControlVersion;
 use tempfile::TempDir;
 
-use crate::common::{Ran, Sim, is_root, without_gpu};
+use testkit::{Ran, Sim, assert_contains, needs_root, without_gpu};
 
 /// A new directory, and a file in it that is not there.
 fn new_file() -> (TempDir, PathBuf) {
@@ -164,7 +164,7 @@ fn check_accepts_what_is_written_for_every_model() {
                 ];
                 let ran = without_gpu(&args, "");
                 if ran.status == 2 && layout != "1" {
-                    assert!(ran.stderr.contains("there is no layout"), "{}", ran.stderr);
+                    assert_contains(&ran.stderr, "there is no layout");
                     break;
                 }
                 let ran = ran.ended(0);
@@ -187,9 +187,7 @@ fn check_accepts_what_is_written_for_every_model() {
 
 #[test]
 fn what_is_written_for_a_node_is_applied_there() {
-    if !is_root("what_is_written_for_a_node_is_applied_there") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let (_directory, path) = new_file();
     let file = path.to_str().unwrap();
@@ -329,8 +327,8 @@ fn a_file_is_replaced_only_by_consent() {
     let args = ["init", file, "--gpu", "a30", "--yes"];
     fs::write(&path, "mine").unwrap();
     let ran = without_gpu(&args, "").ended(2);
-    assert!(ran.stderr.contains("first.toml exists"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("--force"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "first.toml exists");
+    assert_contains(&ran.stderr, "--force");
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     without_gpu(&[&args[..], &["--force"]].concat(), "").ended(0);
     assert!(fs::read_to_string(&path).unwrap().contains("NVIDIA A30"));
@@ -351,9 +349,7 @@ fn a_file_is_replaced_only_by_consent() {
 
 #[test]
 fn a_plain_user_can_write_one_where_that_user_may_write() {
-    if !is_root("a_plain_user_can_write_one_where_that_user_may_write") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a30", 1);
     let (_directory, path) = new_file();
     let refused = Ran::of(&mut sim.by_nobody(&["init", path.to_str().unwrap(), "--yes"])).ended(1);
@@ -363,11 +359,7 @@ fn a_plain_user_can_write_one_where_that_user_may_write() {
         refused.stderr
     );
     let ran = Ran::of(&mut sim.by_nobody(&["init", "-", "--yes"])).ended(0);
-    assert!(
-        ran.stdout.contains("serve = \"one-at-a-time\""),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "serve = \"one-at-a-time\"");
 }
 
 #[test]
@@ -386,28 +378,16 @@ fn users_are_checked_on_the_node_alone() {
     let update = |version| sim.node.node().update(|state| state.install(version));
     update(ControlVersion::R550).unwrap();
     let ran = sim.run(&["init", "-", "--yes", "--serve", "yes"]).ended(2);
-    assert!(
-        ran.stderr.contains("no server for several users at once"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "no server for several users at once");
     sim.run(&["init", "-", "--yes", "--serve", "no"]).ended(0);
 }
 
 #[test]
 fn a_product_without_a_device_for_the_jobs_is_left_out() {
     let ran = init("--gpu a100-80gb --gpu a30 --jobs 2 --memory 30G --yes").ended(0);
-    assert!(
-        ran.stderr.contains("NVIDIA A30 is left out"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "NVIDIA A30 is left out");
     assert!(!ran.stdout.contains("^NVIDIA A30$"), "{}", ran.stdout);
-    assert!(
-        ran.stdout.contains("models = [\"a100-80gb\"]"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "models = [\"a100-80gb\"]");
 }
 
 /// The questions, each with an answer that is refused and one that is not.
@@ -426,9 +406,7 @@ const ANSWERS: [(&str, &str, &str, &str); 5] = [
 
 #[test]
 fn in_a_terminal_each_question_is_asked_until_it_is_answered() {
-    if !is_root("in_a_terminal_each_question_is_asked_until_it_is_answered") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let (directory, path) = new_file();
     let mut asked = sim.dialogue(&format!("init {}", path.display()));
@@ -440,7 +418,7 @@ fn in_a_terminal_each_question_is_asked_until_it_is_answered() {
         asked.press(&format!("{right}\r"));
     }
     let ran = asked.end().ended(0);
-    assert!(ran.stdout.contains("Wrote "), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "Wrote ");
     // A path may be long.
     let mut lines = ran
         .stdout
@@ -452,7 +430,7 @@ fn in_a_terminal_each_question_is_asked_until_it_is_answered() {
         ran.stdout
     );
     let written = fs::read_to_string(&path).unwrap();
-    assert!(written.contains("serve = \"all\""), "{written}");
+    assert_contains(&written, "serve = \"all\"");
     assert_eq!(entries(directory.path()), [path.as_path()]);
     sim.run(&["up", path.to_str().unwrap(), "--yes"]).ended(0);
 }
@@ -505,11 +483,7 @@ fn a_file_that_exists_is_asked_about_first() {
         asked.await_text("exists. Replace it? [y/N]");
         asked.press(answer);
         let ran = asked.end().ended(status);
-        assert!(
-            ran.stdout.contains("Nothing was written."),
-            "{}",
-            ran.stdout
-        );
+        assert_contains(&ran.stdout, "Nothing was written.");
         assert!(!ran.stdout.contains("May several"), "{}", ran.stdout);
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     }
@@ -520,7 +494,7 @@ fn a_file_that_exists_is_asked_about_first() {
     asked.press("user:root\r");
     asked.end().ended(0);
     let written = fs::read_to_string(&path).unwrap();
-    assert!(written.contains("serve = \"user:root\""), "{written}");
+    assert_contains(&written, "serve = \"user:root\"");
 }
 
 #[test]

@@ -7,8 +7,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::common::{SMALL, Sim, shell, without_gpu};
-use crate::shipped::is_shipped;
+use testkit::{SMALL, Sim, is_shipped, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
 const DOCUMENTS: [&str; 13] = [

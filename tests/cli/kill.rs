@@ -7,12 +7,10 @@ use std::process::{Child, Stdio};
 
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
-use simnode::harness::{App, terminal};
-
-use crate::common::{
-    NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell, stop, tidy, user,
+use testkit::{
+    App, NOBODY, Ran, SMALL, Sim, assert_contains, hearing, is_alive, needs_root, plain, shell,
+    stop, terminal, tidy, user, whole,
 };
-use crate::settings::whole;
 
 /// Everything it said, without what differs from run to run; the pids are named.
 fn said(ran: &Ran, pids: &[(u32, &str)]) -> String {
@@ -102,7 +100,7 @@ fn a_clients_work_is_ended_and_the_others_go_on() {
     ");
     for client in [first, second] {
         let ended = client.finish();
-        assert!(ended.output.contains("err 810"), "{}", ended.output);
+        assert_contains(&ended.output, "err 810");
     }
     let device = sim.device("0.2");
     assert_eq!(
@@ -120,7 +118,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
     // It does not look at what becomes of its work.
-    stop(&client.pid().into());
+    stop(client.pid());
     // It is still on the list: what was not read back is not said to be done.
     let ran = sim.run(&["kill", "0.2", &pid, "--yes"]).ended(1);
     assert_snapshot!(said(&ran, &[(client.pid(), "CLIENT")]), @"
@@ -129,7 +127,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     error: 0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold): the server has ended its work, but still has it among its clients: its process has not noticed yet
     hint: it notices with its next CUDA call; the same command with --signal ends the process
     ");
-    assert!(is_alive(&client.pid().into()));
+    assert!(is_alive(client.pid()));
     let ran = sim
         .run(&["kill", "0.2", &pid, "--signal=kill", "--yes"])
         .ended(0);
@@ -138,7 +136,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
     0.2: pid CLIENT: its work is ended, and so is its process, which was sent SIGKILL
     ");
-    assert!(!is_alive(&client.pid().into()));
+    assert!(!is_alive(client.pid()));
     assert_eq!(sim.device("0.2")["client_count"], 0);
     assert_eq!(sim.device("0.2")["state"], "ready");
     // SIGTERM is what is sent where nothing else is said.
@@ -147,17 +145,9 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let ran = sim
         .run(&["kill", "0.2", &pid, "--signal", "--yes"])
         .ended(0);
-    assert!(
-        ran.stderr.contains("which was sent SIGTERM"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "which was sent SIGTERM");
     let unknown = sim.run(&["kill", "0.2", &pid, "--signal=HUP"]).ended(2);
-    assert!(
-        unknown.stderr.contains("the values are TERM, KILL"),
-        "{}",
-        unknown.stderr
-    );
+    assert_contains(&unknown.stderr, "the values are TERM, KILL");
 }
 
 #[test]
@@ -181,7 +171,7 @@ fn it_asks_first() {
     assert!(no.stdout.contains(question), "{}", no.stdout);
     assert_eq!(sim.device("0.2")["client_count"], 1);
     let yes = sim.answered(&format!("kill 0.2 {pid}"), "y\r").ended(0);
-    assert!(yes.stdout.contains("its work is ended"), "{}", yes.stdout);
+    assert_contains(&yes.stdout, "its work is ended");
     assert!(client.finish().output.contains("err 810"));
     // One that ends while the question stands is no mistake.
     let client = sim.client("0.2");
@@ -205,10 +195,7 @@ fn it_asks_first() {
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
     assert!(script.wait().unwrap().success(), "{head}{rest}");
-    assert!(
-        rest.contains("it is no client any more: nothing was done to it"),
-        "{rest}"
-    );
+    assert_contains(&rest, "it is no client any more: nothing was done to it");
 }
 
 /// The flags of every changing command.
@@ -275,10 +262,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     assert!(kill.wait().unwrap().success());
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut shown, &mut rest).unwrap();
-    assert!(
-        rest.contains("it is no client any more: nothing was done to it"),
-        "{rest}"
-    );
+    assert_contains(&rest, "it is no client any more: nothing was done to it");
 }
 
 #[test]
@@ -340,11 +324,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
     assert!(client.finish().status.success());
     assert!(other.finish().status.success());
     let none = sim.run(&["kill", "0.2", "1", "--yes"]).ended(2);
-    assert!(
-        none.stderr.contains("hint: it has no clients"),
-        "{}",
-        none.stderr
-    );
+    assert_contains(&none.stderr, "hint: it has no clients");
 }
 
 #[test]
@@ -386,7 +366,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let healthy = sim.client("0.2");
-    stop(&healthy.pid().into());
+    stop(healthy.pid());
     let mut faulty = sim.app("0.2", &["hold", "--fault"]);
     faulty.wait_up();
     while sim.device("0.2")["state"] != "fault" {
@@ -398,7 +378,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
         "`mig-mps kill 0.2 {} {} --signal` ends them",
         pids[0], pids[1]
     );
-    assert!(text.contains(&cure), "{text}");
+    assert_contains(&text, &cure);
     let servers = sim.device("0.2")["servers"].clone();
     // A server in a fault answers no terminate_client before its clients have gone.
     let refused = sim.run(&["kill", "0.2", &pids[1], "--yes"]).ended(4).stderr;
@@ -485,7 +465,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
         said.replace("interrupted: stopping at the next safe point\n", "")
     };
     // It takes no notice of anything.
-    stop(&client.pid().into());
+    stop(client.pid());
     // For the server, which is busy with it.
     let a_while = std::time::Duration::from_millis(600);
     sim.node.fault("terminate_client").slow(a_while).unwrap();
@@ -567,11 +547,7 @@ fn ctrl_d_is_a_no() {
     let client = sim.client("0.2");
     let ran = sim.answered(&format!("kill 0.2 {}", client.pid()), "\u{4}y\r");
     let ran = ran.ended(4);
-    assert!(
-        ran.stdout.contains("\nNothing was changed."),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "\nNothing was changed.");
     assert!(client.finish().status.success());
 }
 
@@ -596,9 +572,7 @@ fn clients_in_containers_are_explained() {
 
 #[test]
 fn users_end_their_own_clients_and_no_others() {
-    if !is_root("users_end_their_own_clients_and_no_others") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let roots = sim.client("0");
@@ -628,22 +602,14 @@ fn users_end_their_own_clients_and_no_others() {
     // The user's own server, though the daemon is root's.
     assert!(waiting.wait_up().ends_with("mps yes"));
     let ended = by_nobody(waiting.pid()).ended(0);
-    assert!(
-        ended.stderr.contains("its work is ended"),
-        "{}",
-        ended.stderr
-    );
+    assert_contains(&ended.stderr, "its work is ended");
     assert!(waiting.finish().output.contains("err 810"));
     // A server for everybody is root's, whoever its clients are.
     sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
     let mut client = of_nobody(&sim, "0");
     assert!(client.wait_up().ends_with("mps yes"));
     let refused = by_nobody(client.pid()).ended(4);
-    assert!(
-        refused.stderr.contains("not enough privilege"),
-        "{}",
-        refused.stderr
-    );
+    assert_contains(&refused.stderr, "not enough privilege");
     sim.run(&["kill", "0", &client.pid().to_string(), "--yes"])
         .ended(0);
     assert!(client.finish().output.contains("err 810"));

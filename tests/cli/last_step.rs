@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Ran, SMALL, Sim, hearing};
+use testkit::{Ran, SMALL, Sim, hearing};
 
 const A_WHILE: Duration = Duration::from_millis(500);
 

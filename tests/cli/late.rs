@@ -2,8 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::{ONE_EACH, Ran, Sim, in_state};
-use crate::settings::whole;
+use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state, whole};
 
 /// Its servers are in the process table, so they are no strangers on their own device.
 #[test]
@@ -18,9 +17,9 @@ fn a_daemon_that_does_not_answer_keeps_its_servers() {
     };
     let down = ["down", "--destroy-mig", "--force", "--yes"];
     let ran = with(&[&down[..], &["--dry-run", "--json"]].concat()).ended(0);
-    assert!(ran.stdout.contains("does not answer"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "does not answer");
     with(&down).ended(0);
-    assert!(!crate::common::is_alive(&server));
+    assert!(!testkit::is_alive(&server));
     assert_eq!(sim.list()["gpus"][0]["devices"], json!([]));
 }
 

@@ -6,8 +6,9 @@ use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root, plain, shell};
-use crate::settings::{ask, whole};
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, in_state, is_alive, needs_root, plain, shell, whole,
+};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
@@ -36,9 +37,7 @@ fn reaches(sim: &Sim, uid: u32) -> bool {
 
 #[test]
 fn a_users_daemon_is_hers() {
-    if !is_root("a_users_daemon_is_hers") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = whole(
         r#"serve = "user:nobody", active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0""#,
@@ -84,7 +83,7 @@ fn a_users_daemon_is_hers() {
     assert!(reaches(&sim, NOBODY));
     assert!(!reaches(&sim, DAEMON), "another user came in");
     assert_eq!(
-        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        sim.ask("0", "get_default_active_thread_percentage\n"),
         "50.0\n"
     );
 
@@ -93,7 +92,7 @@ fn a_users_daemon_is_hers() {
     sim.run(&["set", "0", "active-thread-percentage=25"])
         .ended(0);
     let again = sim.up(&profile, &[]).ended(0);
-    assert!(again.stdout.contains("(set by hand)"), "{}", again.stdout);
+    assert_contains(&again.stdout, "(set by hand)");
     sim.up_does_nothing(&profile);
     sim.run(&["down"]).ended(0);
     assert_eq!(sim.run_dir(), ["lock"]);
@@ -102,9 +101,7 @@ fn a_users_daemon_is_hers() {
 /// A user who may not enter a pipe directory cannot know whether its daemon would take a client, and has nothing to mend.
 #[test]
 fn a_device_of_others_is_hidden_from_a_plain_user() {
-    if !is_root("a_device_of_others_is_hidden_from_a_plain_user") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = whole(r#"serve = "user:daemon""#);
     sim.up(&profile, &[]).ended(0);
@@ -126,9 +123,7 @@ fn a_device_of_others_is_hidden_from_a_plain_user() {
 
 #[test]
 fn a_groups_daemon_serves_its_members_at_once() {
-    if !is_root("a_groups_daemon_serves_its_members_at_once") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "group:daemon""#), &[]).ended(0);
     let meta = fs::metadata(sim.pipe_link("0")).unwrap();
@@ -154,9 +149,7 @@ fn a_groups_daemon_serves_its_members_at_once() {
 /// What a dead daemon of one user has left is no obstacle to another's.
 #[test]
 fn a_dead_daemon_leaves_its_place_to_another_users() {
-    if !is_root("a_dead_daemon_leaves_its_place_to_another_users") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
     for serve in ["user:daemon", "group:daemon", "all", "user:nobody"] {
@@ -180,9 +173,7 @@ fn a_dead_daemon_leaves_its_place_to_another_users() {
 /// Logs that another user could have put links into are not written through.
 #[test]
 fn a_users_logs_are_not_the_next_daemons() {
-    if !is_root("a_users_logs_are_not_the_next_daemons") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
     let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
@@ -202,9 +193,7 @@ fn a_users_logs_are_not_the_next_daemons() {
 /// A directory above that keeps the user out: without MPS her programs would run on, and say nothing.
 #[test]
 fn a_closed_parent_is_named() {
-    if !is_root("a_closed_parent_is_named") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let closed = sim.node.run_dir().parent().unwrap().join("c");
     fs::create_dir(&closed).unwrap();
@@ -214,12 +203,8 @@ fn a_closed_parent_is_named() {
         let mut up = sim.command(&["up", profile.to_str().unwrap()]);
         let ran = Ran::of(up.env("MIG_MPS_RUN_DIR", closed.join("run"))).ended(1);
         let said = format!("may not enter {}, which leads to", closed.display());
-        assert!(ran.stderr.contains(&said), "{}", ran.stderr);
-        assert!(
-            ran.stderr.contains("hint: unset MIG_MPS_RUN_DIR"),
-            "{}",
-            ran.stderr
-        );
+        assert_contains(&ran.stderr, &said);
+        assert_contains(&ran.stderr, "hint: unset MIG_MPS_RUN_DIR");
     }
     assert_eq!(sim.happened("daemon start"), 0);
     assert!(fs::read_dir(&closed).unwrap().next().is_none());
@@ -227,9 +212,7 @@ fn a_closed_parent_is_named() {
 
 #[test]
 fn whom_a_plain_user_cannot_serve() {
-    if !is_root("whom_a_plain_user_cannot_serve") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(r#"serve = "user:daemon""#));
     let ran = Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(2);
@@ -266,9 +249,7 @@ fn the_helper_is_hidden_and_runs_no_other_program() {
 /// What a user keeps beside her daemon's files holds nobody up, and is not lost.
 #[test]
 fn a_users_own_files_are_put_aside() {
-    if !is_root("a_users_own_files_are_put_aside") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let hers = whole(r#"serve = "user:nobody""#);
     sim.up(&hers, &[]).ended(0);
@@ -279,7 +260,7 @@ fn a_users_own_files_are_put_aside() {
     let ran = sim.run(&["down"]).ended(0);
     let kept = sim.node.run_dir().join("left").join(format!("{uuid}.1"));
     let said = format!("were put aside:\n  {}", kept.display());
-    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    assert_contains(&ran.stderr, &said);
     assert_eq!(fs::read_to_string(kept.join("notes")).unwrap(), "hers");
     assert_eq!(sim.run_dir(), ["left", "lock"]);
     let status = sim.status();

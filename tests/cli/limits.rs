@@ -3,9 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::CLOSE_INHERITED;
-
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root};
+use testkit::{
+    CLOSE_INHERITED, NOBODY, Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root,
+};
 
 /// The same command as another user, with so many processes and threads for that user.
 fn with_processes(command: &Command, user: u32, processes: usize) -> Command {
@@ -25,9 +25,7 @@ fn with_processes(command: &Command, user: u32, processes: usize) -> Command {
 
 #[test]
 fn too_few_processes_end_no_change_half_way() {
-    if !is_root("a limit of processes") {
-        return;
-    }
+    needs_root!();
     // Nobody else has processes of this user.
     let user = 61_000 + std::process::id() % 4000;
     let sim = Sim::with("h200", 2);
@@ -117,9 +115,7 @@ fn on_a_small_disk(sim: &Sim, options: &str) -> Ran {
 
 #[test]
 fn a_full_disk_leaves_no_half_made_file_and_no_record_unsaid() {
-    if !is_root("a full disk") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let inodes = (2..40).map(|count| format!("size=1m,nr_inodes={count}"));
     let pages = (1..12).map(|count| format!("size={}k,nr_inodes=1000", count * 4));
@@ -154,13 +150,11 @@ fn a_full_disk_leaves_no_half_made_file_and_no_record_unsaid() {
 /// A daemon with the limits of root's shell is ended by the kernel after so many minutes, with all its clients.
 #[test]
 fn daemons_do_not_inherit_the_limits_of_the_shell() {
-    if !is_root("limits that a shell has lowered") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
     // Without CAP_SYS_RESOURCE nobody lifts a hard limit, and the change is refused.
-    let can_lift = crate::common::shell("ulimit -t 600; ulimit -t unlimited").status == 0;
+    let can_lift = testkit::shell("ulimit -t 600; ulimit -t unlimited").status == 0;
     let (kind, end) = if can_lift { ("", "") } else { ("-S", ":") };
     let shell = format!(
         "ulimit {kind} -t 600; ulimit {kind} -f 1000; exec nice -n 5 prlimit --sigpending=7{end} \"$@\""
@@ -210,9 +204,7 @@ fn daemons_do_not_inherit_the_limits_of_the_shell() {
 
 #[test]
 fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
-    if !is_root("limits of a plain user") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
     let profile = profile.to_str().unwrap();
@@ -259,13 +251,11 @@ fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
 /// What the profile asks for is tried before anything is stopped, not where the daemon starts.
 #[test]
 fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
-    if !is_root("open files of a plain user") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let up = |files: u64| {
         let nofile = format!("nofile = {files}");
-        let profile = sim.profile(&crate::settings::whole(&nofile));
+        let profile = sim.profile(&testkit::whole(&nofile));
         let command = sim.by_nobody(&["up", profile.to_str().unwrap(), "--yes"]);
         let mut limited = Command::new("prlimit");
         limited.arg("--nofile=20000:20000").args(["setpriv"]);
@@ -333,7 +323,7 @@ fn too_little_memory_is_refused_before_anything_is_changed() {
         "--stack=65536:unlimited",
     ] {
         limited(limit, &up).ended(0);
-        assert_eq!(crate::common::in_state(&sim.status(), "ready").len(), 56);
+        assert_eq!(testkit::in_state(&sim.status(), "ready").len(), 56);
         let name = match &limit[2..4] {
             "as" => "Max address space",
             "da" => "Max data size",
@@ -369,9 +359,7 @@ fn few_open_files_make_no_daemon_dead() {
         let status = limited(format!("{files}:4096"), &["status", "--json"]).json();
         assert_eq!(in_state(&status, "ready"), ["0", "1"], "{files}");
     }
-    if !is_root("a hard limit of open files as a plain user") {
-        return;
-    }
+    needs_root!();
     // A limit that cannot be raised ends the program before it says anything untrue.
     let runs = sim.node.run_dir();
     let command = sim.by_nobody(&["status"]);
@@ -402,12 +390,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 /// A full table of files must not make a daemon, its directory and its record disappear from each other.
 #[test]
 fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
-    if !is_root("a_process_that_cannot_be_opened_is_not_taken_for_gone") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     // This daemon is ended by signals, without a session.
-    let hers = crate::settings::whole("serve = \"user:nobody\"");
+    let hers = testkit::whole("serve = \"user:nobody\"");
     sim.up(&hers, &["--yes"]).ended(0);
     let device = sim.device("0");
     let command = sim.command(&["down", "--force", "--yes"]);
@@ -432,7 +418,7 @@ fn one_directory_for_state_and_logs_is_refused() {
     let profile = sim.profile("[[gpu]]\nselect = { all = true }\nmig = false\n");
     let mut up = sim.command(&["up", profile.to_str().unwrap()]);
     let ran = Ran::of(up.env("MIG_MPS_LOG_DIR", sim.node.run_dir())).ended(1);
-    assert!(ran.stderr.contains("they must differ"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "they must differ");
     assert_eq!(sim.happened("daemon start"), 0);
 }
 

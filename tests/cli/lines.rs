@@ -3,9 +3,7 @@
 use console::{measure_text_width, strip_ansi_codes};
 use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
-use simnode::harness::App;
-
-use crate::common::{Ran, Sim, shell, without_gpu};
+use testkit::{App, Ran, Sim, assert_contains, plain, shell, without_gpu};
 
 /// A terminal with colours, and no pager.
 const TERMINAL: &str = "PAGER= TERM=xterm-256color";
@@ -98,16 +96,11 @@ fn a_chapter_is_text_and_not_markdown() {
 fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
     let sim = Sim::with("a100-80gb", 1);
     let help = assert_fits(&sim.in_80_columns("help"));
-    assert!(
-        help.contains(
-            "\n  heal             Start daemons that died, and restart those that hang without\n                   clients\n"
-        ),
-        "{help}"
+    assert_contains(
+        &help,
+        "\n  heal             Start daemons that died, and restart those that hang without\n                   clients\n",
     );
-    assert!(
-        help.contains("\n  man              Write manual pages"),
-        "{help}"
-    );
+    assert_contains(&help, "\n  man              Write manual pages");
     assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"
     NAME                  DESCRIPTION
     all-large             Two halves of every GPU
@@ -163,7 +156,7 @@ fn what_a_terminal_shows_of_devices_is_not_cut() {
     let pid = sim.device("0.0")["daemon_pid"].to_string();
     shell(format!("kill -9 {pid}")).ended(0);
     let healed = assert_fits(&sim.in_80_columns("heal"));
-    assert!(healed.contains("\n  "), "{healed}");
+    assert_contains(&healed, "\n  ");
     assert!(healed.ends_with("1 daemon started\n"), "{healed}");
     // The trace has long names that are never broken, so only its blanks can end a line.
     let traced = sim.in_80_columns("-v list").stdout;
@@ -204,7 +197,7 @@ fn every_command_has_devices_in_the_order_of_their_gpus_and_places() {
     ] {
         let args: Vec<&str> = words.split(' ').collect();
         let shown = sim.run(&args).ended(0).stdout;
-        let shown = order(&shown);
+        let shown = order(&plain(&shown));
         // A plan has one line for one reason, with GPU after GPU.
         assert_eq!(shown, devices, "{words}");
     }
@@ -252,7 +245,7 @@ fn a_plan_tells_a_gpu_without_mig_from_an_empty_one() {
         .run(&["down", "--destroy-mig", "--dry-run"])
         .ended(0)
         .stdout;
-    assert!(down.contains("|  then: MIG on, no instances\n"), "{down}");
+    assert_contains(&down, "|  then: MIG on, no instances\n");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim, plain};
+use testkit::{SMALL, Sim, assert_contains, plain};
 
 #[test]
 fn gpus_without_mig_are_shown_with_what_they_offer() {
@@ -69,7 +69,7 @@ fn a_gpu_instance_without_compute_instance_is_seen() {
     let line = format!(
         "GPU instance {id} (1g.10gb at slice 6) has no compute instance: CUDA does not see it"
     );
-    assert!(ran.stdout.contains(&line), "{}", ran.stdout);
+    assert_contains(&ran.stdout, &line);
 }
 
 #[test]

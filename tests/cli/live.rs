@@ -2,8 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{Ran, Sim, plain, tidy, user};
-use crate::settings::{ask, whole};
+use testkit::{Ran, Sim, assert_contains, plain, tidy, user, whole};
 
 fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()
@@ -107,12 +106,12 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
         dry.stdout
     );
     assert_eq!(
-        ask(&sim, "0", "get_default_active_thread_percentage\n"),
+        sim.ask("0", "get_default_active_thread_percentage\n"),
         "50.0\n"
     );
     sim.run(&set).ended(0);
     let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
-    assert_eq!(ask(&sim, "0", answers), "25.0\n1G\n");
+    assert_eq!(sim.ask("0", answers), "25.0\n1G\n");
     assert_eq!(servers(&sim), before);
     assert_eq!(gets(&sim), "32 SMs, 1500 MiB: false");
     let again = sim.run(&set).ended(0);
@@ -125,27 +124,21 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     let path = sim.profile(&profile);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
     let drift = sim.run(&plan).ended(3).stdout;
-    assert!(
-        drift.contains("active-thread-percentage from 25 (set by hand) to 50; pinned-memory-limit from 1536M (set by hand) to 2G"),
-        "{drift}"
+    assert_contains(
+        &drift,
+        "active-thread-percentage from 25 (set by hand) to 50; pinned-memory-limit from 1536M (set by hand) to 2G",
     );
     let exported = sim.run(&["export"]).ended(0).stdout;
-    assert!(
-        exported.contains("active-thread-percentage = 25"),
-        "{exported}"
-    );
+    assert_contains(&exported, "active-thread-percentage = 25");
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", answers), "50.0\n2G\n");
+    assert_eq!(sim.ask("0", answers), "50.0\n2G\n");
     sim.run(&plan).ended(0);
     // Nobody is to be blamed for what is as the profile says, and MPS is told nothing of this: no client keeps anything.
     let set = sim.run(&["set", "0", "max-clients=8"]).ended(0).stdout;
     assert!(!set.contains("keeps what it started with"), "{set}");
     assert!(client.finish().status.success());
     let drift = sim.run(&plan).ended(3).stdout;
-    assert!(
-        drift.contains("max-clients from 8 (set by hand) to none"),
-        "{drift}"
-    );
+    assert_contains(&drift, "max-clients from 8 (set by hand) to none");
     assert!(!drift.contains("percentage"), "{drift}");
 }
 
@@ -157,7 +150,7 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     sim.up(&profile, &[]).ended(0);
     let told = "set_default_device_pinned_mem_limit 0 1G\nset_default_client_priority 1\n\
                 get_default_active_thread_percentage\n";
-    assert_eq!(ask(&sim, "0", told), "100.0\n");
+    assert_eq!(sim.ask("0", told), "100.0\n");
     let client = sim.client("0");
     let status = sim.run(&["status"]).ended(0).stdout;
     let drift = "pinned-memory-limit was set to 2G and is 1G; client-priority was set to normal and is below-normal: \
@@ -170,22 +163,22 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     assert!(ran.contains(because), "{ran}");
     let answers = "get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", answers), "2G\n0\n");
+    assert_eq!(sim.ask("0", answers), "2G\n0\n");
     sim.run(&plan).ended(0);
-    assert_eq!(ask(&sim, "0", told), "100.0\n");
+    assert_eq!(sim.ask("0", told), "100.0\n");
     let set = ["set", "0", "client-priority=normal"];
     sim.run(&set).ended(0);
-    assert_eq!(ask(&sim, "0", answers), "2G\n0\n");
+    assert_eq!(sim.ask("0", answers), "2G\n0\n");
     assert!(client.finish().status.success());
 
     // A limit that nobody asked for is taken away.
     sim.up(&whole(""), &[]).ended(0);
     let told = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
-    assert_eq!(ask(&sim, "0", told), "100.0\n");
+    assert_eq!(sim.ask("0", told), "100.0\n");
     let ran = sim.up(&whole(""), &[]).ended(0).stdout;
     let because = "~ set 1 daemon (pinned-memory-limit from 1G in the daemon to none)";
     assert!(ran.contains(because), "{ran}");
-    assert_eq!(ask(&sim, "0", answers), "0\n");
+    assert_eq!(sim.ask("0", answers), "0\n");
 }
 
 /// Seen: `up` went on from an interrupted `set`, left the daemon its priority and called that done.
@@ -197,7 +190,7 @@ fn an_interrupted_set_is_taken_back_by_up() {
         let back = whole(&format!("client-priority = {back:?}"));
         sim.up(&back, &["--yes"]).ended(0);
         let before = sim.device("0")["daemon_pid"].clone();
-        let was = ask(&sim, "0", "get_default_client_priority\n");
+        let was = sim.ask("0", "get_default_client_priority\n");
         sim.node
             .fault("set_active_thread_percentage")
             .kills()
@@ -206,12 +199,12 @@ fn an_interrupted_set_is_taken_back_by_up() {
         let ran = sim.run(&set);
         assert_ne!(ran.status, 0, "{}", ran.stderr);
         let refused = sim.run(&set).ended(4).stderr;
-        assert!(
-            refused.contains("an interrupted change did not finish with the daemon of 0"),
-            "{refused}"
+        assert_contains(
+            &refused,
+            "an interrupted change did not finish with the daemon of 0",
         );
         sim.up(&back, &["--yes"]).ended(0);
-        assert_eq!(ask(&sim, "0", "get_default_client_priority\n"), was);
+        assert_eq!(sim.ask("0", "get_default_client_priority\n"), was);
         assert_eq!(sim.device("0")["daemon_pid"], before);
     }
     sim.up(&profile, &["--yes"]).ended(0);
@@ -281,7 +274,7 @@ fn a_live_change_is_undone_when_the_run_fails() {
     assert!(!ran.stderr.contains("still there"), "{}", ran.stderr);
     let answers = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0\n";
     for device in ["0", "1"] {
-        assert_eq!(ask(&sim, device, answers), "50.0\n2G\n", "{device}");
+        assert_eq!(sim.ask(device, answers), "50.0\n2G\n", "{device}");
     }
     assert_eq!([servers(&sim), sim.device("1")["servers"].clone()], before);
     assert_eq!(gets(&sim), "66 SMs, 1500 MiB: true");
@@ -326,7 +319,7 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_told_by_the_log_of_a_server() {
             "set_default_device_pinned_mem_limit 0 {limit}\nset_device_pinned_mem_limit {server} 0 {limit}\n\
              get_default_active_thread_percentage\n"
         );
-        assert_eq!(ask(&sim, "0", &told), "100.0\n");
+        assert_eq!(sim.ask("0", &told), "100.0\n");
     };
     tell("1280M");
     // The daemon writes the server's log when it comes to that.

@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_alive, is_root, plain, shell};
+use testkit::{
+    NOBODY, Ran, SMALL, Sim, assert_contains, hearing, is_alive, needs_root, plain, shell,
+};
 
 /// What an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\
@@ -183,11 +185,7 @@ fn one_log_a_number_of_lines_and_every_line() {
         assert_eq!(shown.lines().rev().collect::<Vec<_>>(), last, "{number}");
     }
     let wrong = sim.run(&["logs", "0.0", "-n", "some"]).ended(2);
-    assert!(
-        wrong.stderr.contains("expected a number, or all"),
-        "{}",
-        wrong.stderr
-    );
+    assert_contains(&wrong.stderr, "expected a number, or all");
     sim.run(&["logs", "0.0", "--server", "--control"]).ended(2);
 }
 
@@ -250,30 +248,18 @@ fn a_device_is_found_by_what_is_there() {
     // One that runs, and no driver that answers.
     let mut command = sim.command(&["logs", "0.2"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(0);
-    assert!(
-        ran.stdout.contains("Starting control daemon"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "Starting control daemon");
     // A name that the driver alone could tell.
     let mut command = sim.command(&["logs", "0.0"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
-    assert!(
-        ran.stderr.contains("The driver does not say"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "The driver does not say");
     let unknown = sim.run(&["logs", "nobody"]).ended(2);
     assert_snapshot!(plain(&unknown.stderr), @r#"
     error: no device is called "nobody"
     hint: the devices are 0.2, MIG-…
     "#);
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
-    assert!(
-        ambiguous.stderr.contains("\"MIG-\" can mean 0.2 or MIG-"),
-        "{}",
-        ambiguous.stderr
-    );
+    assert_contains(&ambiguous.stderr, "\"MIG-\" can mean 0.2 or MIG-");
 }
 
 #[test]
@@ -457,11 +443,7 @@ fn nothing_that_is_planted_hurts_who_reads() {
     fs::remove_file(&server).unwrap();
     shell(format!("mkfifo {}", server.display())).ended(0);
     let ran = sim.run(&["logs", "0.0"]).ended(1);
-    assert!(
-        ran.stderr.contains("server.log: it is not a regular file"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "server.log: it is not a regular file");
 
     // An older part that is a link, and a line that would clear the screen and draw another one.
     fs::remove_file(&control).unwrap();
@@ -573,16 +555,14 @@ fn no_name_of_a_directory_steers_the_terminal() {
     for args in [&["logs", "nobody"][..], &["logs", "0.0"], &["status"]] {
         let ran = sim.run(args);
         let all = format!("{}{}", ran.stdout, ran.stderr);
-        assert!(all.contains("device.json"), "{all}");
+        assert_contains(&all, "device.json");
         assert!(!all.contains('\u{1b}'), "{all}");
     }
 }
 
 #[test]
 fn what_a_plain_user_may_not_read_is_said() {
-    if !is_root("what_a_plain_user_may_not_read_is_said") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let dir = dir_of(&sim, "0.0");
@@ -598,11 +578,7 @@ fn what_a_plain_user_may_not_read_is_said() {
     mode(&dir.join("server.log"), 0o600);
     let ran = logs().ended(0);
     assert!(ran.stdout.contains("NEW SERVER"));
-    assert!(
-        ran.stderr.contains("server.log: Permission denied"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "server.log: Permission denied");
     mode(&dir, 0o700);
     let ran = logs().ended(1);
     assert!(
@@ -610,7 +586,7 @@ fn what_a_plain_user_may_not_read_is_said() {
         "{}",
         ran.stderr
     );
-    assert!(ran.stderr.contains("Permission denied"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "Permission denied");
 }
 
 #[test]
@@ -719,11 +695,7 @@ fn nobody_waits_for_the_lock() {
     lock.lock().unwrap();
     assert!(sim.run(&["logs", "0.0"]).ended(0).stdout.contains("large"));
     let ran = sim.up(SMALL, &[]).ended(0);
-    assert!(
-        ran.stderr.contains("large logs could not be put aside"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "large logs could not be put aside");
     assert!(size(&control) > 8 << 20);
     lock.unlock().unwrap();
     assert!(!sim.up(SMALL, &[]).ended(0).stderr.contains("put aside"));
@@ -734,9 +706,7 @@ fn nobody_waits_for_the_lock() {
 /// links.
 #[test]
 fn logs_of_a_users_daemon_stay_the_users() {
-    if !is_root("logs_of_a_users_daemon_stay_the_users") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile =
         "mps = { serve = \"user:nobody\" }\n[[gpu]]\nselect = { all = true }\nmig = false\n";
@@ -757,19 +727,13 @@ fn logs_of_a_users_daemon_stay_the_users() {
     assert!(size(&control) < 1 << 20);
     let ran = sim.run(&["logs", "0"]).ended(0);
     assert!(ran.stdout.contains("large") && !ran.stdout.contains("treasure"));
-    assert!(
-        ran.stderr.contains("control.log.2: it is a link"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "control.log.2: it is a link");
 }
 
 /// What the owner of a log directory puts in a log's place is left alone, and `up` says so and does the rest.
 #[test]
 fn up_does_not_touch_what_was_planted() {
-    if !is_root("up_does_not_touch_what_was_planted") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let dir = dir_of(&sim, "0.0");
@@ -797,7 +761,7 @@ fn up_does_not_touch_what_was_planted() {
         fill(&dir.join("server.log"), "server");
         let ran = sim.up(SMALL, &[]).ended(0);
         assert!(ran.stderr.contains(why), "{why}: {}", ran.stderr);
-        assert!(ran.stdout.contains("ready"), "{}", ran.stdout);
+        assert_contains(&ran.stdout, "ready");
         assert_eq!(fs::read(&target).unwrap(), before, "{why}");
         assert!(!dir.join("control.log.1").exists(), "{why}");
         assert!(size(&dir.join("server.log")) < 1 << 20, "{why}");

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::common::{Ran, SMALL, Sim, in_state, is_alive, is_root};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root};
 
 /// A node whose device 0.2 has a working client; returns its directory too.
-fn serving() -> (Sim, simnode::harness::App, PathBuf) {
+fn serving() -> (Sim, testkit::App, PathBuf) {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.2");
@@ -94,11 +94,11 @@ fn a_daemon_that_lost_its_record_alone_is_named_and_taken_over() {
     fs::remove_file(directory.join("device.json")).unwrap();
     spared(&sim, &[&["down", "--yes"], &["down", "0.2", "--yes"]]);
     let problems = sim.status()["problems"].to_string();
-    assert!(problems.contains("record-unreadable"), "{problems}");
+    assert_contains(&problems, "record-unreadable");
     let missing = format!("it is missing, and the daemon {daemon} lives");
-    assert!(problems.contains(&missing), "{problems}");
+    assert_contains(&problems, &missing);
     let doctor = sim.run(&["doctor", "0.2"]).ended(3).stdout;
-    assert!(doctor.contains(&missing), "{doctor}");
+    assert_contains(&doctor, &missing);
     sim.up(SMALL, &["--yes"]).ended(0);
     assert_eq!(sim.device("0.2")["daemon_pid"], daemon);
     client.finish();
@@ -126,12 +126,10 @@ fn a_damaged_boot_id_makes_no_daemon_dead() {
 /// In a user namespace that does not map root, everything belongs to nobody.
 #[test]
 fn a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays() {
-    if !is_root("a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays") {
-        return;
-    }
+    needs_root!();
     let works = Command::new("unshare").args(["-U", "true"]).status();
     if !works.is_ok_and(|status| status.success()) {
-        simnode::harness::skip(
+        testkit::skip(
             "a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays",
             "no user namespace can be made",
         );

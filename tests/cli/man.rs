@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::common::{Sim, without_gpu};
+use testkit::{Sim, assert_contains, without_gpu};
 
 /// The subcommands that the program's help lists.
 fn subcommands() -> BTreeSet<String> {
@@ -43,16 +43,13 @@ fn the_program_and_each_subcommand_have_a_manual_page() {
 
     let page = |name: &str| fs::read_to_string(dir.join(name)).unwrap();
     let main = page("mig-mps.1");
-    assert!(main.contains("\n.TH mig-mps 1 "), "{main}");
+    assert_contains(&main, "\n.TH mig-mps 1 ");
     for name in &subcommands {
         assert!(main.contains(&format!("mig\\-mps\\-{name}(1)")), "{name}");
     }
     let up = page("mig-mps-up.1");
-    assert!(
-        up.contains(&format!("\"mig-mps {}\"", env!("CARGO_PKG_VERSION"))),
-        "{up}"
-    );
-    assert!(up.contains("\\fB\\-\\-dry\\-run\\fR"), "{up}");
+    assert_contains(&up, &format!("\"mig-mps {}\"", env!("CARGO_PKG_VERSION")));
+    assert_contains(&up, "\\fB\\-\\-dry\\-run\\fR");
 
     // Pages of an earlier version are replaced.
     fs::write(dir.join("mig-mps-up.1"), "old").unwrap();

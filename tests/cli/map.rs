@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim, is_alive, plain, shell};
+use testkit::{SMALL, Sim, assert_contains, is_alive, plain, shell};
 
 /// Two GPUs: one with devices of two sizes and a free slice, one whole.
 const MIXED: &str = r#"
@@ -25,7 +25,7 @@ fn each_gpu_is_drawn_with_its_devices_and_its_free_slices() {
     while is_alive(&daemon) {}
     let shown = plain(&sim.run(&["status", "--map"]).ended(0).stdout);
     let (pictures, rest) = shown.split_once("\nCLIENT OF").unwrap();
-    assert!(rest.contains("[daemon-dead]"), "{rest}");
+    assert_contains(rest, "[daemon-dead]");
     assert_snapshot!(pictures, @"
     GPU 0  NVIDIA A100-SXM4-80GB
               |small-0|small-1|       |       |0.4                            |
@@ -149,7 +149,7 @@ fn lines_and_colours_are_for_terminals_that_have_them() {
     assert!(plain.contains(of_ascii), "{plain}");
     assert!(!plain.contains('\u{1b}'), "{plain}");
     let coloured = text(piped.env("CLICOLOR_FORCE", "1").output().unwrap());
-    assert!(coloured.contains("\u{1b}[32m+ create"), "{coloured}");
+    assert_contains(&coloured, "\u{1b}[32m+ create");
 }
 
 #[test]

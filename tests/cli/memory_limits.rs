@@ -4,11 +4,8 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::App;
 use simnode::node::ControlVersion;
-
-use crate::common::{Ran, Sim, is_root, plain};
-use crate::settings::whole;
+use testkit::{App, Ran, Sim, assert_contains, needs_root, plain, whole};
 
 const VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const LIMITED: &str = "active-thread-percentage = 25, pinned-memory-limit = \"2G\"";
@@ -72,7 +69,7 @@ fn no_leftover_variable_lifts_the_limit_of_a_program_that_run_starts() {
     // An option takes its place.
     let asked = [&["run", "0", "--memory", "1G", "--"], &app[..]].concat();
     let ran = with_limit(&sim, "junk", &asked).ended(0).stdout;
-    assert!(ran.contains(" free 877MiB "), "{ran}");
+    assert_contains(&ran, " free 877MiB ");
 }
 
 #[test]
@@ -106,7 +103,7 @@ fn a_limit_of_the_caller_that_cannot_be_read_is_refused() {
     shell.arg("-c").arg(script).arg(mig_mps);
     shell.env_clear().envs(sim.node.env()).env(VARIABLE, "junk");
     let ran = Ran::of(&mut shell).ended(0).stdout;
-    assert!(ran.contains("alloc 6000 MiB -> 2 "), "{ran}");
+    assert_contains(&ran, "alloc 6000 MiB -> 2 ");
 }
 
 #[test]
@@ -117,7 +114,7 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert_eq!(sim.status()["problems"], json!([]));
     let metrics = sim.run(&["metrics"]).ended(0).stdout;
     let by_device = "mig_mps_device_clients_over_memory_limit{device=\"0\"}";
-    assert!(metrics.contains(&format!("{by_device} 0\n")), "{metrics}");
+    assert_contains(&metrics, &format!("{by_device} 0\n"));
 
     let over = client(&sim, "1=4G", &["6000"]);
     let found = problems(&sim);
@@ -133,9 +130,9 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert!(what.contains(uses), "{what}");
     assert_eq!(sim.run(&["status", "--exit-code"]).status, 3);
     let doctor = sim.run(&["doctor"]).ended(3).stdout;
-    assert!(doctor.contains("[memory-over-limit]"), "{doctor}");
+    assert_contains(&doctor, "[memory-over-limit]");
     let metrics = sim.run(&["metrics"]).ended(0).stdout;
-    assert!(metrics.contains(&format!("{by_device} 1\n")), "{metrics}");
+    assert_contains(&metrics, &format!("{by_device} 1\n"));
     let of_kind = "mig_mps_problems{id=\"memory-over-limit\"} 1\n";
     assert!(metrics.contains(of_kind), "{metrics}");
 
@@ -163,9 +160,7 @@ fn a_client_that_is_older_than_the_limit_is_found_too() {
 
 #[test]
 fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
-    if !is_root("on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so") {
-        return;
-    }
+    needs_root!();
     let with = |driver, settings: &str| {
         let sim = Sim::with("h200", 1);
         sim.node
@@ -179,10 +174,7 @@ fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
     let (sim, said) = with(ControlVersion::R535, LIMITED);
     assert!(said.contains(warning), "{said}");
     let doctor = sim.run(&["doctor", "0"]).stdout;
-    assert!(
-        doctor.contains("warn    0: every local user can change its limits"),
-        "{doctor}"
-    );
+    assert_contains(&doctor, "warn    0: every local user can change its limits");
     let said = sim
         .run(&["set", "0", "pinned-memory-limit=3G"])
         .ended(0)
@@ -211,12 +203,12 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     A pinned-memory-limit of 20G limits nothing on 0.0, which has 9728 MiB of memory.
     ");
     let up = sim.up(profile, &[]).ended(0).stderr;
-    assert!(up.contains("limits nothing"), "{up}");
+    assert_contains(&up, "limits nothing");
     let whole = whole("pinned-memory-limit = \"100G\"");
     let up = sim.up(&whole, &["--force", "--yes"]).ended(0).stderr;
-    assert!(
-        up.contains("A pinned-memory-limit of 100G limits nothing on 0, 1, which have "),
-        "{up}"
+    assert_contains(
+        &up,
+        "A pinned-memory-limit of 100G limits nothing on 0, 1, which have ",
     );
     let fits = Sim::with("h200", 1).up(&whole, &[]).ended(0).stderr;
     assert!(!fits.contains("limits nothing"), "{fits}");

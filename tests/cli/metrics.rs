@@ -9,11 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use simnode::harness::can_run;
-
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
-use crate::hung::starve;
-use crate::settings::whole;
+use testkit::{NOBODY, Ran, SMALL, Sim, can_run, in_state, is_alive, needs_root, shell, whole};
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -140,7 +136,7 @@ fn a_hung_device_a_program_outside_mps_and_a_busy_gpu() {
     sim.up(&whole(""), &["--yes"]).ended(0);
     let mut outside = sim.node.cuda_app(Path::new("/nowhere"), &["run", "60"]);
     outside.wait_up();
-    starve(&sim);
+    sim.hang("0");
     // Programs outside MPS are seen in two samples.
     let begun = Instant::now();
     let text = loop {
@@ -224,9 +220,7 @@ fn without_the_driver_only_what_records_tell_is_there() {
 
 #[test]
 fn a_plain_user_sees_the_states_and_the_file_is_for_all() {
-    if !is_root("a_plain_user_sees_the_states_and_the_file_is_for_all") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let mut by_nobody = sim.command(&["metrics"]);
@@ -427,7 +421,7 @@ fn settings_that_were_not_read_back_are_unknown() {
     has(&metrics(&sim, &[]), changed, 0.0);
     let percentage =
         "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
-    crate::settings::ask(&sim, "0", percentage);
+    sim.ask("0", percentage);
     has(&metrics(&sim, &[]), changed, 1.0);
     drop(client);
 }

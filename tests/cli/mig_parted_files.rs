@@ -6,8 +6,10 @@ use std::thread;
 
 use simnode::catalog::Model;
 
-use crate::common::Sim;
-use crate::mig_parted_config::{Entry, FILES, Geometry, Gpus, exported, read, suits, wanted};
+use crate::planner::mig_parted_config::{
+    Entry, FILES, Geometry, Gpus, exported, read, suits, wanted,
+};
+use testkit::Sim;
 
 /// The files list indices up to 7.
 const MOST: u32 = 8;

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{SMALL, Sim};
+use testkit::{SMALL, Sim, assert_contains};
 
 /// What standard error says.
 fn said(sim: &Sim, line: &str) -> String {
@@ -30,7 +30,7 @@ fn the_words_of_other_programs_lead_to_ours() {
         assert!(said.contains(&hint), "{word}: {said}");
     }
     let docker = said(&sim, "help docker");
-    assert!(docker.contains("hint: did you mean running?\n"), "{docker}");
+    assert_contains(&docker, "hint: did you mean running?\n");
     for word in ["pipes", "mps"] {
         let said = said(&sim, &format!("help {word}"));
         assert!(!said.contains("did you mean"), "{word}: {said}");
@@ -69,7 +69,7 @@ fn a_usage_error_shows_what_can_be_typed() {
     ] {
         let said = said(&sim, command);
         let hint = format!("hint: the program follows --: mig-mps {form}\n");
-        assert!(said.contains(&hint), "{said}");
+        assert_contains(&said, &hint);
     }
 }
 
@@ -136,7 +136,7 @@ fn quiet_leaves_out_everything_but_errors_and_what_was_asked_for() {
     other.env("CUDA_MPS_LOG_DIRECTORY", &own);
     let uuid = sim.device("0.0")["uuid"].as_str().unwrap().to_owned();
     other.env("CUDA_VISIBLE_DEVICES", uuid);
-    crate::common::Ran::of(&mut other).ended(0);
+    testkit::Ran::of(&mut other).ended(0);
     sim.run(&["down"]).ended(0);
     let quiet = sim.up(SMALL, &["--yes", "-q"]).ended(0);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::common::{ONE_EACH, SMALL, Sim, in_state, plain, without_gpu};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains, in_state, plain, without_gpu};
 
 const UNSERVED: &str = r#"
 mps = false
@@ -30,7 +30,7 @@ fn mig_devices_without_daemons_need_no_mps() {
     let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
     // As on a machine where nobody has installed MPS.
     up.env("MIG_MPS_CONTROL", "/nonexistent/nvidia-cuda-mps-control");
-    let ran = crate::common::Ran::of(&mut up).ended(0);
+    let ran = testkit::Ran::of(&mut up).ended(0);
     assert_eq!(
         devices(&sim),
         ["2g.20gb", "1g.10gb", "2g.20gb", "1g.10gb"],
@@ -59,7 +59,7 @@ fn daemons_come_and_go_and_the_instances_stay() {
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     let client = sim.client("0.0");
     let refused = sim.up(UNSERVED, &[]).ended(4);
-    assert!(refused.stderr.contains("0.0"), "{}", refused.stderr);
+    assert_contains(&refused.stderr, "0.0");
     drop(client);
     let ran = sim.up(UNSERVED, &["--yes"]).ended(0);
     assert!(
@@ -175,11 +175,7 @@ devices = []
     ");
     let fleet = format!("models = [\"a100-80gb\"]\n{profile}");
     let fleet = without_gpu(&["check", "-"], &fleet).ended(0);
-    assert!(
-        fleet.stdout.contains("  a100-80gb  |1g   |1g   |"),
-        "{}",
-        fleet.stdout
-    );
+    assert_contains(&fleet.stdout, "  a100-80gb  |1g   |1g   |");
 }
 
 /// Programs that read records alone have not looked for devices without a daemon, and do not deny them.

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::common::{Ran, SMALL, Sim, in_state};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state};
 
 const MISSING: &str = "/no/libnvidia-ml.so.1";
 
@@ -40,18 +40,14 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
     without_driver(&sim, &["status", "--exit-code"]).ended(3);
     without_driver(&sim, &["logs", "0.0"]).ended(0);
     let refused = without_driver(&sim, &["down"]).ended(4);
-    assert!(refused.stderr.contains("0.0"), "{}", refused.stderr);
+    assert_contains(&refused.stderr, "0.0");
     // Instances are the driver's.
     let refused = without_driver(&sim, &["down", "--destroy-mig", "--yes"]).ended(1);
     assert!(refused.stderr.contains(MISSING), "{}", refused.stderr);
     drop(client);
     let ran = without_driver(&sim, &["down"]).ended(0);
-    assert!(
-        ran.stderr.contains("2 daemons stopped in "),
-        "{}",
-        ran.stderr
-    );
-    assert!(ran.stderr.contains("Not seen: the GPUs"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "2 daemons stopped in ");
+    assert_contains(&ran.stderr, "Not seen: the GPUs");
     assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0", "0.2"]);
 }
 
@@ -73,9 +69,9 @@ fn a_driver_that_hangs_hides_no_daemon() {
     let ran = sim.run(&["status", "--json"]);
     let status = ran.json();
     let hidden = status["hidden"][0].as_str().unwrap();
-    assert!(
-        hidden.contains("the driver does not answer: the driver: nvmlInit_v2 has not returned"),
-        "{hidden}"
+    assert_contains(
+        hidden,
+        "the driver does not answer: the driver: nvmlInit_v2 has not returned",
     );
     assert!(
         in_state(&status, "ready").contains(&"0.0".to_owned()),
@@ -83,8 +79,8 @@ fn a_driver_that_hangs_hides_no_daemon() {
     );
     let down = down.wait_with_output().unwrap();
     let said = String::from_utf8(down.stderr).unwrap();
-    assert!(said.contains("1 daemon stopped in "), "{said}");
-    assert!(said.contains("Not seen: the GPUs"), "{said}");
+    assert_contains(&said, "1 daemon stopped in ");
+    assert_contains(&said, "Not seen: the GPUs");
 }
 
 #[test]
@@ -94,12 +90,9 @@ fn after_a_reboot_with_mig_on_status_says_what_to_do() {
     sim.node.reboot();
     sim.run(&["down"]).ended(0);
     let ran = sim.run(&["status"]).ended(0);
-    assert!(
-        ran.stdout.contains(
-            "GPUs 0, 1: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes them"
-        ),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "GPUs 0, 1: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes them",
     );
     assert!(!ran.stdout.contains("There is no device"), "{}", ran.stdout);
 }

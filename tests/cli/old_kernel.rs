@@ -1,8 +1,6 @@
 //! A kernel before Linux 5.3.
 
-use simnode::harness::without_pidfd;
-
-use crate::common::{Ran, SMALL, Sim};
+use testkit::{Ran, SMALL, Sim, without_pidfd};
 
 const SAID: &str = "error: mig-mps needs Linux 5.3 or newer: pidfd_open, which came with it, fails: Function not implemented\n\
                     hint: uname -r shows the kernel's version; in a container, its filter of system calls may refuse the call\n";

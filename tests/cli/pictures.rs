@@ -6,8 +6,7 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
-use crate::common::{Sim, is_alive, is_root, plain, stop};
-use crate::shipped::is_shipped;
+use testkit::{Sim, is_alive, is_shipped, needs_root, plain, stop};
 
 /// Half a node of H100s.
 fn node() -> Sim {
@@ -53,14 +52,12 @@ fn the_shipped_picture_of_a_plan() {
 
 #[test]
 fn the_shipped_picture_of_devices() {
-    if !is_root("the_shipped_picture_of_devices") {
-        return;
-    }
+    needs_root!();
     let sim = node();
     sim.run(&["up", "balanced"]).ended(0);
     let clients = ["0.2", "0.4", "0.4", "1.4"].map(|name| sim.client(name));
     let daemon = sim.device("1.0")["daemon_pid"].clone();
-    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    testkit::shell(format!("kill -9 {daemon}")).ended(0);
     while is_alive(&daemon) {}
     is_picture(
         "status-map",
@@ -71,8 +68,8 @@ fn the_shipped_picture_of_devices() {
 
 #[test]
 fn the_shipped_picture_of_a_diagnosis() {
-    let sim = crate::doctor::healthy();
-    stop(&sim.device("0.0")["daemon_pid"].clone());
+    let sim = crate::cli::doctor::healthy();
+    stop(sim.device("0.0")["daemon_pid"].clone());
     is_picture("doctor", &shown(&sim, "doctor"));
 }
 

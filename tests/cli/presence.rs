@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use simnode::node::Permissions;
 
-use crate::common::{Ran, SMALL, Sim, is_alive, is_root, shell};
+use testkit::{Ran, SMALL, Sim, assert_contains, is_alive, needs_root, shell};
 
 /// A MIG GPU with a device that has a name, and two whole GPUs.
 const MIXED: &str = r#"
@@ -19,7 +19,7 @@ mig = false
 
 fn mixed() -> Sim {
     let sim = Sim {
-        node: simnode::harness::TestNode::builder()
+        node: testkit::TestNode::builder()
             .gpu("a100-80gb", 1)
             .gpu("h200", 2)
             .build(),
@@ -74,8 +74,8 @@ fn a_lost_gpu_is_said_to_be_lost_and_its_devices_are_not_gone() {
         assert_eq!(device["gpu"], gpu, "{name}: {device:#}");
         assert_eq!(ids(&status, name), ["gpu-lost"], "{status:#}");
         let what = problem(&status, name);
-        assert!(what.contains("GPU is lost"), "{what}");
-        assert!(what.contains("reset the GPU or reboot"), "{what}");
+        assert_contains(&what, "GPU is lost");
+        assert_contains(&what, "reset the GPU or reboot");
         assert!(!what.contains("mig-mps"), "{what}");
     }
     // No command that acts on it calls it gone, or denies that there is such a GPU.
@@ -115,9 +115,7 @@ fn a_lost_gpu_is_said_to_be_lost_and_its_devices_are_not_gone() {
 
 #[test]
 fn instances_that_the_driver_hides_are_not_gone() {
-    if !is_root("instances_that_the_driver_hides_are_not_gone") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     sim.node
@@ -133,9 +131,9 @@ fn instances_that_the_driver_hides_are_not_gone() {
     assert_eq!(status["devices"].as_array().unwrap().len(), 2);
     assert_eq!(status["problems"], json!([]), "{status:#}");
     let hidden = status["hidden"].to_string();
-    assert!(
-        hidden.contains("the MIG devices of GPU 0, which the driver shows to root alone"),
-        "{hidden}"
+    assert_contains(
+        &hidden,
+        "the MIG devices of GPU 0, which the driver shows to root alone",
     );
 }
 
@@ -167,11 +165,8 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let text = sim.run(&["status"]).ended(0).stdout;
     assert!(!text.contains("mig-mps heal"), "{text}");
     let doctor = sim.run(&["doctor", "0.2"]).ended(3).stdout;
-    assert!(
-        doctor.contains("its device is gone [device-gone]"),
-        "{doctor}"
-    );
-    assert!(doctor.contains("$ mig-mps up PROFILE\n"), "{doctor}");
+    assert_contains(&doctor, "its device is gone [device-gone]");
+    assert_contains(&doctor, "$ mig-mps up PROFILE\n");
     assert!(!doctor.contains("[daemon-dead]"), "{doctor}");
     let restart = sim.run(&["restart", "0.2", "--yes"]);
     assert!(
@@ -181,7 +176,7 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let healed = sim.run(&["heal"]).ended(0);
     assert!(healed.stderr.contains(remedy), "{healed:?}");
     let plan = sim.up(SMALL, &["--dry-run"]).ended(0).stdout;
-    assert!(plan.contains("its device is gone"), "{plan}");
+    assert_contains(&plan, "its device is gone");
     // Both commands of the remedy end it.
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(ids(&sim.status(), "0.2"), [] as [&str; 0]);
@@ -239,7 +234,7 @@ fn a_device_that_was_made_again_with_another_uuid_has_one_name() {
         assert_eq!(devices[0]["name"], "0.0", "{word}: {shown:#}");
     }
     let list = sim.run(&["list"]).ended(0).stdout;
-    assert!(list.contains("trainer"), "{list}");
+    assert_contains(&list, "trainer");
     sim.run(&["down", "0.0", "--yes"]).ended(0);
     let entries = fs::read_dir(sim.node.run_dir()).unwrap();
     let mut entries = entries.map(|entry| entry.unwrap().file_name());
@@ -292,10 +287,7 @@ fn a_record_of_a_gpu_that_is_not_there_is_no_mistake_of_the_profile() {
         let said =
             format!("error: \"1\" is the name of {uuid}, which is recorded as a device of {gpu}:");
         assert!(refused.starts_with(&said), "{refused}{said}");
-        assert!(
-            refused.contains("hint: mig-mps down 1 stops its daemon"),
-            "{refused}"
-        );
+        assert_contains(&refused, "hint: mig-mps down 1 stops its daemon");
     }
     sim.run(&["down", "1", "--yes"]).ended(0);
     sim.up(MIXED, &["--yes"]).ended(0);

@@ -5,7 +5,7 @@ use std::path::Path;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::common::{Ran, SMALL, Sim, is_root, plain, without_gpu};
+use testkit::{Ran, SMALL, Sim, assert_contains, needs_root, plain, without_gpu};
 
 #[test]
 fn built_in_profiles_go_by_their_names() {
@@ -28,7 +28,7 @@ fn built_in_profiles_go_by_their_names() {
     sim.run(&["plan", "balanced"]).ended(0);
     sim.run(&["up", "balanced", "--yes"]).ended(0);
     let node = std::fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap();
-    assert!(node.contains("\"balanced\""), "{node}");
+    assert_contains(&node, "\"balanced\"");
     let wrong = sim.run(&["up", "balnced.toml"]).ended(2);
     assert_snapshot!(wrong.stderr, @"
     error: cannot read the profile balnced.toml: No such file or directory
@@ -39,7 +39,7 @@ fn built_in_profiles_go_by_their_names() {
 #[test]
 fn standard_input_is_a_profile() {
     let ran = without_gpu(&["check", "-", "--gpu", "a30"], SMALL).ended(0);
-    assert!(ran.stdout.contains("1g.6gb"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "1g.6gb");
     let ran = without_gpu(&["check", "-"], "nam = 1\n").ended(2);
     assert!(
         ran.stderr
@@ -150,9 +150,7 @@ devices = [ { profil = "1g" }, { profile = 1, count = -3, compute = "1c" }, "1g"
 /// Users that the machine does not know, GPUs that are not there, and sizes that a GPU does not offer.
 #[test]
 fn all_mistakes_that_only_a_node_shows_are_shown_at_once() {
-    if !is_root("all_mistakes_that_only_a_node_shows_are_shown_at_once") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let profile = r#"
 [mps]
@@ -271,9 +269,7 @@ fn all_mistakes_are_shown_whatever_order_the_blocks_have() {
 /// A setting that every device overrides holds for none.
 #[test]
 fn a_serve_that_every_block_overrides_is_no_mistake() {
-    if !is_root("a_serve_that_every_block_overrides_is_no_mistake") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let block = |index: u32, mps: &str| {
         format!("[[gpu]]\nselect = {{ index = [{index}] }}\nmig = false\n{mps}")
@@ -288,11 +284,7 @@ fn a_serve_that_every_block_overrides_is_no_mistake() {
             &[],
         )
         .ended(2);
-    assert!(
-        ran.stderr.contains("root cannot serve \"self\""),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "root cannot serve \"self\"");
 }
 
 #[test]
@@ -372,7 +364,7 @@ fn a_device_serves_one_user_by_name() {
 #[test]
 fn a_selector_with_several_keys() {
     let sim = Sim {
-        node: simnode::harness::TestNode::builder()
+        node: testkit::TestNode::builder()
             .gpu("a100-80gb", 2)
             .gpu("h200", 2)
             .build(),
@@ -411,11 +403,7 @@ devices = [ { profile = "3g" } ]
     let shadowed = "[[gpu]]\nselect = { product = \"A100\" }\nmig = false\n\n\
                     [[gpu]]\nselect = { product = \"A100\", index = [1] }\nmig = false\n";
     let ran = sim.up(shadowed, &[]).ended(2);
-    assert!(
-        ran.stderr.contains("can never be reached"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "can never be reached");
     let reached = "[[gpu]]\nselect = { product = \"A100\", index = [1] }\nmig = false\n\n\
                    [[gpu]]\nselect = { index = [1, 0] }\nmig = false\n";
     sim.up(reached, &["--dry-run"]).ended(0);
@@ -464,9 +452,7 @@ fn check_holds_a_profile_to_its_models() {
 
 #[test]
 fn a_plain_user_can_plan_and_check_roots_profile() {
-    if !is_root("a_plain_user_can_plan_and_check_roots_profile") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let all = SMALL.replace("[[gpu]]", "mps = { serve = \"all\" }\n[[gpu]]");
     sim.up(&all, &["--yes"]).ended(0);
@@ -488,11 +474,7 @@ fn a_plain_user_can_plan_and_check_roots_profile() {
         "{ profile = \"1g\" }, { profile = \"3g\" }",
     );
     let ran = by_nobody("plan", &more).ended(0);
-    assert!(
-        ran.stdout.contains("+ create 3g.40gb at slices 4-7"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "+ create 3g.40gb at slices 4-7");
 }
 
 #[test]

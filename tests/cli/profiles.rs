@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mig_mps::internals::catalog;
 use mig_mps::internals::profile::{Profile, Want};
 
-use crate::common::without_gpu;
+use testkit::without_gpu;
 
 fn ready_made() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::common::{SMALL, Sim, tidy, user};
+use testkit::{SMALL, Sim, assert_contains, tidy, user};
 
 /// The lines without times, in the order of the alphabet: steps run side by side.
 fn sorted(progress: &str) -> String {
@@ -49,11 +49,7 @@ fn without_a_terminal_each_step_is_a_line() {
         "{}",
         failed.progress
     );
-    assert!(
-        failed.stderr.contains("GPU 0: undoing what was done\n"),
-        "{}",
-        failed.stderr
-    );
+    assert_contains(&failed.stderr, "GPU 0: undoing what was done\n");
 }
 
 #[test]

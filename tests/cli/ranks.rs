@@ -5,9 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use insta::assert_snapshot;
-use simnode::harness::can_run;
-
-use crate::common::{Ran, Sim};
+use testkit::{Ran, Sim, can_run};
 
 const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
@@ -60,7 +58,7 @@ fn fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices() {
             counted.values().all(|count| *count == 2),
             "{map:?} {counted:?}"
         );
-        crate::common::shell(format!("kill {}", mpirun.id())).ended(0);
+        testkit::shell(format!("kill {}", mpirun.id())).ended(0);
         mpirun.wait().unwrap();
     }
 }

@@ -9,7 +9,7 @@ use mig_mps::internals::error::ExitStatus;
 use mig_mps::internals::manual::TOPICS;
 use mig_mps::internals::profile::Profile;
 
-use crate::common::without_gpu;
+use testkit::without_gpu;
 
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

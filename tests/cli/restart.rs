@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use simnode::node::ComputeMode;
 
-use crate::common::{
-    NOBODY, Ran, SMALL, Sim, hearing, in_state, is_alive, is_root, plain, shell, tidy, user,
+use testkit::{
+    NOBODY, Ran, SMALL, Sim, assert_contains, hearing, in_state, is_alive, needs_root, plain,
+    shell, tidy, user, whole,
 };
-use crate::settings::{ask, whole};
 
 /// A profile that says something of everything.
 const EVERYTHING: &str = r#"active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0", nofile = 4096, max-clients = 8, compute-mode = "exclusive-process""#;
@@ -42,9 +42,9 @@ fn set_by_hand() -> Sim {
 fn is_as_set(sim: &Sim) {
     let device = sim.device("0");
     assert_eq!(device["state"], "ready");
-    assert_eq!(ask(sim, "0", ANSWERS), "25.0\n2G\n");
+    assert_eq!(sim.ask("0", ANSWERS), "25.0\n2G\n");
     let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
-    assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
+    assert_contains(&status, "Cpus_allowed_list:\t0\n");
     let path = sim.profile(&whole(EVERYTHING));
     let drift = sim.run(&["plan", path.to_str().unwrap()]).ended(0).stdout;
     let by_hand = "(active-thread-percentage from 25 (set by hand) to 50): 0";
@@ -104,11 +104,7 @@ fn several_devices_of_several_gpus_and_no_other() {
     let before = pids();
     let uuid = sim.device("1.2")["uuid"].as_str().unwrap().to_owned();
     let ran = sim.run(&["restart", "0.2", &uuid, "1.2", "--yes"]).ended(0);
-    assert!(
-        ran.stdout.contains("  - stop 2 daemons: 0.2, 1.2\n"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "  - stop 2 daemons: 0.2, 1.2\n");
     let after = pids();
     let same: Vec<bool> = (0..4).map(|at| before[at] == after[at]).collect();
     assert_eq!(same, [true, false, true, false]);
@@ -137,7 +133,7 @@ fn it_asks_before_it_ends_a_daemon() {
     );
     assert_eq!(sim.device("0.2"), before);
     let yes = sim.answered("restart 0.2", "y\r").ended(0);
-    assert!(yes.stdout.contains("ready"), "{}", yes.stdout);
+    assert_contains(&yes.stdout, "ready");
     assert_ne!(sim.device("0.2")["daemon_pid"], before["daemon_pid"]);
 }
 
@@ -155,7 +151,7 @@ fn the_question_comes_before_the_wait_and_once() {
     assert!(client.finish().status.success());
     let done = restart.end().ended(0).stdout;
     assert_eq!(done.matches("This will").count(), 1, "{done}");
-    assert!(done.contains("ready"), "{done}");
+    assert_contains(&done, "ready");
 }
 
 /// Seen: somebody who took longer to answer than he was ready to wait was refused at once.
@@ -249,11 +245,7 @@ fn clients_are_refused_waited_for_or_ended() {
     let late = sim
         .run(&["restart", "0.2", "--drain", "1", "--yes"])
         .ended(4);
-    assert!(
-        late.stderr.contains("waiting for at most 1 s more"),
-        "{}",
-        late.stderr
-    );
+    assert_contains(&late.stderr, "waiting for at most 1 s more");
     assert_eq!(sim.device("0.2")["daemon_pid"], before);
     let mut restart = sim.spawn(&["restart", "0.2", "--drain", "60", "--yes"]);
     assert!(client.finish().status.success());
@@ -263,9 +255,9 @@ fn clients_are_refused_waited_for_or_ended() {
     let client = sim.client("0.2");
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
     let ended = format!("This ends 1 client:\n  0.2: pid {} (", client.pid());
-    assert!(ran.stdout.contains(&ended), "{}", ran.stdout);
+    assert_contains(&ran.stdout, &ended);
     let finished = client.finish();
-    assert!(finished.output.contains("err 810"), "{}", finished.output);
+    assert_contains(&finished.output, "err 810");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert!(neighbour.finish().status.success());
 }
@@ -275,17 +267,14 @@ fn a_dead_daemon_is_started_again_without_a_question() {
     let sim = set_by_hand();
     kill(&sim.device("0")["daemon_pid"]);
     let text = sim.run(&["status"]).ended(0).stdout;
-    assert!(
-        text.contains("0: its daemon has died: `mig-mps restart 0` starts it again, `mig-mps down 0` removes what it left"),
-        "{text}"
+    assert_contains(
+        &text,
+        "0: its daemon has died: `mig-mps restart 0` starts it again, `mig-mps down 0` removes what it left",
     );
     let ran = sim.run(&["restart", "0"]).ended(0);
-    assert!(
-        ran.stdout.contains(
-            "  + start 1 daemon (its daemon has died; active-thread-percentage as set by hand): 0\n"
-        ),
-        "{}",
-        ran.stdout
+    assert_contains(
+        &ran.stdout,
+        "  + start 1 daemon (its daemon has died; active-thread-percentage as set by hand): 0\n",
     );
     is_as_set(&sim);
 }
@@ -327,11 +316,11 @@ fn a_daemon_without_its_sockets_is_not_called_dead() {
          starts another",
         before["daemon_pid"]
     );
-    assert!(status.contains(&problem), "{status}");
+    assert_contains(&status, &problem);
     // Whether it has clients is not known.
     for args in [&["restart", "0.2", "--yes"][..], &["down", "0.2", "--yes"]] {
         let ran = sim.run(args).ended(4);
-        assert!(ran.stderr.contains("it does not answer"), "{}", ran.stderr);
+        assert_contains(&ran.stderr, "it does not answer");
     }
     assert!(is_alive(&before["daemon_pid"]));
     sim.run(&["restart", "0.2", "--force", "--yes"]).ended(0);
@@ -386,7 +375,7 @@ fn a_fault_beside_a_healthy_client_is_refused_with_both() {
         }
     };
     let client = format!("0.2: pid {} (", faulty.pid());
-    assert!(refused.stderr.contains(&client), "{}", refused.stderr);
+    assert_contains(&refused.stderr, &client);
     let before = sim.device("0.2")["servers"].clone();
     sim.run(&["restart", "0.2", "--yes", "--force"]).ended(0);
     assert_ne!(sim.device("0.2")["servers"], before);
@@ -444,11 +433,9 @@ fn where_nothing_starts_the_next_restart_finishes() {
     );
     assert_eq!(mode(&sim), ComputeMode::Default);
     let text = sim.run(&["status"]).ended(0).stdout;
-    assert!(
-        text.contains(
-            "0: an interrupted change has left it without a daemon: `mig-mps restart 0` starts it again"
-        ),
-        "{text}"
+    assert_contains(
+        &text,
+        "0: an interrupted change has left it without a daemon: `mig-mps restart 0` starts it again",
     );
     // One that is dead already has nothing to go back to.
     let ran = sim.run(&["restart", "0"]).ended(1);
@@ -508,9 +495,9 @@ fn one_that_was_killed_in_between_is_gone_on_with() {
     let killed = sim.run(&["restart", "0", "--yes"]);
     assert_eq!(killed.status, -1, "{}{}", killed.stdout, killed.stderr);
     let status = sim.run(&["status"]).ended(0).stdout;
-    assert!(
-        status.contains("an interrupted change has left it without a daemon"),
-        "{status}"
+    assert_contains(
+        &status,
+        "an interrupted change has left it without a daemon",
     );
     let ran = sim.run(&["restart", "0"]).ended(0);
     assert!(
@@ -566,9 +553,7 @@ fn a_start_that_nobody_finishes_is_told_with_its_cure() {
 /// A device's user owns its pipe directory, and may put anything there.
 #[test]
 fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
-    if !is_root("what_a_user_has_put_beside_the_sockets_is_in_nobodys_way") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
     let before = sim.device("0");
@@ -586,9 +571,7 @@ fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
 
 #[test]
 fn a_plain_user_restarts_his_own_and_not_roots() {
-    if !is_root("a_plain_user_restarts_his_own_and_not_roots") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(""));
     Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
@@ -611,11 +594,7 @@ fn a_plain_user_restarts_his_own_and_not_roots() {
             .env("MIG_MPS_LOG_DIR", sim.node.log_dir()),
     )
     .ended(1);
-    assert!(
-        refused.stderr.contains("only root can change this node"),
-        "{}",
-        refused.stderr
-    );
+    assert_contains(&refused.stderr, "only root can change this node");
     assert_eq!(sim.device("0"), before);
 }
 

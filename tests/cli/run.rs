@@ -5,13 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use simnode::harness::{App, can_run, has_python};
-
-use crate::common::{NOBODY, Ran, SMALL, Sim, hearing, is_root};
-use crate::hung::starve;
-use crate::settings::whole;
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use testkit::{
+    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, can_run, has_python, hearing, needs_root,
+    whole,
+};
 
 fn small() -> Sim {
     let sim = Sim::with("a100-80gb", 1);
@@ -24,31 +21,6 @@ fn one_gpu() -> Sim {
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     sim
-}
-
-impl Sim {
-    /// `mig-mps run` with these words before the program, which is a client that holds on.
-    fn started(&self, words: &[&str]) -> App {
-        App::start(self.command(&[&["run"], words, &["--", "cuda-app", "hold"]].concat()))
-    }
-
-    /// `mig-mps run` in a shell that has done something before.
-    fn after(&self, before: &str, words: &str) -> Command {
-        let mig_mps = self.command(&[]).get_program().to_owned();
-        let mut shell = Command::new("/bin/sh");
-        shell
-            .arg("-c")
-            .arg(format!("{before}; exec \"$0\" run {words}"));
-        shell.arg(mig_mps).env_clear().envs(self.node.env());
-        shell
-    }
-
-    /// `mig-mps` by a plain user who sees root's devices.
-    fn by_other(&self, args: &[&str]) -> Command {
-        let mut command = self.by_nobody(args);
-        command.env("MIG_MPS_RUN_DIR", self.node.run_dir());
-        command
-    }
 }
 
 #[test]
@@ -72,7 +44,7 @@ fn limits_are_the_programs_own() {
     let sim = one_gpu();
     let mut app = sim.started(&["0", "--threads", "25", "--memory", "2G"]);
     let up = app.wait_up();
-    assert!(up.contains(" sm 32 free 1901MiB "), "{up}");
+    assert_contains(&up, " sm 32 free 1901MiB ");
     let words = ["run", "0", "--priority", "below-normal", "--", "sh", "-c"];
     let show = "echo $CUDA_MPS_CLIENT_PRIORITY $CUDA_MPS_PROTOCOL_VERSION.";
     let ran = Ran::of(
@@ -219,14 +191,14 @@ fn devices_that_take_no_client_are_refused() {
         );
         ran.stderr
     };
-    starve(&sim);
+    sim.hang("0");
     assert_snapshot!(refused(), @"
     error: 0 hangs: every new client waits without end
     hint: mig-mps restart 0 starts a new daemon
     ");
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
     let daemon = sim.device("0")["daemon_pid"].as_u64().unwrap();
-    crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+    testkit::shell(format!("kill -9 {daemon}")).ended(0);
     assert_snapshot!(refused(), @"
     error: no daemon serves 0: its daemon is dead
     hint: mig-mps restart 0 starts a new daemon
@@ -287,9 +259,7 @@ fn a_full_device_is_waited_for() {
 
 #[test]
 fn another_users_turn_is_waited_for() {
-    if !is_root("another_users_turn_is_waited_for") {
-        return;
-    }
+    needs_root!();
     let sim = one_gpu();
     let client = sim.client("0");
     let pid = client.pid().to_string();
@@ -299,10 +269,7 @@ fn another_users_turn_is_waited_for() {
         queued.starts_with("error: 0 serves root now: pid PID ("),
         "{queued}"
     );
-    assert!(
-        queued.contains("hint: wait for it with --wait 5m"),
-        "{queued}"
-    );
+    assert_contains(&queued, "hint: wait for it with --wait 5m");
     let words = ["run", "0", "--wait", "1m", "--", "cuda-app", "hold"];
     let mut command = sim.by_other(&words);
     command.stderr(Stdio::piped());
@@ -318,9 +285,7 @@ fn another_users_turn_is_waited_for() {
 
 #[test]
 fn a_users_device_and_a_groups_are_refused_to_others() {
-    if !is_root("a_users_device_and_a_groups_are_refused_to_others") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"user:daemon\" }\n\
          [[gpu]]\nselect = { index = [1] }\nmig = false\nmps = { serve = \"group:daemon\" }\n";
@@ -346,7 +311,7 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
     assert_eq!(sim.device("0")["servers"][0]["pid"], server);
     let mut own = sim.by_other(&["run", "0", "--", "cuda-app", "run", "0"]);
     let ran = Ran::of(own.uid(1).gid(1)).ended(0);
-    assert!(ran.stdout.contains("mps yes"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "mps yes");
     assert_eq!(sim.device("0")["servers"][0]["pid"], server);
 }
 
@@ -503,7 +468,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     ");
     for name in ["0.0", "0.2"] {
         let daemon = sim.device(name)["daemon_pid"].as_u64().unwrap();
-        crate::common::shell(format!("kill -9 {daemon}")).ended(0);
+        testkit::shell(format!("kill -9 {daemon}")).ended(0);
     }
     assert_snapshot!(refused(&[]), @"
     error: none of 2 devices takes a program now:

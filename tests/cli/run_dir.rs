@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, assert_contains, shell};
 
 #[test]
 fn a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
@@ -11,11 +11,7 @@ fn a_daemon_whose_record_cannot_be_read_is_not_passed_over() {
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
     let ran = sim.run(&["down"]).ended(4);
-    assert!(
-        ran.stderr.contains("who uses the device is unknown"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "who uses the device is unknown");
     sim.up(SMALL, &[]).ended(0);
     sim.run(&["down"]).ended(0);
 }
@@ -50,11 +46,7 @@ fn a_record_cannot_write_to_the_terminal() {
     fs::write(&path, text.replace("\"0.2\"", "\"evil\\u001b[31m\"")).unwrap();
     let ran = sim.run(&["status"]).ended(0);
     assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
-    assert!(
-        ran.stdout.contains("its record is of another device"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "its record is of another device");
 }
 
 #[test]
@@ -69,7 +61,7 @@ fn a_corrupt_ledger_is_named() {
         "{}",
         ran.stderr
     );
-    assert!(ran.stderr.contains("remove it"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "remove it");
 }
 
 #[test]

@@ -3,10 +3,7 @@
 use std::os::unix::process::CommandExt;
 
 use serde_json::{Value, json};
-use simnode::harness::App;
-
-use crate::common::{NOBODY, Ran, Sim, is_root, shell};
-use crate::settings::whole;
+use testkit::{App, NOBODY, Ran, Sim, needs_root, shell, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
@@ -51,9 +48,7 @@ fn is_left_alone(app: &mut App) {
 
 #[test]
 fn one_at_a_time_lets_the_second_user_wait() {
-    if !is_root("one_at_a_time_lets_the_second_user_wait") {
-        return;
-    }
+    needs_root!();
     let (sim, pipe) = served("one-at-a-time");
     let mut first = program(&sim, NOBODY, &pipe);
     joins(&mut first);
@@ -83,9 +78,7 @@ fn one_at_a_time_lets_the_second_user_wait() {
 
 #[test]
 fn all_are_served_at_once_by_one_server() {
-    if !is_root("all_are_served_at_once_by_one_server") {
-        return;
-    }
+    needs_root!();
     let (sim, pipe) = served("all");
     let before = sim.device("0")["servers"].clone();
     let mut both = [NOBODY, DAEMON].map(|uid| program(&sim, uid, &pipe));
@@ -99,9 +92,7 @@ fn all_are_served_at_once_by_one_server() {
 
 #[test]
 fn a_group_keeps_others_out_and_they_are_seen() {
-    if !is_root("a_group_keeps_others_out_and_they_are_seen") {
-        return;
-    }
+    needs_root!();
     let (sim, pipe) = served("group:daemon");
     let mut member = program(&sim, DAEMON, &pipe);
     joins(&mut member);
@@ -117,9 +108,7 @@ fn a_group_keeps_others_out_and_they_are_seen() {
 
 #[test]
 fn a_users_device_keeps_others_out_and_they_are_seen() {
-    if !is_root("a_users_device_keeps_others_out_and_they_are_seen") {
-        return;
-    }
+    needs_root!();
     let (sim, pipe) = served("user:nobody");
     let mut hers = program(&sim, NOBODY, &pipe);
     joins(&mut hers);
@@ -137,9 +126,7 @@ fn a_users_device_keeps_others_out_and_they_are_seen() {
 
 #[test]
 fn a_plain_users_own_device_keeps_others_out() {
-    if !is_root("a_plain_users_own_device_keeps_others_out") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(r#"serve = "self""#));
     Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);

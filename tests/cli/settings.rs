@@ -1,31 +1,11 @@
 //! What a profile can set for a daemon: what is written, what reaches the daemon, what reads back.
 
 use std::fs;
-use std::io::Write;
-use std::process::Stdio;
 
 use insta::assert_snapshot;
 use rustix::process::Resource;
 
-use crate::common::{Ran, Sim, is_root, plain};
-
-/// A whole GPU with these settings.
-pub(crate) fn whole(settings: &str) -> String {
-    format!("[[gpu]]\nselect = {{ all = true }}\nmig = false\nmps = {{ {settings} }}\n")
-}
-
-/// What a device's daemon answers to commands.
-pub(crate) fn ask(sim: &Sim, device: &str, commands: &str) -> String {
-    let pipe = sim.pipe_link(device);
-    let mut control = sim.node.program("nvidia-cuda-mps-control");
-    control.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-    control.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut control = control.spawn().unwrap();
-    let mut stdin = control.stdin.take().unwrap();
-    stdin.write_all(commands.as_bytes()).unwrap();
-    drop(stdin);
-    String::from_utf8(control.wait_with_output().unwrap().stdout).unwrap()
-}
+use testkit::{Ran, Sim, assert_contains, needs_root, plain, whole};
 
 const DEFAULTS: &str = "get_default_active_thread_percentage\n\
     get_default_device_pinned_mem_limit 0\nget_default_client_priority\n";
@@ -46,12 +26,11 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
         r#"active-thread-percentage = 33.3, pinned-memory-limit = "1.5G", client-priority = "below-normal", cpus = "0", nofile = 4096, max-clients = 8"#,
     );
     sim.up(&profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "0", DEFAULTS), "33.3\n1G\n1\n");
+    assert_eq!(sim.ask("0", DEFAULTS), "33.3\n1G\n1\n");
     let device = sim.device("0");
     let server = &device["servers"][0]["pid"];
     assert_eq!(
-        ask(
-            &sim,
+        sim.ask(
             "0",
             &format!(
                 "get_active_thread_percentage {server}\nget_device_pinned_mem_limit {server} 0\n"
@@ -67,16 +46,8 @@ fn every_setting_reaches_the_daemon_and_is_recorded() {
     let up = app.wait_up();
     assert!(up.contains(" sm 42 ") && up.ends_with("mps yes"), "{up}");
     let ended = app.finish();
-    assert!(
-        ended.output.contains("alloc 1600 MiB -> 2 out of memory"),
-        "{}",
-        ended.output
-    );
-    assert!(
-        ended.output.contains("alloc 900 MiB -> 0 no error"),
-        "{}",
-        ended.output
-    );
+    assert_contains(&ended.output, "alloc 1600 MiB -> 2 out of memory");
+    assert_contains(&ended.output, "alloc 900 MiB -> 0 no error");
     sim.up_does_nothing(&profile);
 }
 
@@ -116,8 +87,8 @@ devices = [
 ]
 "#;
     sim.up(profile, &[]).ended(0);
-    assert_eq!(ask(&sim, "all-of-it", DEFAULTS), "50.0\n2G\n1\n");
-    assert_eq!(ask(&sim, "none-of-it", DEFAULTS), "100.0\n0\n");
+    assert_eq!(sim.ask("all-of-it", DEFAULTS), "50.0\n2G\n1\n");
+    assert_eq!(sim.ask("none-of-it", DEFAULTS), "100.0\n0\n");
     sim.up_does_nothing(profile);
     let exported = sim.run(&["export"]).ended(0).stdout;
     let again = sim.up(&exported, &["--dry-run"]).ended(0);
@@ -259,9 +230,7 @@ fn a_mig_device_has_no_compute_mode() {
 
 #[test]
 fn a_user_who_is_not_there_is_named_before_anything_is_touched() {
-    if !is_root("a_user_who_is_not_there_is_named_before_anything_is_touched") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let mut all = String::new();
     for serve in ["user:nobdy", "group:no-such-group-anywhere"] {
@@ -323,11 +292,7 @@ fn a_value_that_reads_back_otherwise_fails_in_words() {
     let ran = sim
         .up(&whole(r#"client-priority = "below-normal""#), &[])
         .ended(1);
-    assert!(
-        ran.stderr.contains("Insufficient privileges"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "Insufficient privileges");
 }
 
 #[test]
@@ -358,11 +323,7 @@ fn a_daemon_runs_on_the_cpus_near_its_gpu() {
     let missing = sim.node.dir().join("root/proc/driver/nvidia/gpus");
     std::fs::remove_dir_all(missing).unwrap();
     let ran = sim.run(&["restart", "0", "--yes"]).ended(1);
-    assert!(
-        ran.stderr.contains("cannot tell the CPUs near the GPU: "),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "cannot tell the CPUs near the GPU: ");
 }
 
 /// What the kernel says of a GPU's CPUs.

@@ -8,12 +8,11 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::App;
 use simnode::node::Permissions;
-
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, shell};
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use testkit::{
+    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, in_state, is_alive, is_root, needs_root,
+    shell,
+};
 
 /// The loop of a script from the field that starts a daemon for each MIG device, with its directories
 /// below DIR. It asks `nvidia-smi -L`, whose lines are LISTED here.
@@ -91,7 +90,7 @@ fn programs_beside_mps_are_shown_with_the_likely_cause() {
     sim.run(&["status", "--exit-code"]).ended(3);
     sim.run(&["status", "--exit-code", "0.0"]).ended(0);
     let text = sim.run(&["status"]).ended(0).stdout;
-    assert!(text.contains("OUTSIDE MPS"), "{text}");
+    assert_contains(&text, "OUTSIDE MPS");
     drop(lost);
 
     // The right directory, and an older program than the daemon: `restart` of a daemon leaves such.
@@ -141,9 +140,7 @@ fn what_computes_where_no_daemon_serves_is_shown_and_no_problem() {
 
 #[test]
 fn a_user_who_may_not_enter_computes_outside_mps() {
-    if !is_root("a_user_who_may_not_enter_computes_outside_mps") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     let pipe = sim.pipe("0");
@@ -262,9 +259,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
 
 #[test]
 fn a_user_behind_another_is_shown_as_waiting() {
-    if !is_root("a_user_behind_another_is_shown_as_waiting") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     let first = sim.client("0");
@@ -281,14 +276,14 @@ fn a_user_behind_another_is_shown_as_waiting() {
     }
     assert_eq!(waiting()[0]["pid"], second.pid());
     let text = sim.run(&["status"]).ended(0).stdout;
-    assert!(text.contains("1/48+1 waiting"), "{text}");
-    assert!(
-        text.contains(&format!(
+    assert_contains(&text, "1/48+1 waiting");
+    assert_contains(
+        &text,
+        &format!(
             "0: pid {} (nobody) waits until the programs of root have exited: pid {};",
             second.pid(),
             first.pid()
-        )),
-        "{text}"
+        ),
     );
     assert_eq!(sim.status()["degraded"], false);
     assert!(first.finish().status.success());
@@ -321,7 +316,7 @@ fn clients_are_counted_against_a_limit_only_where_it_is_known() {
         .run(&["status", "--columns", "name,clients,util"])
         .ended(0)
         .stdout;
-    assert!(text.contains("0.2         0   n/a\n"), "{text}");
+    assert_contains(&text, "0.2         0   n/a\n");
     sim.run(&["set", "0.2", "max-clients=5"]).ended(0);
     assert_eq!(sim.device("0.2")["client_limit"], 5);
 }
@@ -353,9 +348,7 @@ fn clients_whose_pid_is_not_visible_are_counted() {
 
 #[test]
 fn gpus_whose_process_lists_are_hidden_are_said_to_be() {
-    if !is_root("gpus_whose_process_lists_are_hidden_are_said_to_be") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     let update = sim
@@ -398,7 +391,7 @@ fn an_interrupted_change_is_named_with_what_is_missing() {
         line.contains(" up ") && line.contains("(process "),
         "{line}"
     );
-    assert!(line.contains("; missing: GPU 0 "), "{line}");
+    assert_contains(line, "; missing: GPU 0 ");
     sim.up(large, &["--yes"]).ended(0);
     sim.run(&["status", "--exit-code"]).ended(0);
 }

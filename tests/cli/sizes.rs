@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use crate::common::{Ran, SMALL, Sim, without_gpu};
+use testkit::{Ran, SMALL, Sim, assert_contains, without_gpu};
 
 const LARGE: usize = (1 << 20) + 1;
 
@@ -137,11 +137,7 @@ fn a_regular_expression_takes_little_memory() {
     assert!(ran.stderr.contains(wanted), "{}", ran.stderr);
     let path = profile("((a{1,100}){1,100}){1,100}");
     let ran = sim.run(&["check", path.to_str().unwrap()]).ended(2);
-    assert!(
-        ran.stderr.contains("not a regular expression"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "not a regular expression");
 }
 
 #[test]
@@ -167,18 +163,11 @@ fn a_count_beyond_reason_is_refused_at_once() {
             "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {{ profile = \"1g\", count = {count} }} ]\n"
         );
         let ran = sim.up(&profile, &[]).ended(5);
-        assert!(
-            ran.stderr.contains(&format!(
-                "{count} × 1g.10gb requested, and at most 7 can exist"
-            )),
-            "{}",
-            ran.stderr
+        assert_contains(
+            &ran.stderr,
+            &format!("{count} × 1g.10gb requested, and at most 7 can exist"),
         );
-        assert!(
-            ran.stderr.contains("7 × 1g.10gb would fit"),
-            "{}",
-            ran.stderr
-        );
+        assert_contains(&ran.stderr, "7 × 1g.10gb would fit");
     }
 }
 
@@ -196,10 +185,6 @@ fn a_mistake_on_an_endless_line_is_shown_in_part() {
         "x".repeat(5000)
     );
     let ran = sim.up(&profile, &[]).ended(2);
-    assert!(
-        ran.stderr.contains("select = { all = treu }"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "select = { all = treu }");
     assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
 }

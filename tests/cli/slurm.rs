@@ -7,7 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, Sim, is_root};
+use testkit::{NOBODY, Ran, Sim, assert_contains, needs_root};
 
 const MIXED: &str = r#"
 [mps]
@@ -46,9 +46,7 @@ fn write_as_printed(sim: &Sim) {
 
 #[test]
 fn gres_prints_devices_by_type() {
-    if !is_root("gres_prints_devices_by_type") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     let printed = Ran::of(&mut slurm(&sim, &["gres", "--shard", "4"])).ended(0);
@@ -71,9 +69,7 @@ fn gres_prints_devices_by_type() {
 /// Slurm gives it to any user's job, whose prolog then fails.
 #[test]
 fn gres_warns_of_a_device_that_is_not_for_everybody() {
-    if !is_root("gres_warns_of_a_device_that_is_not_for_everybody") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let profile = r#"
 [[gpu]]
@@ -110,9 +106,7 @@ devices = [
 /// To a plain user other users' devices seem broken.
 #[test]
 fn a_plain_users_health_check_drains_nothing() {
-    if !is_root("a_plain_users_health_check_drains_nothing") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile =
         "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:daemon\" }\n";
@@ -146,9 +140,7 @@ fn a_plain_users_health_check_drains_nothing() {
 
 #[test]
 fn check_finds_each_difference() {
-    if !is_root("check_finds_each_difference") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);
@@ -174,9 +166,7 @@ fn check_finds_each_difference() {
 
 #[test]
 fn gres_takes_only_names_that_a_node_can_have() {
-    if !is_root("gres_takes_only_names_that_a_node_can_have") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);
@@ -219,9 +209,7 @@ fn task(sim: &Sim, more: &[(&str, &str)]) -> Ran {
 
 #[test]
 fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
-    if !is_root("a_task_is_led_to_its_device_by_number_or_by_uuid") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);
@@ -249,7 +237,7 @@ fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
         ("CUDA_VISIBLE_DEVICES", uuid.as_str()),
     ];
     let stdout = task(&sim, &detected).ended(0).stdout;
-    assert!(stdout.contains("/by-name/trainer/pipe\n"), "{stdout}");
+    assert_contains(&stdout, "/by-name/trainer/pipe\n");
     assert_eq!(task(&sim, &[]).ended(0).stdout, "");
     let refused = |more: &[(&str, &str)]| task(&sim, more).ended(1).stderr;
     assert!(number("4", "0").ended(1).stderr.contains("and "));
@@ -297,9 +285,7 @@ fn a_job_without_gpus_needs_no_driver_and_a_prolog_needs_a_job() {
 /// The epilog ends nobody who only says to be of the job.
 #[test]
 fn another_users_program_is_never_of_the_job() {
-    if !is_root("another_users_program_is_never_of_the_job") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);
@@ -312,7 +298,7 @@ fn another_users_program_is_never_of_the_job() {
         if nobodys {
             std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
         }
-        let mut app = simnode::harness::App::start(command);
+        let mut app = testkit::App::start(command);
         assert!(app.wait_up().ends_with("mps yes"));
         app
     };
@@ -337,9 +323,7 @@ fn another_users_program_is_never_of_the_job() {
 /// The epilog goes by what a program does, not by its name.
 #[test]
 fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
-    if !is_root("a_program_of_the_job_that_is_called_like_mps_is_ended_as_well") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);
@@ -359,7 +343,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
                 "CUDA_VISIBLE_DEVICES",
                 sim.device("1")["uuid"].as_str().unwrap(),
             );
-        let mut app = simnode::harness::App::start(command);
+        let mut app = testkit::App::start(command);
         assert!(app.wait_up().ends_with("mps no"));
         let status = sim.status();
         let pids = status[listed].as_array().unwrap().iter();
@@ -377,9 +361,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
 /// A device is checked, and counted, once.
 #[test]
 fn a_job_has_each_of_its_gpus_once() {
-    if !is_root("a_job_has_each_of_its_gpus_once") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let _ = sim.up(MIXED, &[]).ended(0);
     write_as_printed(&sim);

@@ -7,8 +7,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use crate::common::{Ran, Sim, in_state, tidy};
-use crate::settings::whole;
+use testkit::{Ran, Sim, in_state, tidy, whole};
 
 /// What `up` says, but for the logs' last lines; nothing is left of it.
 fn said(sim: &Sim, script: Option<(&str, &str)>) -> String {

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{Ran, Sim, in_state, is_alive, is_root};
-use crate::settings::whole;
+use testkit::{Ran, Sim, in_state, is_alive, needs_root, whole};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 
@@ -76,9 +75,7 @@ fn unversioned() -> Sim {
 
 #[test]
 fn daemons_of_a_program_without_versions_are_adopted() {
-    if !is_root("daemons_of_a_program_without_versions_are_adopted") {
-        return;
-    }
+    needs_root!();
     let sim = unversioned();
     let before: Vec<Value> = DEVICES
         .map(|device| sim.device(device)["daemon_pid"].clone())
@@ -104,9 +101,7 @@ fn daemons_of_a_program_without_versions_are_adopted() {
 
 #[test]
 fn a_journal_of_a_program_without_versions_is_taken_up() {
-    if !is_root("a_journal_of_a_program_without_versions_is_taken_up") {
-        return;
-    }
+    needs_root!();
     let sim = unversioned();
     let record = read(&record_of(&sim, "left"));
     let journal = sim.node.run_dir().join("journal.json");
@@ -172,9 +167,7 @@ fn the_state_of_a_newer_program_is_left_alone() {
 /// Each unit that a killed change had stopped is started once, however often its journal names it.
 #[test]
 fn a_journal_names_each_unit_once() {
-    if !is_root("a_journal_names_each_unit_once") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     sim.node.service("nvidia-dcgm.service");

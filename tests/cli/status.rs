@@ -3,9 +3,7 @@ use std::os::unix::process::CommandExt;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use simnode::harness::App;
-
-use crate::common::{SMALL, Sim, in_state, is_alive, shell, stop, user};
+use testkit::{App, SMALL, Sim, assert_contains, in_state, is_alive, shell, stop, user};
 
 #[test]
 fn servers_and_clients_are_shown() {
@@ -150,11 +148,8 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
         assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
     }
     let text = ran.stdout.replace("\r\n", " ");
-    assert!(text.contains("hidden: device, serve, since, "), "{text}");
-    assert!(
-        text.contains("(widen the terminal, or use --columns)"),
-        "{text}"
-    );
+    assert_contains(&text, "hidden: device, serve, since, ");
+    assert_contains(&text, "(widen the terminal, or use --columns)");
 }
 
 #[test]
@@ -166,11 +161,7 @@ fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
     assert_eq!(in_state(&sim.status(), "orphan"), ["0.2"]);
     // A second daemon beside it would make two.
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert!(
-        ran.stderr.contains("mig-mps down 0.2 --force"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "mig-mps down 0.2 --force");
     sim.run(&["down", "0.2"]).ended(4);
     assert!(is_alive(&device["daemon_pid"]));
     sim.run(&["down", "0.2", "--force"]).ended(0);
@@ -224,18 +215,10 @@ fn a_stopped_daemon_does_not_hold_status_up() {
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
     let ran = sim.run(&["status"]).ended(0);
-    assert!(ran.stdout.contains("no answer"), "{}", ran.stdout);
-    assert!(
-        ran.stdout.contains("The clients of 0.2 are not known."),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "no answer");
+    assert_contains(&ran.stdout, "The clients of 0.2 are not known.");
     let refused = sim.run(&["down"]).ended(4);
-    assert!(
-        refused.stderr.contains("it does not answer"),
-        "{}",
-        refused.stderr
-    );
+    assert_contains(&refused.stderr, "it does not answer");
     shell(format!("kill -CONT {daemon}")).ended(0);
     sim.run(&["down"]).ended(0);
 }

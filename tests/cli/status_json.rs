@@ -1,6 +1,6 @@
 //! What `status` asks for, and how it is shown in terminals.
 
-use crate::common::{Ran, SMALL, Sim};
+use testkit::{Ran, SMALL, Sim, assert_contains};
 
 /// What a GPU could offer beyond what it has is nothing that `status` shows.
 #[test]
@@ -43,7 +43,7 @@ fn status_fits_terminals_from_80_to_200_columns() {
     lost.arg("hold")
         .env("CUDA_VISIBLE_DEVICES", &uuid)
         .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nowhere-at-all");
-    let mut lost = simnode::harness::App::start(lost);
+    let mut lost = testkit::App::start(lost);
     lost.wait_up();
     for columns in [80, 100, 132, 160, 200] {
         let ran = sim.in_columns("status", columns);
@@ -53,7 +53,7 @@ fn status_fits_terminals_from_80_to_200_columns() {
                 "{columns}: {line}"
             );
         }
-        assert!(ran.stdout.contains("OUTSIDE MPS"), "{}", ran.stdout);
+        assert_contains(&ran.stdout, "OUTSIDE MPS");
     }
     let only = sim
         .run(&["status", "0.2", "--columns=state,name,state"])
@@ -69,7 +69,7 @@ fn no_color_means_no_colours() {
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let coloured = sim.in_terminal("TERM=xterm", "status", 120);
-    assert!(coloured.stdout.contains("\u{1b}["), "{}", coloured.stdout);
+    assert_contains(&coloured.stdout, "\u{1b}[");
     let plain = sim.in_terminal("TERM=xterm NO_COLOR=1", "status", 120);
     assert!(!plain.stdout.contains("\u{1b}["), "{}", plain.stdout);
 }

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use simnode::harness::{artifacts, can_run, skip};
-
-use crate::common::{Ran, SMALL, Sim, copy_program, in_state, is_alive, is_root, shell};
-use crate::settings::whole;
+use testkit::{
+    Ran, SMALL, Sim, assert_contains, built, can_run, copy_program, in_state, is_alive, is_root,
+    needs_root, shell, skip, whole,
+};
 
 const NAMES: [&str; 3] = [
     "mig-mps.service",
@@ -39,7 +39,7 @@ fn systemd(sim: &Sim, profile: &str, args: &[&str]) -> Ran {
 
 /// Text without the paths of this test.
 fn said(sim: &Sim, text: &str) -> String {
-    let program = artifacts().mig_mps.to_str().unwrap();
+    let program = built().mig_mps.to_str().unwrap();
     let root = sim.node.dir().join("root");
     // A path with a blank is quoted.
     text.replace(&format!("\"{program}\""), "/usr/local/bin/mig-mps")
@@ -139,9 +139,7 @@ fn systemd_takes_the_units() {
 
 #[test]
 fn an_installation_comes_and_goes() {
-    if !is_root("an_installation_comes_and_goes") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let ran = systemd(&sim, &whole(""), &["--install", "--enable"]).ended(0);
     assert_snapshot!(said(&sim, &ran.stderr), @"
@@ -176,9 +174,7 @@ fn an_installation_comes_and_goes() {
 
 #[test]
 fn what_the_administrator_wrote_stays() {
-    if !is_root("what_the_administrator_wrote_stays") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     fs::create_dir_all(profile(&sim).parent().unwrap()).unwrap();
     fs::write(profile(&sim), "# mine\n").unwrap();
@@ -215,9 +211,7 @@ fn what_the_administrator_wrote_stays() {
 /// As after an installation that systemd has not seen, or one that was removed in part.
 #[test]
 fn units_that_systemd_does_not_know_are_removed() {
-    if !is_root("units_that_systemd_does_not_know_are_removed") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     systemd(&sim, &whole(""), &["--install", "--enable"]).ended(0);
     fs::remove_file(unit(&sim, NAMES[0])).unwrap();
@@ -232,9 +226,7 @@ fn units_that_systemd_does_not_know_are_removed() {
 
 #[test]
 fn without_systemd_the_files_are_written_all_the_same() {
-    if !is_root("without_systemd_the_files_are_written_all_the_same") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let node = sim.node.node();
     node.update(|state| state.policy.systemd = false).unwrap();
@@ -246,9 +238,7 @@ fn without_systemd_the_files_are_written_all_the_same() {
 
 #[test]
 fn a_program_that_users_can_replace_is_not_installed() {
-    if !is_root("a_program_that_users_can_replace_is_not_installed") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let open = sim.node.dir().join("open");
     fs::create_dir(&open).unwrap();
@@ -266,9 +256,7 @@ fn a_program_that_users_can_replace_is_not_installed() {
 
 #[test]
 fn a_reboot_brings_every_device_back_under_its_name() {
-    if !is_root("a_reboot_brings_every_device_back_under_its_name") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h100-80gb-sxm", 2);
     systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
     execute(&sim, "ExecStart=").ended(0);
@@ -311,9 +299,7 @@ fn environment(pid: &Value) -> BTreeSet<String> {
 
 #[test]
 fn each_daemon_has_a_scope_of_its_own() {
-    if !is_root("each_daemon_has_a_scope_of_its_own") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &["--yes"]).ended(0);
     let devices = in_state(&sim.status(), "ready");
@@ -373,9 +359,7 @@ fn each_daemon_has_a_scope_of_its_own() {
 
 #[test]
 fn the_daemon_of_a_user_has_one_too() {
-    if !is_root("the_daemon_of_a_user_has_one_too") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.node.node().boot_with_systemd().unwrap();
     sim.up(&whole("serve = \"user:nobody\""), &[]).ended(0);
@@ -383,14 +367,12 @@ fn the_daemon_of_a_user_has_one_too() {
     let scope = cgroup(&sim, &device["daemon_pid"]);
     assert!(scope.starts_with("/mig.slice/mig-mps.slice/"), "{scope}");
     let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
-    assert!(status.contains("Uid:\t65534\t65534"), "{status}");
+    assert_contains(&status, "Uid:\t65534\t65534");
 }
 
 #[test]
 fn a_scope_that_systemd_refuses_fails_the_start_in_its_words() {
-    if !is_root("a_scope_that_systemd_refuses_fails_the_start_in_its_words") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.node.node().boot_with_systemd().unwrap();
     sim.node.fault("systemd-run").nth(1).fails(1).unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use insta::assert_snapshot;
 use regex::Regex;
 
-use crate::common::{SMALL, Sim, plain};
+use testkit::{SMALL, Sim, assert_contains, plain};
 
 #[test]
 fn verbose_shows_calls_commands_and_programs_with_their_times() {
@@ -31,15 +31,11 @@ fn verbose_shows_calls_commands_and_programs_with_their_times() {
     // Before the subcommand, and beside JSON.
     let ran = sim.run(&["-v", "status", "--json"]).ended(0);
     serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
-    assert!(ran.stderr.contains("nvml: nvmlDeviceGet"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "nvml: nvmlDeviceGet");
     // What is refused says so.
     sim.node.fault("nvmlDeviceGetMigMode").fails(999).unwrap();
     let ran = sim.run(&["list", "-v"]);
-    assert!(
-        ran.stderr.contains(": Unknown Error (999) ("),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, ": Unknown Error (999) (");
     sim.run(&["list", "-v", "-q"]).ended(2);
 }
 
@@ -56,7 +52,7 @@ fn quiet_leaves_errors_and_what_was_asked_for() {
         ("", "", "")
     );
     let ran = sim.run(&["-q", "status"]).ended(0);
-    assert!(ran.stdout.contains("0.2"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "0.2");
     let ran = sim.up(SMALL, &["-q", "--dry-run"]).ended(0);
     assert_eq!(ran.stderr, "");
     let client = sim.client("0.2");
@@ -76,7 +72,7 @@ fn quiet_questions_are_asked_all_the_same() {
         sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
     let ran = sim.answered(&format!("-q up {}", path.display()), "y\n");
     assert_eq!(ran.status, 0, "{}", ran.stdout);
-    assert!(ran.stdout.contains("This will "), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "This will ");
     assert!(!ran.stdout.contains("destroy 2g"), "{}", ran.stdout);
 }
 
@@ -89,9 +85,9 @@ fn options_of_a_program_are_its_own() {
     let ran = sim
         .run(&["-v", "run", "0.2", "--", "sh", "-c", "umask"])
         .ended(0);
-    let umask = crate::common::shell("umask").stdout;
+    let umask = testkit::shell("umask").stdout;
     assert_eq!(ran.stdout, umask);
-    assert!(ran.stderr.contains("mps: "), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "mps: ");
 }
 
 #[test]
@@ -111,14 +107,14 @@ fn the_trace_file_has_what_happened() {
     for line in text.lines() {
         assert!(form.is_match(line), "{line}");
     }
-    assert!(text.contains("nvmlDeviceSetMigMode"), "{text}");
-    assert!(text.contains("mig_mps: exit status 0\n"), "{text}");
+    assert_contains(&text, "nvmlDeviceSetMigMode");
+    assert_contains(&text, "mig_mps: exit status 0\n");
     // It is appended to, errors too.
     let mut fails = sim.command(&["status", "nosuch"]);
     fails.env("MIG_MPS_LOG", &file).output().unwrap();
     let longer = fs::read_to_string(&file).unwrap();
     let added = longer.strip_prefix(&text).unwrap();
-    assert!(added.contains(" error mig_mps: "), "{added}");
+    assert_contains(added, " error mig_mps: ");
     // The daemons that were started did not get the variable.
     let pid = sim.device("0.2")["daemon_pid"].clone();
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
@@ -137,7 +133,7 @@ fn a_trace_file_that_others_could_use_is_refused() {
     fs::create_dir(at("directory")).unwrap();
     let refused = ["open", "link", "directory", "no/such"].map(|name| {
         let mut list = sim.command(&["list"]);
-        let ran = crate::common::Ran::of(list.env("MIG_MPS_LOG", at(name))).ended(2);
+        let ran = testkit::Ran::of(list.env("MIG_MPS_LOG", at(name))).ended(2);
         assert_eq!(ran.stdout, "");
         plain(
             &ran.stderr
@@ -170,10 +166,10 @@ fn text_of_others_steers_no_terminal() {
     command
         .env("MIG_MPS_CONTROL", script)
         .env("MIG_MPS_LOG", &file);
-    let ran = crate::common::Ran::of(&mut command);
+    let ran = testkit::Ran::of(&mut command);
     let written = fs::read_to_string(&file).unwrap();
     for text in [&ran.stderr, &written] {
-        assert!(text.contains("[2J"), "{text}");
+        assert_contains(text, "[2J");
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }

@@ -6,9 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use insta::assert_snapshot;
-use simnode::harness::can_run;
-
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_root, tidy};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, can_run, is_root, needs_root, tidy};
 
 /// A node with daemons, in a run directory that root alone may enter.
 fn closed() -> Sim {
@@ -24,9 +22,7 @@ fn by_nobody(sim: &Sim, args: &[&str]) -> Ran {
 
 #[test]
 fn a_device_is_hidden_and_its_daemon_is_not_unmanaged() {
-    if !is_root("a_device_is_hidden_and_its_daemon_is_not_unmanaged") {
-        return;
-    }
+    needs_root!();
     let sim = closed();
     let status = by_nobody(&sim, &["status", "--json"]).json();
     for device in status["devices"].as_array().unwrap() {
@@ -41,9 +37,7 @@ fn a_device_is_hidden_and_its_daemon_is_not_unmanaged() {
 
 #[test]
 fn the_doctor_does_not_know_of_daemons_that_cannot_be_seen() {
-    if !is_root("the_doctor_does_not_know_of_daemons_that_cannot_be_seen") {
-        return;
-    }
+    needs_root!();
     let sim = closed();
     let report = by_nobody(&sim, &["doctor", "--json"]).stdout;
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
@@ -86,9 +80,7 @@ fn the_doctor_does_not_know_of_daemons_that_cannot_be_seen() {
 
 #[test]
 fn no_command_says_that_there_is_no_daemon() {
-    if !is_root("no_command_says_that_there_is_no_daemon") {
-        return;
-    }
+    needs_root!();
     let sim = closed();
     for args in [&["verify"][..], &["cdi"], &["slurm", "gres"]] {
         let error = "error: no device has a daemon that can be seen: /tmp/…/run: Permission denied\n\
@@ -104,9 +96,7 @@ fn no_command_says_that_there_is_no_daemon() {
 
 #[test]
 fn nothing_is_planned_beside_daemons_that_cannot_be_seen() {
-    if !is_root("nothing_is_planned_beside_daemons_that_cannot_be_seen") {
-        return;
-    }
+    needs_root!();
     let sim = closed();
     let profile = sim.profile(SMALL);
     fs::set_permissions(&profile, Permissions::from_mode(0o644)).unwrap();
@@ -140,7 +130,7 @@ fn in_a_user_namespace_the_remedy_is_to_leave_it() {
     inside.arg("heal").env_clear().envs(sim.node.env());
     let heal = Ran::of(inside.uid(NOBODY).gid(NOBODY)).ended(1).stderr;
     // The first part of the path that belongs to somebody else: where the nodes lie decides which.
-    assert!(heal.contains(": it belongs to nobody\n"), "{heal}");
+    assert_contains(&heal, ": it belongs to nobody\n");
     let remedy = "hint: run this outside the user namespace, which does not map the owner of /";
     assert!(heal.contains(remedy), "{heal}");
 }

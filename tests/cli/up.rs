@@ -4,7 +4,10 @@ use std::process::Stdio;
 
 use insta::assert_snapshot;
 
-use crate::common::{ONE_EACH, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell, user};
+use testkit::{
+    ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, is_alive, is_root, needs_root, plain,
+    shell, user,
+};
 
 #[test]
 fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
@@ -89,9 +92,7 @@ devices = [ { profile = "7g" } ]
 
 #[test]
 fn names_whole_gpus_and_settings_are_as_the_profile_says() {
-    if !is_root("names_whole_gpus_and_settings_are_as_the_profile_says") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 3);
     let profile = r#"
 [mps]
@@ -252,12 +253,8 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
     ");
     let before = sim.list();
     let ran = sim.up(quarters, &["--yes"]).ended(4);
-    assert!(
-        ran.stderr.contains(&format!("0.0: pid {} (", client.pid())),
-        "{}",
-        ran.stderr
-    );
-    assert!(ran.stderr.contains("--force"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, &format!("0.0: pid {} (", client.pid()));
+    assert_contains(&ran.stderr, "--force");
     assert_eq!(sim.list(), before);
     sim.up(quarters, &["--yes", "--force"]).ended(0);
     assert!(!client.finish().status.success());
@@ -272,11 +269,7 @@ fn clients_in_the_way_are_waited_for() {
     let client = sim.client("0.0");
     let other = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
     let ran = sim.up(other, &["--yes", "--drain", "1"]).ended(4);
-    assert!(
-        ran.stderr.contains("waiting for at most 1 s more"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "waiting for at most 1 s more");
     let path = sim.profile(other);
     let up = sim.spawn(&["up", path.to_str().unwrap(), "--yes", "--drain", "60"]);
     assert!(client.finish().status.success());
@@ -389,11 +382,7 @@ fn a_busy_gpu_is_not_switched_to_mig_mode() {
     assert!(up.ends_with("mps no"), "{up}");
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     let pid = app.pid();
-    assert!(
-        ran.stderr.contains(&format!("computes for pid {pid}")),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, &format!("computes for pid {pid}"));
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
     assert!(app.finish().status.success());
     sim.up(SMALL, &[]).ended(0);
@@ -410,11 +399,7 @@ fn a_dead_daemon_is_started_again() {
     }
     assert_eq!(sim.device("0.2")["state"], "dead");
     let ran = sim.up(SMALL, &[]).ended(0);
-    assert!(
-        ran.stdout.contains("(its daemon has died): 0.2"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "(its daemon has died): 0.2");
     let healed = sim.device("0.2");
     assert_eq!(healed["state"], "ready");
     assert_ne!(healed["daemon_pid"], dead["daemon_pid"]);
@@ -438,11 +423,7 @@ fn changed_settings_restart_an_idle_daemon_and_leave_one_with_clients_alone() {
     assert!(app.finish().status.success());
 
     let nobody_asked = sim.up(&half, &[]).ended(4);
-    assert!(
-        nobody_asked.stderr.contains("--yes"),
-        "{}",
-        nobody_asked.stderr
-    );
+    assert_contains(&nobody_asked.stderr, "--yes");
     assert_eq!(sim.device("0.2")["active_thread_percentage"], 100.0);
 
     sim.up(&half, &["--yes"]).ended(0);
@@ -477,12 +458,8 @@ fn a_second_change_waits_and_names_the_holder() {
     sim.node.node().show_process(std::process::id());
     let ran = sim.up(SMALL, &[]).ended(4);
     let holder = format!("process {} ({}, ", std::process::id(), user());
-    assert!(ran.stderr.contains(&holder), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("is changing this node"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, &holder);
+    assert_contains(&ran.stderr, "is changing this node");
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
     // Reading takes no lock.
     sim.run(&["status"]).ended(0);

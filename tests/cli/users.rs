@@ -6,15 +6,11 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, in_state, is_alive, is_root, plain, shell};
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+use testkit::{NOBODY, Ran, SMALL, Sim, WHOLE, in_state, is_alive, needs_root, plain, shell};
 
 #[test]
 fn root_is_told_that_users_take_turns() {
-    if !is_root("root_is_told_that_users_take_turns") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let ran = sim.up(WHOLE, &[]).ended(0);
     assert!(
@@ -32,9 +28,7 @@ fn root_is_told_that_users_take_turns() {
 
 #[test]
 fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
-    if !is_root("a_plain_user_sees_what_root_serves_and_cannot_change_it") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let roots = sim.node.run_dir();
@@ -63,9 +57,7 @@ fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
 
 #[test]
 fn a_plain_user_serves_himself() {
-    if !is_root("a_plain_user_serves_himself") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(WHOLE);
     let up = ["up", profile.to_str().unwrap()];
@@ -93,9 +85,7 @@ fn a_plain_user_serves_himself() {
 
 #[test]
 fn a_plain_user_without_a_runtime_directory_is_told_so() {
-    if !is_root("a_plain_user_without_a_runtime_directory_is_told_so") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(WHOLE);
     let mut command = sim.by_nobody(&["up", profile.to_str().unwrap()]);
@@ -108,9 +98,7 @@ fn a_plain_user_without_a_runtime_directory_is_told_so() {
 
 #[test]
 fn a_plain_user_cannot_partition_and_nothing_is_left() {
-    if !is_root("a_plain_user_cannot_partition_and_nothing_is_left") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     let profile = sim.profile(SMALL);
     let ran = Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(1);
@@ -140,9 +128,7 @@ fn beside_roots(sim: &Sim, args: &[&str]) -> Ran {
 
 #[test]
 fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
-    if !is_root("a_forgotten_sudo_is_named_with_the_whole_command_line") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let words: [&[&str]; 6] = [
@@ -176,9 +162,7 @@ fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
 
 #[test]
 fn down_names_roots_daemons_to_a_user_who_has_none() {
-    if !is_root("down_names_roots_daemons_to_a_user_who_has_none") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     assert_snapshot!(beside_roots(&sim, &["down"]).ended(4).stderr, @"
@@ -195,9 +179,7 @@ fn down_names_roots_daemons_to_a_user_who_has_none() {
 /// The arguments are quoted for a shell, and nobody is told to open a directory of his session.
 #[test]
 fn a_profile_for_others_is_roots_to_apply() {
-    if !is_root("a_profile_for_others_is_roots_to_apply") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let text = "[[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:daemon\" }\n";
     let profile = sim.node.dir().join("two users'.toml");
@@ -219,9 +201,7 @@ fn a_profile_for_others_is_roots_to_apply() {
 /// A plain user's `heal` says the same as root's.
 #[test]
 fn heal_says_the_same_to_everybody() {
-    if !is_root("heal_says_the_same_to_everybody") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(WHOLE, &[]).ended(0);
     let root = sim.run(&["heal"]).ended(0);
@@ -233,9 +213,7 @@ fn heal_says_the_same_to_everybody() {
 /// Without a directory of the own, too, the devices are those of the run directory that was named.
 #[test]
 fn export_takes_the_run_directory_that_was_named() {
-    if !is_root("export_takes_the_run_directory_that_was_named") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&WHOLE.replace("mig", "name = \"big\"\nmig"), &[])
         .ended(0);

@@ -2,8 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
-use crate::hung::starve;
+use testkit::{NOBODY, Ran, SMALL, Sim, is_root, shell, tidy};
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])
@@ -24,7 +23,7 @@ fn devices_that_are_well_are_said_to_be() {
         .zip([("0.0", 28, servers[0]), ("0.2", 14, servers[1])])
     {
         assert!(line.starts_with(&format!("{name}: attached in ")), "{line}");
-        let user = crate::common::user();
+        let user = testkit::user();
         let end = format!(" ms as {user}, {sms} SMs, server {server}");
         assert!(line.ends_with(&end), "{line}");
     }
@@ -57,7 +56,7 @@ fn what_is_wrong_is_said_for_each_device() {
     let sim = Sim::with("h200", 2);
     sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
         .ended(0);
-    starve(&sim);
+    sim.hang("0");
     let daemon = sim.device("1")["daemon_pid"].as_u64().unwrap();
     shell(format!("kill -9 {daemon}")).ended(0);
     let ran = verified(&sim).ended(1);

@@ -4,9 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use simnode::harness::terminal;
-
-use crate::common::{SMALL, Sim, shell};
+use testkit::{SMALL, Sim, assert_contains, shell, terminal};
 
 /// `status --watch=0.2` in a terminal that says before and after how it is set, and in between who watches.
 pub(crate) struct Watch {
@@ -222,6 +220,6 @@ fn seconds_without_a_sign_are_explained() {
     let sim = Sim::with("h200", 1);
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
     let mut script = terminal(format!("{program} status --watch 5"));
-    let ran = crate::common::Ran::of(script.env_clear().envs(sim.node.env())).ended(2);
-    assert!(ran.stdout.contains("--watch=5"), "{}", ran.stdout);
+    let ran = testkit::Ran::of(script.env_clear().envs(sim.node.env())).ended(2);
+    assert_contains(&ran.stdout, "--watch=5");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
-use crate::common::{Ran, SMALL, Sim, is_root, shell, user};
+use testkit::{Ran, SMALL, Sim, needs_root, shell, user};
 
 /// The values for the last word: where there are none, options are offered.
 fn values(sim: &Sim, words: &[&str]) -> Vec<String> {
@@ -181,9 +181,7 @@ fn a_file_that_could_control_the_terminal_is_not_offered() {
 
 #[test]
 fn a_plain_user_is_offered_what_that_user_can_read() {
-    if !is_root("a_plain_user_is_offered_what_that_user_can_read") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 1);
     sim.up(SMALL, &[]).ended(0);
     let client = sim.client("0.0");

@@ -4,10 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use simnode::harness::can_run;
+use testkit::{Sim, can_run, without_gpu};
 
-use crate::common::{Sim, without_gpu};
-use crate::terminal::Terminal;
+use crate::completion::terminal::Terminal;
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

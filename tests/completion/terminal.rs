@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use regex::Regex;
-use simnode::harness::terminal;
+use testkit::terminal;
 
 /// The time that a shell gets to show something.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::common::{Ran, SMALL, Sim, shell};
-use crate::shell::{Session, Shell};
+use crate::completion::shell::{Session, Shell};
+use testkit::{Ran, SMALL, Sim, shell};
 
 /// The name of a file that no shell takes as it is.
 const SPACED: &str = "my profile.toml";

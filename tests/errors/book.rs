@@ -8,7 +8,7 @@ use std::thread;
 
 use regex::Regex;
 
-use crate::common::{Ran, plain};
+use testkit::{Ran, plain};
 
 /// The number of topics that are played at once.
 const THREADS: usize = 4;

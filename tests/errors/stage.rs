@@ -6,8 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::book::Topic;
-use crate::common::{NOBODY, Ran, Sim};
+use crate::errors::book::Topic;
+use testkit::{NOBODY, Ran, Sim};
 
 /// Every GPU is one device.
 pub(crate) const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";

@@ -6,9 +6,9 @@ use proc_macro2::TokenStream;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ImplItem, Item, Meta, Safety, Signature, Visibility};
 
-use crate::items::{attributes, attributes_in_impl, imports, is_test};
-use crate::modules::{Crate, Target};
-use crate::tokens;
+use crate::house::items::{attributes, attributes_in_impl, imports, is_test};
+use crate::house::modules::{Crate, Target};
+use crate::house::tokens;
 
 /// The most lines of a function.
 const FUNCTION_LINES: usize = 60;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 use syn::{ImplItem, Item};
 
-use crate::items::{attributes, attributes_in_impl, imports, is_test};
-use crate::sources::Sources;
-use crate::tokens;
+use crate::house::items::{attributes, attributes_in_impl, imports, is_test};
+use crate::house::sources::Sources;
+use crate::house::tokens;
 
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::facts::Facts;
-use crate::modules::Crate;
-use crate::rules;
-use crate::sources::Sources;
+use crate::house::facts::Facts;
+use crate::house::modules::Crate;
+use crate::house::rules;
+use crate::house::sources::Sources;
 
 fn sources(files: &[(&str, &str)]) -> Sources {
     files

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::circles::circles;
-use crate::facts::{Facts, FileFacts, Imports};
-use crate::sources::Sources;
+use crate::house::circles::circles;
+use crate::house::facts::{Facts, FileFacts, Imports};
+use crate::house::sources::Sources;
 
 /// The rooms of each floor, from the ground up. A room is a folder of `src` or a file in it. A file imports
 /// from lower floors and from its own room.

@@ -36,7 +36,7 @@ mod snapshot;
 mod transcript;
 mod walk;
 
-use simnode::harness::skip;
+use testkit::skip;
 
 use crate::judge::{Request, judge};
 use crate::node::Node;

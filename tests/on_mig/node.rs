@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
-use simnode::harness::{TestNode, artifacts, copy_program};
 use simnode::node::node_of;
+use testkit::{TestNode, built, copy_program};
 
 use crate::raw::{Answer, Nvml};
 
@@ -69,13 +69,13 @@ impl Node {
             let own = bin.join(program);
             if own.is_symlink() {
                 fs::remove_file(&own).expect("a link");
-                copy_program(&artifacts().programs.join(program), &own);
+                copy_program(built().programs.join(program), &own);
             }
         }
         // The dynamic linker takes two links to one file for one library, with the node of the first.
         let nvml = node.dir().join("lib/own.so");
         if !nvml.exists() {
-            fs::copy(&artifacts().driver, &nvml).expect("a copy");
+            fs::copy(&built().driver, &nvml).expect("a copy");
         }
         Self {
             mig_mps: node.mig_mps().get_program().into(),

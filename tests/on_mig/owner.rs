@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use simnode::harness::is_root;
+use testkit::needs_root;
 
 use crate::node::Node;
 use crate::process::{eventually, signal};
@@ -12,9 +12,7 @@ use crate::simulated::{assert_same, node, partition};
 /// where programs and library are.
 #[test]
 fn an_owner_runs_it_and_interrupts_it() {
-    if !is_root("an_owner_runs_it_and_interrupts_it") {
-        return;
-    }
+    needs_root!();
     let node = node("a30");
     partition(&node);
     let simulated = Node::simulated(&node);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use simnode::harness::TestNode;
 use simnode::node::{ComputeMode, Gpu, Platform, State};
+use testkit::TestNode;
 
 use crate::judge::{Request, Verdict, judge};
 use crate::node::Node;

@@ -8,8 +8,8 @@ use std::process::Command;
 use insta::assert_snapshot;
 use regex::Regex;
 
-use crate::common::Ran;
-use crate::package::{GLIBC, Package, has};
+use crate::package::deb::{GLIBC, Package, has};
+use testkit::{Ran, assert_contains};
 
 /// A version such as 2.28, in an order in which 2.9 is older.
 type Version = (u32, u32);
@@ -42,7 +42,7 @@ fn the_program_runs_with_an_old_glibc() {
     let mut readelf = Command::new("readelf");
     let program = package.files.join("usr/bin/mig-mps");
     let ran = Ran::of(readelf.args(["--program-headers", "--wide"]).arg(program)).ended(0);
-    assert!(ran.stdout.contains("interpreter: /lib"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "interpreter: /lib");
     assert_eq!(package.field("Depends"), format!("libc6 (>= {GLIBC})"));
     assert_eq!(
         package.field("Version"),

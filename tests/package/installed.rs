@@ -1,9 +1,10 @@
 //! An installed package.
 
 use insta::assert_snapshot;
+use testkit::assert_contains;
 
-use crate::package::{Package, has};
-use crate::system::{can_be_copied, installed, is_untouched};
+use crate::package::deb::{Package, has};
+use crate::package::system::{can_be_copied, installed, is_untouched};
 
 /// Returns the package if it and the programs that a test uses can be had.
 fn package(test: &str, programs: &[&str]) -> Option<&'static Package> {
@@ -39,11 +40,7 @@ fn manual_pages_are_shown() {
                   man mig-mps-up | cat";
     let ran = installed(package, script).ended(0);
     assert_eq!(ran.stderr, "");
-    assert!(
-        ran.stdout.contains("NAME\n       mig-mps-up - Apply"),
-        "{}",
-        ran.stdout
-    );
+    assert_contains(&ran.stdout, "NAME\n       mig-mps-up - Apply");
 }
 
 #[test]
@@ -77,7 +74,7 @@ fn its_profiles_fit() {
     )
     .ended(0);
     assert_eq!(ran.stderr, "");
-    assert!(ran.stdout.contains("3g"), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "3g");
 }
 
 #[test]

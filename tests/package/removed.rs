@@ -2,9 +2,9 @@
 
 use insta::assert_snapshot;
 
-use crate::common::{Sim, in_state, is_alive, tidy};
-use crate::package::Package;
-use crate::system::{can_be_copied, installed, installed_on};
+use crate::package::deb::Package;
+use crate::package::system::{can_be_copied, installed, installed_on};
+use testkit::{Sim, in_state, is_alive, tidy};
 
 const DEVICES: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";

@@ -4,10 +4,9 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
-use simnode::harness::{artifacts, can_run, is_root};
+use testkit::{Ran, Sim, built, can_run, is_root, shell};
 
-use crate::common::{Ran, Sim, shell};
-use crate::package::{Package, has};
+use crate::package::deb::{Package, has};
 
 /// Makes a copy of this system in memory, enters it, and runs the script that is the second argument.
 ///
@@ -78,7 +77,7 @@ pub(crate) fn installed(package: &Package, script: &str) -> Ran {
 /// The same on a simulated node, whose devices and daemons are in the directories of an installed mig-mps.
 pub(crate) fn installed_on(sim: &Sim, package: &Package, script: &str) -> Ran {
     let node = sim.node.dir().parent().unwrap();
-    let target = artifacts().programs.as_path();
+    let target = built().programs.as_path();
     let mut command = enter(
         &with_package(script),
         &[package.deb.parent().unwrap(), node, target],

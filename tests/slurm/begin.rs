@@ -1,6 +1,6 @@
 //! Jobs that begin: prologs and task prologs.
 
-use crate::lab::{Lab, Setup, USERS, can_start};
+use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 const MIXED: &str = r#"
 [mps]

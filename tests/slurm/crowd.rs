@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use simnode::node::Event;
 
-use crate::lab::{Lab, Setup, USERS, can_start};
+use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 /// Seven devices on each GPU, which jobs share.
 const SEVENTHS: &str = r#"

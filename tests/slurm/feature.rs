@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::lab::{Lab, Setup, USERS, can_start};
+use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 const PLAIN: &str = r#"
 [mps]

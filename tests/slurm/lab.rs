@@ -12,9 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use simnode::harness::{TestNode, artifacts, can_run};
+use testkit::{TestNode, built, can_run};
 
-use crate::shell::Ran;
+use crate::slurm::shell::Ran;
 
 /// The longest that anything in a cluster may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -69,7 +69,7 @@ pub(crate) fn can_start(test: &str) -> bool {
         found.is_ok_and(|output| output.status.success())
     };
     let programs = ["slurmctld", "slurmd", "sbatch", "munged", "unshare"];
-    let is_met = simnode::harness::is_root(test) && programs.iter().all(has);
+    let is_met = testkit::is_root(test) && programs.iter().all(has);
     can_run(test, is_met, "it needs root, slurm-wlm and munge")
 }
 
@@ -395,7 +395,7 @@ HealthCheckProgram={at}/health
 
 /// Writes the scripts that slurm.conf names, which the manual shows. Here each finds its simulated node first.
 fn write_scripts(at: &Path) {
-    let mig_mps = artifacts().mig_mps.display();
+    let mig_mps = built().mig_mps.display();
     let scripts = [
         ("prolog", "prolog --profile-from-feature=$PROFILES"),
         ("epilog", "epilog"),

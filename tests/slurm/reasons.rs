@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::lab::{Lab, Setup, USERS, can_start};
+use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
 const WHOLE: &str = r#"
 [mps]
@@ -13,7 +13,7 @@ mig = false
 "#;
 
 /// The device takes nobody any more: a client died while it connected, and another one goes on.
-fn wedge(lab: &Lab, name: &str) -> simnode::harness::App {
+fn wedge(lab: &Lab, name: &str) -> testkit::App {
     let pipe = lab.nodes[0]
         .run_dir()
         .join("by-name")

@@ -12,10 +12,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 use simnode::node::{Latency, processes};
 
-use crate::common::{Ran, Sim};
-use crate::history::{History, did};
-use crate::judge::Report;
-use crate::span::Time;
+use crate::truth::history::{History, did};
+use crate::truth::judge::Report;
+use crate::truth::span::Time;
+use testkit::{Ran, Sim};
 
 const PROFILE: &str = r#"
 [[gpu]]

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use simnode::node::Event;
 
-use crate::span::{Span, Time};
+use crate::truth::span::{Span, Time};
 
 /// What the tests write into the log about what they do; `pid` is in the detail.
 pub(crate) mod did {

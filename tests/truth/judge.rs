@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::history::{Command, Daemon, Device, History, Server};
-use crate::span::{Span, Time};
+use crate::truth::history::{Command, Daemon, Device, History, Server};
+use crate::truth::span::{Span, Time};
 
 /// What one run of `status --json` said, and when it ran.
 #[derive(Debug)]

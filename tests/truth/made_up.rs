@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use simnode::node::Event;
 
-use crate::history::{History, did};
-use crate::judge::Report;
-use crate::span::Time;
+use crate::truth::history::{History, did};
+use crate::truth::judge::Report;
+use crate::truth::span::Time;
 
 const DEVICE: &str = "MIG-a";
 

@@ -3,6 +3,12 @@
 /// The most names that a list may stand for.
 const MOST: usize = 65_536;
 
+/// The most memory that the names may take.
+const MOST_BYTES: usize = 16 << 20;
+
+/// The most digits of a number, leading zeros included.
+const LONGEST: usize = 20;
+
 /// Returns the names that a list stands for; `None` if it is malformed, or stands for too many.
 pub(super) fn expand(list: &str) -> Option<Vec<String>> {
     let mut names = Vec::new();
@@ -12,7 +18,8 @@ pub(super) fn expand(list: &str) -> Option<Vec<String>> {
         while let Some((before, after)) = rest.split_once('[') {
             let (ranges, after) = after.split_once(']')?;
             let numbers = numbers(ranges)?;
-            if found.len().checked_mul(numbers.len())? > MOST {
+            let count = found.len().checked_mul(numbers.len())?;
+            if count > MOST || count.checked_mul(part.len())? > MOST_BYTES {
                 return None;
             }
             found = found
@@ -52,10 +59,10 @@ fn numbers(ranges: &str) -> Option<Vec<String>> {
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (from, to): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if to.checked_sub(from)? > MOST {
+        let width = first.len();
+        if numbers.len() + to.checked_sub(from)? > MOST || width > LONGEST {
             return None;
         }
-        let width = first.len();
         numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
     }
     Some(numbers)
@@ -80,14 +87,20 @@ mod tests {
 
     #[test]
     fn a_malformed_or_huge_list_is_refused() {
+        let zeros = format!("n[{}1]", "0".repeat(70_000));
+        let ranges = format!("n[{}]", ["0-65000"; 1000].join(","));
+        let long = format!("{}[1-65000]", "n".repeat(1 << 20));
         for list in [
             "n[1-",
             "n[a]",
             "n[3-1]",
             "n[1-99999999]",
             "n[1-999]x[1-999]",
+            &zeros,
+            &ranges,
+            &long,
         ] {
-            assert_eq!(expanded(list), "refused", "{list}");
+            assert_eq!(expanded(list), "refused", "{:.20}", list);
         }
     }
 }

@@ -7,18 +7,16 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use serde_json::Value;
-use simnode::harness::copy_program;
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, copy_program, in_state, is_alive, needs_root, whole,
+};
 
 use super::HERS;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_alive, is_root};
-use crate::settings::whole;
 
 /// What answers in a user's directory may say anything, at any length, or nothing.
 #[test]
 fn an_answer_without_end_is_cut_off() {
-    if !is_root("an_answer_without_end_is_cut_off") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let endless = sim.control_script("exec yes 'all is well'");
@@ -29,7 +27,7 @@ fn an_answer_without_end_is_cut_off() {
     )
     .json();
     let problem = status["problems"].to_string();
-    assert!(problem.contains("wrote more than 1024 KiB"), "{problem}");
+    assert_contains(&problem, "wrote more than 1024 KiB");
 }
 
 /// A process of a plain user that calls itself a program of MPS and claims a pipe directory.
@@ -52,9 +50,7 @@ fn forged(sim: &Sim, name: &str, pipe: &Path) -> Child {
 /// A process may call itself an MPS server of ours: without a context it keeps nothing, and is in nobody's way.
 #[test]
 fn a_process_that_calls_itself_a_server_is_no_stray() {
-    if !is_root("a_process_that_calls_itself_a_server_is_no_stray") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
@@ -75,9 +71,7 @@ fn a_process_that_calls_itself_a_server_is_no_stray() {
 /// So does one that calls itself the daemon of a device that is recorded: it is shown beside the true one.
 #[test]
 fn a_process_that_calls_itself_our_daemon_is_shown() {
-    if !is_root("a_process_that_calls_itself_our_daemon_is_shown") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
@@ -99,9 +93,7 @@ fn a_process_that_calls_itself_our_daemon_is_shown() {
 /// A process is sent a signal only if it is the server's user's.
 #[test]
 fn kill_signals_nobody_elses_process() {
-    if !is_root("kill_signals_nobody_elses_process") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     // A root service that has the GPU open, and a control program that calls it her client.
@@ -115,13 +107,9 @@ fn kill_signals_nobody_elses_process() {
     let mut kill = sim.command(&["kill", "0", &pid, "--signal=KILL", "--yes"]);
     let ran = Ran::of(kill.env("MIG_MPS_CONTROL", &liar));
     assert_eq!(ran.status, 4, "{}", ran.stdout);
+    assert_contains(&ran.stderr, "runuser -u nobody -- mig-mps kill 0");
     assert!(
-        ran.stderr.contains("runuser -u nobody -- mig-mps kill 0"),
-        "{}",
-        ran.stderr
-    );
-    assert!(
-        is_alive(&Value::from(service.pid())),
+        is_alive(Value::from(service.pid())),
         "a root service was killed"
     );
 }

@@ -5,18 +5,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::{can_run, has_python};
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
+    whole,
+};
 
 use super::HERS;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
-use crate::settings::whole;
 
 /// Clients of a user's device have the time that `--drain` gives them, also where no session can be opened.
 #[test]
 fn force_with_drain_waits_for_a_users_clients() {
-    if !is_root("force_with_drain_waits_for_a_users_clients") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let mut app = sim.node.program("cuda-app");
@@ -33,7 +32,7 @@ fn force_with_drain_waits_for_a_users_clients() {
     sim.run(&["down", "--drain", "30", "--force"]).ended(0);
     let output = app.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("done"), "{said}");
+    assert_contains(&said, "done");
 }
 
 /// Traces a process and never takes its exit status.
@@ -84,9 +83,7 @@ fn a_user_who_traces_her_session_holds_nobody_up() {
 /// Refusals and the wait for an answer come out of the same ten seconds.
 #[test]
 fn a_users_ten_seconds_are_ten_together() {
-    if !is_root("a_users_ten_seconds_are_ten_together") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let since = sim.node.dir().join("since");
@@ -110,9 +107,7 @@ fn a_users_ten_seconds_are_ten_together() {
 /// What is in the place of her directory does not decide who runs a session.
 #[test]
 fn a_session_with_a_users_daemon_never_runs_as_root() {
-    if !is_root("a_session_with_a_users_daemon_never_runs_as_root") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let shared = sim.node.dir().join("shared");
@@ -146,9 +141,7 @@ fn a_session_with_a_users_daemon_never_runs_as_root() {
 /// A user may stop every process that runs as her: together they delay a change, and its lock, for some seconds.
 #[test]
 fn a_user_who_stops_her_sessions_delays_a_change_by_seconds() {
-    if !is_root("a_user_who_stops_her_sessions_delays_a_change_by_seconds") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 3);
     let control = sim
         .control_script("[ \"$1\" = -d ] || [ $(id -u) = 0 ] || kill -STOP $$\nexec $real \"$@\"");

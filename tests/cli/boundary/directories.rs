@@ -4,15 +4,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use super::HERS;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
-use crate::settings::whole;
+use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, needs_root, whole};
 
 /// Root's commands do not look into a user's run directory, whatever its owner has put there.
 #[test]
 fn root_reads_no_users_records() {
-    if !is_root("root_reads_no_users_records") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(""));
     Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(0);
@@ -54,7 +51,7 @@ fn root_reads_no_users_records() {
             "hint: runuser -u nobody -- env XDG_RUNTIME_DIR={runtime} mig-mps {} 0",
             args[0]
         );
-        assert!(ran.stderr.contains(&hint), "{}", ran.stderr);
+        assert_contains(&ran.stderr, &hint);
     }
     for args in [&["down"][..], &["logs", "0"]] {
         let ran = sim.run(args);
@@ -89,9 +86,7 @@ fn a_daemon_starts_where_nobody_else_can_enter() {
 /// The run directory is reached by directories that root controls, and by no link of a user's.
 #[test]
 fn a_lock_file_or_directory_of_a_users_is_not_followed() {
-    if !is_root("a_lock_file_or_directory_of_a_users_is_not_followed") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(""));
     let up = ["up", profile.to_str().unwrap(), "--yes"];
@@ -100,28 +95,16 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     fs::create_dir(sim.node.run_dir()).unwrap();
     symlink(&victim, sim.node.run_dir().join("lock")).unwrap();
     let ran = sim.run(&up).ended(1);
-    assert!(
-        ran.stderr.contains("it is a link: not followed"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "it is a link: not followed");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
 
     let hers = sim.node.run_dir().with_file_name("h");
     fs::create_dir(&hers).unwrap();
     std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", hers.join("run"))).ended(1);
-    assert!(
-        ran.stderr.contains("it belongs to nobody"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "it belongs to nobody");
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_LOG_DIR", hers.join("log"))).ended(1);
-    assert!(
-        ran.stderr.contains("it belongs to nobody"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "it belongs to nobody");
     // A link of hers on the way.
     let link = sim.node.run_dir().with_file_name("l");
     symlink(sim.node.dir(), &link).unwrap();
@@ -134,20 +117,14 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     )
     .unwrap();
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
-    assert!(
-        ran.stderr.contains("it is a link that belongs to nobody"),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "it is a link that belongs to nobody");
     assert_eq!(sim.happened("daemon start"), 0);
 }
 
 /// What she has put into her pipe directory is kept until it is purged, however deep it is nested.
 #[test]
 fn what_she_left_is_removed_by_a_purge() {
-    if !is_root("what_she_left_is_removed_by_a_purge") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let profile = format!("[mps]\n{HERS}\n[[gpu]]\nselect = {{ all = true }}\nmig = false\n");
     let kept = sim.node.dir().join("kept");
@@ -188,9 +165,7 @@ fn what_she_left_is_removed_by_a_purge() {
 /// A served user may give her directories any mode: the next start gives them theirs.
 #[test]
 fn a_mode_of_hers_stops_no_start() {
-    if !is_root("a_mode_of_hers_stops_no_start") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     for mode in [0o000, 0o500, 0o777] {
         sim.up(&whole(HERS), &[]).ended(0);
@@ -214,9 +189,7 @@ fn a_mode_of_hers_stops_no_start() {
 /// Her directories stay hers, and root's are root's.
 #[test]
 fn directories_have_the_modes_that_serve_says() {
-    if !is_root("directories_have_the_modes_that_serve_says") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     for (serve, owner, mode) in [
         ("", 0, 0o755),

@@ -1,14 +1,12 @@
 //! A user's daemon that fails is the user's loss.
 
 use super::{HERS, control_that};
-use crate::common::{Ran, Sim, in_state, is_root};
+use testkit::{Ran, Sim, assert_contains, in_state, needs_root};
 
 /// The failure of her daemon is hers: the others are served, and what is missing is tried again.
 #[test]
 fn a_users_daemon_that_does_not_start_undoes_nobody_elses() {
-    if !is_root("a_users_daemon_that_does_not_start_undoes_nobody_elses") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("a100-80gb", 2);
     let profile = sim.profile(
         r#"
@@ -68,7 +66,7 @@ fn a_users_daemon_that_does_not_start_undoes_nobody_elses() {
     let refuse = control_that(&sim, "[ $(id -u) != 0 ] || exit 1");
     let mut up = sim.command(&["up", profile]);
     let ran = Ran::of(up.env("MIG_MPS_CONTROL", &refuse)).ended(1);
-    assert!(ran.stderr.contains("was undone"), "{}", ran.stderr);
+    assert_contains(&ran.stderr, "was undone");
     assert_eq!(in_state(&sim.status(), "ready"), [""; 0]);
     assert_eq!(sim.run_dir().first().map(String::as_str), Some("lock"));
 }
@@ -76,9 +74,7 @@ fn a_users_daemon_that_does_not_start_undoes_nobody_elses() {
 /// So it is with settings that her daemon does not take: she keeps those from before.
 #[test]
 fn a_users_daemon_that_takes_no_settings_undoes_nobody_elses() {
-    if !is_root("a_users_daemon_that_takes_no_settings_undoes_nobody_elses") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let profile = |percentage: u32| {
         format!(
@@ -95,14 +91,10 @@ fn a_users_daemon_that_takes_no_settings_undoes_nobody_elses() {
     let path = sim.profile(&profile(50));
     let mut up = sim.command(&["up", path.to_str().unwrap()]);
     let ran = Ran::of(up.env("MIG_MPS_CONTROL", &refuse)).ended(1);
-    assert!(
-        ran.stderr.contains("which runs as nobody: "),
-        "{}",
-        ran.stderr
-    );
+    assert_contains(&ran.stderr, "which runs as nobody: ");
     assert_eq!(sim.device("1")["active_thread_percentage"], 50.0);
     let plan = sim.run(&["plan", path.to_str().unwrap()]).ended(0);
-    assert!(plan.stdout.contains("GPU 0"), "{}", plan.stdout);
+    assert_contains(&plan.stdout, "GPU 0");
     assert!(!plan.stdout.contains("GPU 1"), "{}", plan.stdout);
     sim.run(&["up", path.to_str().unwrap()]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0", "1"]);

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use simnode::harness::{can_run, has_python, terminal};
+use testkit::{
+    NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, needs_root, terminal, whole,
+};
 
 use super::HERS;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
-use crate::settings::whole;
 
 /// A field of `/proc/PID/stat` after the name.
 fn stat(pid: &Value, field: usize) -> String {
@@ -104,9 +104,7 @@ fn children_hold_nothing_of_roots() {
 /// The kernel takes the highest number for "no change", and no user has it.
 #[test]
 fn a_sudo_user_who_is_none_is_not_served() {
-    if !is_root("a_sudo_user_who_is_none_is_not_served") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(""));
     let mut up = sim.command(&["up", profile.to_str().unwrap()]);

@@ -5,11 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::has_python;
+use testkit::{NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root, shell, whole};
 
 use super::HERS;
-use crate::common::{NOBODY, Sim, in_state, is_alive, is_root, shell};
-use crate::settings::whole;
 
 /// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
 #[test]
@@ -75,9 +73,7 @@ time.sleep(60)
 /// `down` is not told by a file that the daemon has ended.
 #[test]
 fn a_replaced_lock_file_hides_no_living_daemon() {
-    if !is_root("a_replaced_lock_file_hides_no_living_daemon") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let device = sim.device("0");

@@ -4,18 +4,16 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use simnode::harness::has_python;
+use testkit::{
+    NOBODY, Ran, Sim, assert_contains, has_python, in_state, is_root, needs_root, shell, whole,
+};
 
 use super::{HERS, control_that};
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root, shell};
-use crate::settings::whole;
 
 /// FIFOs and directories in place of logs hold up neither a start nor a look.
 #[test]
 fn a_fifo_as_a_log_holds_nobody_up() {
-    if !is_root("a_fifo_as_a_log_holds_nobody_up") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
@@ -40,9 +38,7 @@ fn a_fifo_as_a_log_holds_nobody_up() {
 /// short while, and is named.
 #[test]
 fn a_fifo_that_comes_between_check_and_start_is_named() {
-    if !is_root("a_fifo_that_comes_between_check_and_start_is_named") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let swap = "cd $CUDA_MPS_LOG_DIRECTORY && rm -f control.log && mkfifo control.log; cd /";
     let control = control_that(&sim, swap);
@@ -68,9 +64,7 @@ fn a_fifo_that_comes_between_check_and_start_is_named() {
 /// She may also take every name under which a FIFO would be put aside: that is said, and nothing waits for it.
 #[test]
 fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
-    if !is_root("a_fifo_that_cannot_be_put_aside_is_refused_at_once") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let uuid = sim.device("0")["uuid"].as_str().unwrap().to_owned();
@@ -92,7 +86,7 @@ fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
         "{0} is not a regular file, and no name is left to put it aside under: remove it, or {0}.no-file.*",
         log.display()
     );
-    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    assert_contains(&ran.stderr, &said);
     fs::remove_file(&log).unwrap();
     sim.up(&whole(HERS), &[]).ended(0);
 }
@@ -100,9 +94,7 @@ fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
 /// A user's daemon may say that its logs are anywhere: root reads those of its device.
 #[test]
 fn logs_are_not_where_a_users_daemon_says() {
-    if !is_root("logs_are_not_where_a_users_daemon_says") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     let other = sim.node.dir().join("other");
     fs::create_dir(&other).unwrap();

@@ -12,7 +12,7 @@ mod named_files;
 
 use std::path::PathBuf;
 
-use crate::common::Sim;
+use testkit::Sim;
 
 const HERS: &str = r#"serve = "user:nobody""#;
 

@@ -7,11 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use simnode::harness::{can_run, has_python};
+use testkit::{NOBODY, Ran, Sim, can_run, has_python, in_state, is_root, whole};
 
 use super::HERS;
-use crate::common::{NOBODY, Ran, Sim, in_state, is_root};
-use crate::settings::whole;
 
 /// Mounts a FUSE file system that never answers.
 const HANG: &str = r#"

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use insta::assert_snapshot;
 use rustix::fs::OFlags;
 
-use crate::common::{NOBODY, Ran, Sim, is_root, shell, without_gpu};
-use crate::settings::whole;
+use testkit::{NOBODY, Ran, Sim, needs_root, shell, whole, without_gpu};
 
 /// How often a file is written while its place changes. The old code wrote through the link at the twelfth time.
 const ROUNDS: usize = 60;
@@ -84,9 +83,7 @@ fn read(mut fifo: &File) -> String {
 
 #[test]
 fn a_link_in_the_place_of_a_file_is_not_followed() {
-    if !is_root("a_link_in_the_place_of_a_file_is_not_followed") {
-        return;
-    }
+    needs_root!();
     let place = Hers::new();
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
@@ -130,9 +127,7 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
 
 #[test]
 fn a_link_of_a_user_on_the_way_is_not_followed() {
-    if !is_root("a_link_of_a_user_on_the_way_is_not_followed") {
-        return;
-    }
+    needs_root!();
     let place = Hers::new();
     let roots = place.victim.with_file_name("roots");
     fs::create_dir(&roots).unwrap();
@@ -177,9 +172,7 @@ fn a_link_of_a_user_on_the_way_is_not_followed() {
 
 #[test]
 fn a_fifo_keeps_nobody_waiting() {
-    if !is_root("a_fifo_keeps_nobody_waiting") {
-        return;
-    }
+    needs_root!();
     let place = Hers::new();
     let file = place.directory.join("file");
     // Hers has a reader, who would get what is written.
@@ -214,9 +207,7 @@ fn a_fifo_keeps_nobody_waiting() {
 
 #[test]
 fn a_place_that_changes_all_the_time_leads_nowhere_else() {
-    if !is_root("a_place_that_changes_all_the_time_leads_nowhere_else") {
-        return;
-    }
+    needs_root!();
     let place = Hers::new();
     let file = place.directory.join("file");
     let [a_fifo, a_file, next] = ["fifo", "plain", "next"].map(|name| place.directory.join(name));

@@ -5,13 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use simnode::harness::App;
+use testkit::{
+    App, NOBODY, Sim, assert_contains, copy_program, is_alive, needs_root, shell, stop, whole,
+};
 
-use super::{Report, healthy};
-use crate::common::{NOBODY, Sim, copy_program, is_alive, is_root, shell, stop};
-use crate::hung::{logs_without_pause, starve};
-use crate::settings::{ask, whole};
-use crate::sight::{beside, unmanaged_daemon};
+use super::{Report, doctor, healthy};
+use crate::cli::hung::logs_without_pause;
+use crate::cli::sight::{beside, unmanaged_daemon};
 
 /// A whole GPU that is served.
 fn served(settings: &str) -> Sim {
@@ -41,13 +41,13 @@ fn kill(pid: &serde_json::Value) {
 fn a_daemon_that_died() {
     let sim = healthy();
     kill(&sim.device("0.0")["daemon_pid"]);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("daemon-dead")
         .is("fail", Some("0.0"), "its daemon has died");
     assert_eq!(command, "mig-mps restart 0.0");
     is_in_status(&sim, "problems", "daemon-dead", Some("0.0"));
-    assert!(!sim.doctor(&["0.2"]).ills().contains("daemon-dead"));
+    assert!(!doctor(&sim, &["0.2"]).ills().contains("daemon-dead"));
     sim.run(&["doctor", "0.0"]).ended(3);
 }
 
@@ -55,7 +55,7 @@ fn a_daemon_that_died() {
 fn a_reboot_leaves_devices_of_an_earlier_boot() {
     let sim = healthy();
     sim.node.node().reboot().unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("earlier-boot")
         .is("fail", Some("0.2"), "from an earlier boot");
@@ -66,7 +66,7 @@ fn a_reboot_leaves_devices_of_an_earlier_boot() {
 fn a_daemon_without_its_pipe_directory() {
     let sim = healthy();
     fs::remove_dir_all(sim.pipe("0.2")).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command =
         report
             .check("daemon-orphan")
@@ -78,8 +78,8 @@ fn a_daemon_without_its_pipe_directory() {
 #[test]
 fn a_device_that_hangs() {
     let sim = served("");
-    starve(&sim);
-    let report = sim.doctor(&["--attach"]);
+    sim.hang("0");
+    let report = doctor(&sim, &["--attach"]);
     let command = report
         .check("device-hung")
         .is("fail", Some("0"), "it hangs");
@@ -88,20 +88,18 @@ fn a_device_that_hangs() {
     assert_eq!(command, "mig-mps verify 0");
     is_in_status(&sim, "problems", "device-hung", Some("0"));
     // Not tried unless asked.
-    let checks = sim.doctor(&[]).0["checks"].to_string();
+    let checks = doctor(&sim, &[]).0["checks"].to_string();
     assert!(!checks.contains("\"attach\""), "{checks}");
 }
 
 #[test]
 fn another_users_programs_are_left_alone_by_the_attach_check() {
-    if !is_root("another_users_programs_are_left_alone_by_the_attach_check") {
-        return;
-    }
+    needs_root!();
     let sim = served("");
     let first = sim.client("0");
     let before = sim.device("0")["servers"].clone();
     // As the user who is served, it disturbs nobody.
-    let report = sim.doctor(&["--attach"]);
+    let report = doctor(&sim, &["--attach"]);
     report.check("attach").is("ok", Some("0"), "attached in");
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")
@@ -113,7 +111,7 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
     while sim.status()["waiting"] == serde_json::json!([]) {
         std::thread::yield_now();
     }
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report.check("user-waiting").is(
         "warn",
         Some("0"),
@@ -136,14 +134,14 @@ fn a_daemon_that_is_stopped() {
     let sim = healthy();
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("daemon-stopped")
         .is("fail", Some("0.2"), "is stopped (SIGSTOP)");
     assert_eq!(command, format!("kill -CONT {daemon}"));
     is_in_status(&sim, "problems", "daemon-stopped", Some("0.2"));
     shell(command).ended(0);
-    while sim.doctor(&[]).ills().contains("daemon-stopped") {
+    while doctor(&sim, &[]).ills().contains("daemon-stopped") {
         std::thread::yield_now();
     }
 }
@@ -171,7 +169,7 @@ fn a_gpu_fault() {
     while sim.device("0.2")["state"] != "fault" {
         std::thread::yield_now();
     }
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("gpu-fault")
         .is("fail", Some("0.2"), "a GPU fault");
@@ -188,13 +186,13 @@ fn a_start_that_nobody_finished() {
         .kills()
         .unwrap();
     let _ = sim.run(&["restart", "0.2", "--yes"]);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("change-interrupted")
         .is("fail", None, "interrupted: ");
     is_in_status(&sim, "problems", "change-interrupted", None);
     sim.run(&["restart", "0.2"]).ended(4);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("start-unfinished")
         .is("fail", Some("0.2"), "left it unfinished");
@@ -205,12 +203,11 @@ fn a_start_that_nobody_finished() {
 fn settings_that_somebody_changed() {
     let sim = served("pinned-memory-limit = \"2G\"");
     let client = sim.client("0");
-    ask(
-        &sim,
+    sim.ask(
         "0",
         "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n",
     );
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("settings-changed")
         .is("fail", Some("0"), "is 1G: somebody has changed it");
@@ -233,10 +230,10 @@ fn settings_are_read_back_or_shown_as_configured() {
     let device = sim.device("0");
     assert_eq!(device["settings_read_back"], false);
     assert_eq!(device["active_thread_percentage"], 25.0);
-    assert_eq!(sim.doctor(&[]).ills(), std::collections::BTreeSet::new());
+    assert_eq!(doctor(&sim, &[]).ills(), std::collections::BTreeSet::new());
     let changed = "set_default_active_thread_percentage 70\nget_default_active_thread_percentage\n";
-    ask(&sim, "0", changed);
-    let command = sim.doctor(&[]).check("settings-changed").is(
+    sim.ask("0", changed);
+    let command = doctor(&sim, &[]).check("settings-changed").is(
         "fail",
         Some("0"),
         "active-thread-percentage was set to 25 and is 70",
@@ -248,11 +245,9 @@ fn settings_are_read_back_or_shown_as_configured() {
     assert_eq!(sim.device("0")["settings_read_back"], true);
     drop(client);
     // Root asks no user's daemon.
-    if !is_root("the settings of a user's daemon") {
-        return;
-    }
+    needs_root!();
     let sim = served("serve = \"user:nobody\"");
-    sim.doctor(&[]).check("settings-changed").is(
+    doctor(&sim, &[]).check("settings-changed").is(
         "unknown",
         Some("0"),
         "its settings were not read back",
@@ -262,7 +257,7 @@ fn settings_are_read_back_or_shown_as_configured() {
 #[test]
 fn a_log_that_grows_without_pause() {
     let (sim, _waits) = logs_without_pause();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("log-growth")
         .is("fail", Some("0"), "logs without pause");
@@ -274,7 +269,7 @@ fn a_log_that_grows_without_pause() {
 #[test]
 fn a_server_that_outlived_its_daemon() {
     let sim = served("");
-    starve(&sim);
+    sim.hang("0");
     let _waits = sim.app("0", &["hold"]);
     while sim.device("0")["state"] != "hung" {
         std::thread::yield_now();
@@ -284,7 +279,7 @@ fn a_server_that_outlived_its_daemon() {
     while is_alive(&daemon) {
         std::thread::yield_now();
     }
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("stray-server")
         .is("fail", Some("0"), "outlived its daemon");
@@ -302,7 +297,7 @@ fn programs_outside_mps_and_several_daemons() {
     let mut lost = App::start(app);
     lost.wait_up();
     unmanaged_daemon(&sim, &beside(&sim, "theirs"), Some(&uuid));
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report.check("outside-mps").is(
         "fail",
         Some("0.2"),
@@ -314,7 +309,7 @@ fn programs_outside_mps_and_several_daemons() {
     is_in_status(&sim, "problems", "outside-mps", Some("0.2"));
     is_in_status(&sim, "problems", "several-daemons", Some("0.2"));
     // Another device has nothing of it.
-    assert_eq!(sim.doctor(&["0.0"]).ills().len(), 0);
+    assert_eq!(doctor(&sim, &["0.0"]).ills().len(), 0);
 }
 
 #[test]
@@ -322,7 +317,7 @@ fn daemons_that_see_all_gpus_or_take_the_default_directory() {
     let sim = healthy();
     let pipe = beside(&sim, "all");
     unmanaged_daemon(&sim, &pipe, None);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("sees-all-gpus")
         .is("fail", None, "it sees all GPUs");
@@ -342,7 +337,7 @@ fn daemons_that_see_all_gpus_or_take_the_default_directory() {
         .is("ok", None, "nvidia-cuda-mps-control");
     fs::remove_dir_all(&pipe).unwrap();
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("unmanaged-daemons")
             .is("warn", None, "its pipe directory is gone");
     assert!(command.starts_with("kill "), "{command}");
@@ -353,7 +348,7 @@ fn clients_up_to_the_limit_and_beyond() {
     let sim = served("max-clients = 1");
     let first = sim.client("0");
     let second = sim.client("0");
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("too-many-clients")
         .is("warn", Some("0"), "2 clients and is meant for 1");
@@ -361,7 +356,7 @@ fn clients_up_to_the_limit_and_beyond() {
     drop((first, second));
     let sim = served("");
     let clients: Vec<App> = (0..48).map(|_| sim.client("0")).collect();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("clients-full")
         .is("warn", Some("0"), "its limit of clients");
@@ -369,7 +364,7 @@ fn clients_up_to_the_limit_and_beyond() {
     // The hardware takes no more, whatever max-clients is.
     let sim = served("max-clients = 100");
     let clients: Vec<App> = (0..48).map(|_| sim.client("0")).collect();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("clients-full")
         .is("warn", Some("0"), "its limit of clients");
     is_in_status(&sim, "remarks", "clients-full", Some("0"));
@@ -383,7 +378,7 @@ fn a_server_that_ended() {
     while sim.device("0")["state"] != "no server yet" {
         std::thread::yield_now();
     }
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("server-ended")
         .is("warn", Some("0"), "the next client starts another");
@@ -400,7 +395,7 @@ fn a_device_that_is_gone() {
             state.contexts.clear();
         })
         .unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("device-gone")
         .is("fail", Some("0.2"), "its device is gone");
@@ -424,7 +419,7 @@ fn a_change_in_progress() {
     while sim.status()["remarks"] == serde_json::json!([]) {
         std::thread::yield_now();
     }
-    let report = sim.doctor(&["--all"]);
+    let report = doctor(&sim, &["--all"]);
     report
         .check("change-under-way")
         .is("warn", None, "a change is under way");
@@ -438,7 +433,7 @@ fn a_record_that_cannot_be_read() {
     let sim = healthy();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     fs::write(sim.node.run_dir().join(uuid).join("device.json"), "{").unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("record-unreadable")
         .is("fail", None, "device.json");
@@ -450,15 +445,15 @@ fn a_memory_limit_that_lets_no_program_start() {
     // What another version may have recorded: `up` refuses it.
     let sim = served("pinned-memory-limit = \"516M\"");
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("memory-limit")
             .is("warn", Some("0"), "516M may be too small");
     assert_eq!(command, "mig-mps set 0 pinned-memory-limit=2G");
     let record = sim.node.run_dir().join("by-name/0/device.json");
     let text = fs::read_to_string(&record).unwrap();
-    assert!(text.contains("516M"), "{text}");
+    assert_contains(&text, "516M");
     fs::write(&record, text.replace("516M", "400M")).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("memory-limit")
         .is("fail", Some("0"), "no program starts");
 }
@@ -468,21 +463,20 @@ fn a_daemon_that_may_open_few_files() {
     let sim = served("");
     let daemon = sim.device("0")["daemon_pid"].clone();
     shell(format!("prlimit --pid {daemon} --nofile=600:600")).ended(0);
-    let command = sim
-        .doctor(&[])
+    let command = doctor(&sim, &[])
         .check("daemon-files")
         .is("warn", Some("0"), "600 files");
     assert_eq!(command, "mig-mps restart 0 --drain 5m");
     shell(format!("prlimit --pid {daemon} --nofile=20:20")).ended(0);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("daemon-files")
         .is("fail", Some("0"), "20 files");
     run_as_shown(&sim, &command);
-    assert!(!sim.doctor(&[]).ills().contains("daemon-files"));
+    assert!(!doctor(&sim, &[]).ills().contains("daemon-files"));
     // A restart would give it the same number again.
     let sim = served("nofile = 512");
-    let command = sim.doctor(&[]).check("daemon-files").is(
+    let command = doctor(&sim, &[]).check("daemon-files").is(
         "warn",
         Some("0"),
         "512 files, as its profile says (nofile)",
@@ -506,13 +500,12 @@ fn a_daemon_whose_program_was_replaced() {
     fs::remove_file(&real).unwrap();
     copy_program(&copy, &real);
     sim.up(&whole(""), &[]).ended(0);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("daemon-outdated")
         .is("ok", Some("0"), "the installed one");
     fs::remove_file(&real).unwrap();
     copy_program(&copy, &real);
-    let command = sim
-        .doctor(&[])
+    let command = doctor(&sim, &[])
         .check("daemon-outdated")
         .is("warn", Some("0"), "was replaced");
     assert_eq!(command, "mig-mps restart 0 --drain 5m");
@@ -540,13 +533,13 @@ fn a_daemon_in_a_login_session() {
     };
     cgroup("/user.slice/user-0.slice/session-3.scope");
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("daemon-cgroup")
             .is("warn", Some("0"), "ends with session-3.scope");
     assert_eq!(command, format!("systemctl status {pid}"));
     for own in ["/mig-mps.slice/mig-mps-0.scope", "/"] {
         cgroup(own);
-        assert!(!sim.doctor(&[]).ills().contains("daemon-cgroup"), "{own}");
+        assert!(!doctor(&sim, &[]).ills().contains("daemon-cgroup"), "{own}");
     }
 }
 
@@ -570,7 +563,7 @@ fn zombies_are_counted() {
     let (parent, child_id) = (std::process::id(), child.id());
     let seen =
         format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
-    sim.doctor(&[]).check("zombies").is("ok", None, &seen);
+    doctor(&sim, &[]).check("zombies").is("ok", None, &seen);
     // An init process that does not reap, and a daemon that does not.
     let daemon = sim.device("0.0")["daemon_pid"].clone();
     fs::remove_file(&entry).unwrap();
@@ -579,7 +572,7 @@ fn zombies_are_counted() {
         sim.prepare(&format!("proc/{child_id}/stat"), &stat);
         let seen =
             format!("an MPS program has ended, and pid {parent} does not reap it: pid {child_id}");
-        let command = sim.doctor(&[]).check("zombies").is("warn", None, &seen);
+        let command = doctor(&sim, &[]).check("zombies").is("warn", None, &seen);
         assert_eq!(
             command,
             format!("ps -o pid,ppid,stat,args -p {parent},{child_id}")
@@ -587,7 +580,7 @@ fn zombies_are_counted() {
     }
     fs::remove_dir_all(&entry).unwrap();
     child.wait().unwrap();
-    assert!(!sim.doctor(&[]).ills().contains("zombies"));
+    assert!(!doctor(&sim, &[]).ills().contains("zombies"));
 }
 
 #[test]
@@ -600,7 +593,7 @@ fn a_device_that_heal_has_given_up() {
     json["healed"] = serde_json::json!(vec![now; 5]);
     fs::write(&record, json.to_string()).unwrap();
     kill(&sim.device("0")["daemon_pid"]);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report
         .check("device-failing")
         .is("fail", Some("0"), "`heal` has started it 5 times");
@@ -609,11 +602,9 @@ fn a_device_that_heal_has_given_up() {
 
 #[test]
 fn a_plain_user_sees_less_and_is_not_misled() {
-    if !is_root("a_plain_user_sees_less_and_is_not_misled") {
-        return;
-    }
+    needs_root!();
     let sim = served("serve = \"user:nobody\"");
-    assert!(!sim.doctor(&["--attach"]).ills().contains("attach"));
+    assert!(!doctor(&sim, &["--attach"]).ills().contains("attach"));
     // A user sees less, and is not misled.
     sim.run(&["down"]).ended(0);
     sim.up(&whole("serve = \"all\""), &["--yes"]).ended(0);

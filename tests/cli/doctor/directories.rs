@@ -4,22 +4,19 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-use super::{Report, healthy};
-use crate::common::{NOBODY, Sim, is_root};
-use crate::settings::whole;
+use super::{Report, doctor, healthy};
+use testkit::{NOBODY, Sim, needs_root, whole};
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {
     let sim = healthy();
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o777)).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("run-directory")
         .is("fail", None, sim.node.run_dir().to_str().unwrap());
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o755)).unwrap();
-    assert!(sim.doctor(&[]).ills().is_empty());
-    if !is_root("a_run_directory_that_cannot_be_made, by nobody") {
-        return;
-    }
+    assert!(doctor(&sim, &[]).ills().is_empty());
+    needs_root!();
     let report = Report::of(
         sim.by_nobody(&["doctor", "--json"])
             .env("MIG_MPS_RUN_DIR", "/proc/x"),
@@ -43,7 +40,7 @@ fn a_run_directory_that_cannot_be_made() {
 fn a_log_directory_that_another_user_could_change() {
     let sim = healthy();
     fs::set_permissions(sim.node.log_dir(), Permissions::from_mode(0o777)).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("log-directory")
         .is("fail", None, sim.node.log_dir().to_str().unwrap());
 }
@@ -52,24 +49,22 @@ fn a_log_directory_that_another_user_could_change() {
 fn a_path_that_is_too_long_for_a_socket() {
     let sim = Sim::with("h200", 1);
     let long = sim.node.run_dir().with_file_name("x".repeat(60));
-    let mut doctor = sim.command(&["doctor", "--json"]);
-    let report = Report::of(doctor.env("MIG_MPS_RUN_DIR", &long));
+    let mut command = sim.command(&["doctor", "--json"]);
+    let report = Report::of(command.env("MIG_MPS_RUN_DIR", &long));
     let command = report
         .check("pipe-too-long")
         .is("fail", Some("0"), "and 87 are the most");
     assert_eq!(command, "export MIG_MPS_RUN_DIR=/run/mig-mps");
-    assert!(!sim.doctor(&[]).ills().contains("pipe-too-long"));
+    assert!(!doctor(&sim, &[]).ills().contains("pipe-too-long"));
 }
 
 #[test]
 fn a_pipe_directory_that_its_users_may_not_enter() {
-    if !is_root("a_pipe_directory_that_its_users_may_not_enter") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let pipe = sim.pipe("0.2");
     fs::set_permissions(&pipe, Permissions::from_mode(0o700)).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("pipe-access")
         .is("fail", Some("0.2"), "its users may not enter");
@@ -77,27 +72,27 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     fs::set_permissions(&pipe, Permissions::from_mode(0o755)).unwrap();
     // A directory above is in the way as well, of every device.
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o700)).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let seen = format!("enter {}", sim.node.run_dir().display());
     report.check("pipe-access").is("fail", Some("0.0"), &seen);
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o755)).unwrap();
-    assert!(!sim.doctor(&[]).ills().contains("pipe-access"));
+    assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
     // A user's own directory is closed to others.
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
         .ended(0);
-    assert!(!sim.doctor(&[]).ills().contains("pipe-access"));
+    assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
     // The user comes in as a member of a group, too.
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o750)).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let seen = format!("enter {}", sim.node.run_dir().display());
     report.check("pipe-access").is("fail", Some("0"), &seen);
     std::os::unix::fs::chown(sim.node.run_dir(), None, Some(NOBODY)).unwrap();
-    assert!(!sim.doctor(&[]).ills().contains("pipe-access"));
+    assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
     let sim = Sim::with("h200", 1);
     sim.up(&whole("serve = \"group:nogroup\""), &["--yes"])
         .ended(0);
-    assert!(!sim.doctor(&[]).ills().contains("pipe-access"));
+    assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
 }
 
 #[test]
@@ -105,8 +100,7 @@ fn a_pipe_directory_that_every_user_may_write_into() {
     let sim = healthy();
     let pipe = sim.pipe("0.2");
     fs::set_permissions(&pipe, Permissions::from_mode(0o777)).unwrap();
-    let command = sim
-        .doctor(&[])
+    let command = doctor(&sim, &[])
         .check("pipe-writable")
         .is("fail", Some("0.2"), "has mode 0777");
     assert_eq!(command, format!("chmod go-w {pipe}"));
@@ -118,19 +112,18 @@ fn links_by_name() {
     let links = sim.node.run_dir().join("by-name");
     fs::remove_file(links.join("0.2")).unwrap();
     symlink("../MIG-gone", links.join("old")).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("by-name")
         .is("fail", Some("0.2"), "does not lead to MIG-");
     assert_eq!(command, "mig-mps restart 0.2");
     symlink("../MIG-gone", links.join("0.2")).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("by-name")
         .is("fail", Some("0.2"), "does not lead to MIG-");
-    assert!(!sim.doctor(&["0.0"]).ills().contains("by-name"));
+    assert!(!doctor(&sim, &["0.0"]).ills().contains("by-name"));
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
-    let command = sim
-        .doctor(&[])
+    let command = doctor(&sim, &[])
         .check("by-name")
         .is("warn", None, "by-name/old leads nowhere");
     assert_eq!(command, format!("rm {}", links.join("old").display()));
@@ -141,7 +134,7 @@ fn a_directory_without_a_record() {
     let sim = healthy();
     fs::create_dir(sim.node.run_dir().join("MIG-gone")).unwrap();
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("leftover-directories")
             .is("warn", None, "MIG-gone has no record");
     assert!(command.starts_with("ls -lA "), "{command}");
@@ -155,7 +148,7 @@ fn a_log_that_is_large() {
     let file = File::options().append(true).open(log).unwrap();
     file.set_len(65 << 20).unwrap();
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("log-size")
             .is("warn", Some("0.2"), "server.log has 65 MiB");
     assert_eq!(command, "mig-mps logs 0.2");
@@ -172,9 +165,7 @@ fn in_namespace(sim: &Sim, script: &str) -> Report {
 
 #[test]
 fn a_file_system_that_is_full_or_read_only() {
-    if !is_root("a_file_system_that_is_full_or_read_only") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let with = |options: &str| {
         let script =

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::{Report, healthy};
-use crate::common::{Sim, as_typed};
+use super::{Report, doctor, healthy};
+use testkit::{Sim, as_typed};
 
 /// What the doctor says with a variable set.
 fn with(sim: &Sim, name: &str, value: &str) -> Report {
@@ -25,15 +25,14 @@ fn a_kernel_module_that_is_missing_or_another_one() {
         "proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build\n",
     );
-    let command = sim.doctor(&[]).check("kernel-module").is(
+    let command = doctor(&sim, &[]).check("kernel-module").is(
         "fail",
         None,
         "the kernel module is 570.86.15, the libraries are 580.159.04",
     );
     assert_eq!(command, as_typed("sudo reboot"));
     fs::remove_file(version).unwrap();
-    let command = sim
-        .doctor(&[])
+    let command = doctor(&sim, &[])
         .check("kernel-module")
         .is("fail", None, "is not loaded");
     assert_eq!(command, as_typed("sudo modprobe nvidia"));
@@ -65,7 +64,7 @@ fn a_missing_nvml_library_hides_the_driver() {
 fn a_driver_that_answers_with_errors() {
     let sim = healthy();
     sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("driver-silent")
         .is("fail", None, "Driver Not Loaded (9)");
@@ -79,7 +78,7 @@ fn a_driver_that_is_too_old() {
     for version in ["470.256.02", "525.147.05"] {
         calls_itself(&sim, version);
         let seen = format!("driver {version} is older than 535");
-        let report = sim.doctor(&[]);
+        let report = doctor(&sim, &[]);
         report.check("driver-too-old").is("fail", None, &seen);
     }
 }
@@ -133,7 +132,9 @@ fn programs_that_are_missing_or_of_another_version() {
         "is of CUDA version 12080",
     );
     assert_eq!(command, format!("{} -v", server.display()));
-    sim.doctor(&[])
-        .check("mps-versions")
-        .is("ok", None, "nvidia-cuda-mps-server is of CUDA 13.0");
+    doctor(&sim, &[]).check("mps-versions").is(
+        "ok",
+        None,
+        "nvidia-cuda-mps-server is of CUDA 13.0",
+    );
 }

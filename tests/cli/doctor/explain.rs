@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 
-use super::healthy;
-use crate::common::without_gpu;
+use super::{doctor, healthy};
+use testkit::without_gpu;
 
 #[test]
 fn ids_and_errors_are_explained_without_a_node() {
@@ -38,7 +38,7 @@ fn ids_and_errors_are_explained_without_a_node() {
 #[test]
 fn the_manual_lists_every_id() {
     let sim = healthy();
-    let report = sim.doctor(&["--attach"]);
+    let report = doctor(&sim, &["--attach"]);
     let checks = report.0["checks"].as_array().unwrap().iter();
     let rows = checks.map(|check| {
         let (id, fault) = (&check["id"], &check["fault"]);

@@ -1,8 +1,6 @@
 //! `doctor --fix`
 
-use crate::common::{Sim, in_state, is_alive, shell};
-use crate::hung::starve;
-use crate::settings::whole;
+use testkit::{Sim, in_state, is_alive, shell, whole};
 
 #[test]
 fn the_dead_are_started_and_who_works_is_left_alone() {
@@ -41,7 +39,7 @@ fn a_device_that_hangs_is_cured_only_without_clients() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
     let client = sim.client("0");
-    starve(&sim);
+    sim.hang("0");
     let before = sim.device("0")["servers"].clone();
     let ran = sim.run(&["doctor", "--fix", "--yes"]).ended(3);
     assert!(ran.stderr.contains("Nothing can be fixed"), "{ran:?}");
@@ -56,7 +54,7 @@ fn a_device_that_hangs_is_cured_only_without_clients() {
 fn an_idle_server_that_outlived_its_daemon_is_ended() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole(""), &[]).ended(0);
-    starve(&sim);
+    sim.hang("0");
     let waits = sim.app("0", &["hold"]);
     while in_state(&sim.status(), "hung").is_empty() {
         std::thread::yield_now();
@@ -78,7 +76,7 @@ fn an_idle_server_that_outlived_its_daemon_is_ended() {
 fn gpus_are_shown_in_order() {
     let sim = Sim::with("h200", 2);
     sim.up(&whole(""), &[]).ended(0);
-    starve(&sim);
+    sim.hang("0");
     let waits = sim.app("0", &["hold"]);
     while in_state(&sim.status(), "hung").is_empty() {
         std::thread::yield_now();

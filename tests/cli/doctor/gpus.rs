@@ -5,9 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use simnode::node::ComputeMode;
 
-use super::healthy;
-use crate::common::{NOBODY, Ran, Sim, as_typed, is_root};
-use crate::settings::whole;
+use super::{doctor, healthy};
+use testkit::{NOBODY, Ran, Sim, as_typed, needs_root, whole};
 
 fn whole_gpus() -> Sim {
     let sim = Sim::with("h200", 2);
@@ -23,17 +22,17 @@ fn set(sim: &Sim, change: impl FnOnce(&mut simnode::node::State)) {
 fn a_gpu_before_volta_or_one_that_does_not_tell() {
     let sim = whole_gpus();
     set(&sim, |state| state.gpus[1].capability = Some((6, 0)));
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report.check("architecture").is(
         "warn",
         None,
         "GPU 1 (NVIDIA H200) has compute capability 6.0",
     );
     // Another device is not concerned.
-    assert_eq!(sim.doctor(&["0"]).ills().len(), 0);
+    assert_eq!(doctor(&sim, &["0"]).ills().len(), 0);
     let call = "nvmlDeviceGetCudaComputeCapability";
     sim.node.fault(call).every().fails(999).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("architecture")
         .is("unknown", None, "GPU 0 does not tell");
 }
@@ -46,20 +45,22 @@ fn a_gpu_whose_mig_the_driver_does_not_offer() {
         .every()
         .fails(3)
         .unwrap();
-    sim.doctor(&[])
-        .check("mig-support")
-        .is("warn", None, "GPU 0: models of NVIDIA H200 have MIG");
+    doctor(&sim, &[]).check("mig-support").is(
+        "warn",
+        None,
+        "GPU 0: models of NVIDIA H200 have MIG",
+    );
 }
 
 #[test]
 fn a_mig_mode_that_waits_and_who_is_in_the_way() {
     let sim = Sim::with("a100-80gb", 1);
     let holder = sim.node.holder(&[0]);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("gpu-held")
         .is("ok", None, "GPU 0: held open by pid ");
     set(&sim, |state| state.gpus[0].mig.pending = true);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command =
         report
             .check("mig-pending")
@@ -70,7 +71,7 @@ fn a_mig_mode_that_waits_and_who_is_in_the_way() {
         .is("warn", None, &format!("pid {} (", holder.pid()));
     assert_eq!(command, as_typed("sudo mig-mps up PROFILE --stop-holders"));
     drop(holder);
-    assert!(!sim.doctor(&[]).ills().contains("gpu-held"));
+    assert!(!doctor(&sim, &[]).ills().contains("gpu-held"));
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn a_service_is_named_with_its_unit() {
     let sim = Sim::with("a100-80gb", 1);
     sim.node.service("nvidia-dcgm.service");
     set(&sim, |state| state.gpus[0].mig.pending = true);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("gpu-held")
         .is("warn", None, "nvidia-dcgm.service");
 }
@@ -90,32 +91,30 @@ fn compute_modes_that_keep_programs_off() {
         state.gpus[0].compute_mode = ComputeMode::Prohibited;
         state.gpus[1].compute_mode = ComputeMode::ExclusiveProcess;
     });
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("compute-mode")
         .is("fail", None, "GPU 0: prohibited");
     assert_eq!(command, as_typed("sudo nvidia-smi -i 0 -c DEFAULT"));
-    let command = sim.doctor(&["1"]).check("compute-mode").is(
+    let command = doctor(&sim, &["1"]).check("compute-mode").is(
         "warn",
         None,
         "GPU 1: exclusive-process, and not by a profile",
     );
     assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
     // By a profile it is in order, and its loss is what `status` reports.
-    if !is_root("the mode of a daemon's GPU") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 1);
     sim.up(&whole("compute-mode = \"exclusive-process\""), &["--yes"])
         .ended(0);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("compute-mode")
         .is("ok", None, "GPU 0: exclusive-process");
     set(&sim, |state| {
         state.gpus[0].compute_mode = ComputeMode::Default;
     });
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("compute-mode")
             .is("fail", Some("0"), "somebody has changed");
     assert_eq!(command, "mig-mps restart 0");
@@ -125,12 +124,12 @@ fn compute_modes_that_keep_programs_off() {
 #[test]
 fn an_idle_gpu_that_nothing_keeps_initialised() {
     let sim = Sim::with("h200", 1);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("persistence")
         .is("ok", None, "persistence mode is on");
     set(&sim, |state| state.gpus[0].persistence = false);
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("persistence")
             .is("warn", None, "GPU 0: persistence mode is off");
     assert_eq!(
@@ -138,12 +137,12 @@ fn an_idle_gpu_that_nothing_keeps_initialised() {
         as_typed("sudo systemctl enable --now nvidia-persistenced")
     );
     let daemon = sim.process("nvidia-persistenced");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("persistence")
         .is("ok", None, "by nvidia-persistenced");
     drop(daemon);
     sim.up(&whole(""), &[]).ended(0);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("persistence")
         .is("ok", None, "by those who have it open");
 }
@@ -152,7 +151,7 @@ fn an_idle_gpu_that_nothing_keeps_initialised() {
 fn a_gpu_that_is_lost() {
     let sim = whole_gpus();
     sim.node.node().lose_gpu(1).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     report.check("gpu-lost").is("fail", None, "GPU is lost");
     let status = sim.status();
     let mut problems = status["problems"].as_array().unwrap().iter();
@@ -169,7 +168,7 @@ fn a_gpu_in_mig_mode_without_a_device() {
         state.gpus[0].mig.current = true;
         state.gpus[0].mig.pending = true;
     });
-    let command = sim.doctor(&[]).check("no-mig-devices").is(
+    let command = doctor(&sim, &[]).check("no-mig-devices").is(
         "warn",
         None,
         "GPU 0: MIG is on and there is no MIG device",
@@ -187,7 +186,7 @@ fn a_gpu_in_mig_mode_without_a_device() {
 fn instances_of_another_tool() {
     let sim = healthy();
     let id = sim.foreign_instance(0, 5);
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("instance-without-device")
         .is("warn", None, "GPU 0: GPU instance");
@@ -200,7 +199,7 @@ fn instances_of_another_tool() {
         None,
         "GPU 0: another tool made the instances at slice 5",
     );
-    assert_eq!(sim.doctor(&["1.0"]).ills().len(), 0);
+    assert_eq!(doctor(&sim, &["1.0"]).ills().len(), 0);
 }
 
 #[test]
@@ -211,7 +210,7 @@ fn a_gpu_of_another_tool_alone_is_in_order() {
         state.gpus[0].mig.pending = true;
     });
     sim.foreign_instance(0, 5);
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("foreign-instances")
         .is("ok", None, "another tool");
 }
@@ -227,7 +226,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
     sim.foreign_instance(0, 5);
     let profile = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", at = 5 } ]\n";
     sim.up(profile, &["--yes"]).ended(0);
-    sim.doctor(&[]).check("foreign-instances").is(
+    doctor(&sim, &[]).check("foreign-instances").is(
         "warn",
         None,
         "GPU 0: another tool made the instances at slice 5",
@@ -236,7 +235,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
         state.gpus[0].instances[0].compute.clear();
         state.contexts.clear();
     });
-    sim.doctor(&[]).check("instances-missing").is(
+    doctor(&sim, &[]).check("instances-missing").is(
         "warn",
         None,
         "GPU 0: mig-mps made a compute instance at slice 5, which is gone",
@@ -245,9 +244,7 @@ fn a_gpu_instance_of_another_tool_with_a_compute_instance_of_mig_mps() {
 
 #[test]
 fn instances_that_the_driver_hides_are_unknown() {
-    if !is_root("instances_that_the_driver_hides_are_unknown") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     set(&sim, |state| {
         state.policy.permissions = simnode::node::Permissions::Strict;
@@ -265,7 +262,7 @@ fn device_nodes_that_are_missing() {
     let sim = healthy();
     fs::remove_file(sim.machine("dev/nvidia-uvm")).unwrap();
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("device-nodes")
             .is("fail", None, "/dev/nvidia-uvm is missing");
     assert_eq!(command, as_typed("sudo nvidia-modprobe -c=0 -u"));
@@ -273,13 +270,11 @@ fn device_nodes_that_are_missing() {
 
 #[test]
 fn device_nodes_that_the_caller_may_not_open() {
-    if !is_root("device_nodes_that_the_caller_may_not_open") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let node = sim.machine("dev/nvidia-uvm");
     fs::set_permissions(node, fs::Permissions::from_mode(0o660)).unwrap();
-    assert!(!sim.doctor(&[]).ills().contains("device-nodes"));
+    assert!(!doctor(&sim, &[]).ills().contains("device-nodes"));
     let report = super::Report::of(
         sim.by_nobody(&["doctor", "--json"])
             .env("MIG_MPS_RUN_DIR", sim.node.run_dir()),
@@ -307,7 +302,7 @@ fn capability_nodes_of_mig_devices() {
     // A GPU instance and a compute instance for each device.
     assert_eq!(nodes.len(), 8, "{nodes:?}");
     fs::set_permissions(&nodes[0], fs::Permissions::from_mode(0o400)).unwrap();
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let check = report.check("capability-nodes");
     let device = check.0["findings"][0]["device"]
         .as_str()
@@ -315,10 +310,10 @@ fn capability_nodes_of_mig_devices() {
         .to_owned();
     check.is("warn", Some(&device), "has mode 0400");
     fs::remove_file(&nodes[0]).unwrap();
-    let command = sim
-        .doctor(&[])
-        .check("capability-nodes")
-        .is("fail", Some(&device), "is missing");
+    let command =
+        doctor(&sim, &[])
+            .check("capability-nodes")
+            .is("fail", Some(&device), "is missing");
     assert!(
         command.starts_with(&as_typed(
             "sudo nvidia-modprobe -f /proc/driver/nvidia/capabilities/gpu"
@@ -326,7 +321,7 @@ fn capability_nodes_of_mig_devices() {
         "{command}"
     );
     fs::remove_dir_all(sim.machine("proc/driver/nvidia/capabilities")).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("capability-nodes")
         .is("unknown", Some(&device), "cannot be read");
     // They come and go with the instances.

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Ran, SMALL, Sim, copy_program};
+use testkit::{Ran, SMALL, Sim};
 
 mod daemons;
 mod directories;
@@ -79,55 +78,10 @@ impl Checked {
     }
 }
 
-impl Sim {
-    #[track_caller]
-    fn doctor(&self, args: &[&str]) -> Report {
-        Report::of(&mut self.command(&[&["doctor", "--json"], args].concat()))
-    }
-
-    /// A path of the machine that the node seems to be.
-    fn machine(&self, path: &str) -> PathBuf {
-        self.node.dir().join("root").join(path)
-    }
-
-    /// Writes a file of that machine.
-    fn prepare(&self, path: &str, text: &str) {
-        let path = self.machine(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    /// Runs a process of that name until it is dropped: `sleep` under another name.
-    fn process(&self, name: &str) -> Running {
-        self.process_with(name, &[])
-    }
-
-    /// The same with variables in its environment.
-    fn process_with(&self, name: &str, variables: &[(&str, &str)]) -> Running {
-        let program = self.node.dir().join(name);
-        copy_program("/bin/sleep", &program);
-        let mut command = Command::new(&program);
-        let child = command.arg("600").envs(variables.iter().copied());
-        let child = child.spawn().unwrap();
-        let stat = format!("/proc/{}/stat", child.id());
-        // Until it has become the program.
-        let shown = format!("({})", &name[..name.len().min(15)]);
-        while !fs::read_to_string(&stat).unwrap().contains(&shown) {
-            std::thread::yield_now();
-        }
-        self.node.node().show_process(child.id());
-        Running(child)
-    }
-}
-
-/// A process that is killed when it is dropped.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// `mig-mps doctor` on a node.
+#[track_caller]
+fn doctor(sim: &Sim, args: &[&str]) -> Report {
+    Report::of(&mut sim.command(&[&["doctor", "--json"], args].concat()))
 }
 
 /// A node with MIG devices that are served.
@@ -150,11 +104,11 @@ fn every_check_of_a_healthy_node_is_ok() {
     whole.up(profile, &[]).ended(0);
     for sim in [healthy(), whole] {
         for args in [&[][..], &["--attach"]] {
-            let mut ills = sim.doctor(args).ills();
+            let mut ills = doctor(&sim, args).ills();
             if in_a_unit() {
                 ills.remove("daemon-cgroup");
             }
-            assert_eq!(ills, BTreeSet::new(), "{:#?}", sim.doctor(args));
+            assert_eq!(ills, BTreeSet::new(), "{:#?}", doctor(&sim, args));
         }
         let ran = sim.run(&["doctor"]).ended(0);
         assert!(

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 
-use super::healthy;
-use crate::common::stop;
+use super::{doctor, healthy};
+use testkit::{assert_contains, stop};
 
 #[test]
 fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
@@ -43,7 +43,7 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
     ");
     assert_eq!(ran.stderr, "");
     let verbose = sim.run(&["doctor", "--all"]).ended(3).stdout;
-    assert!(verbose.contains("kernel-module: 580.159.04\n"), "{verbose}");
+    assert_contains(&verbose, "kernel-module: 580.159.04\n");
     assert!(
         verbose.lines().count() > ran.stdout.lines().count() + 20,
         "{verbose}"
@@ -67,7 +67,7 @@ fn nothing_that_users_write_steers_the_terminal() {
     let evil = sim.machine("dev/shm/mps.shm.\u{1b}[31m.4194304");
     fs::write(evil, "").unwrap();
     fs::write(sim.machine("dev/shm/mps.shm.$(id).4194304"), "").unwrap();
-    let left = sim.doctor(&[]).check("leftover-shared-memory").0;
+    let left = doctor(&sim, &[]).check("leftover-shared-memory").0;
     let left = left["findings"].as_array().unwrap();
     assert_eq!(left.len(), 2, "{left:#?}");
     // Whoever pastes a command runs nothing else.
@@ -76,11 +76,7 @@ fn nothing_that_users_write_steers_the_terminal() {
     for args in [&["doctor"][..], &["doctor", "--json"]] {
         let ran = sim.run(args).ended(0);
         assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
-        assert!(
-            ran.stdout.contains("mps.shm.?[31m.4194304"),
-            "{}",
-            ran.stdout
-        );
+        assert_contains(&ran.stdout, "mps.shm.?[31m.4194304");
     }
 }
 

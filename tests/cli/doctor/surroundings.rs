@@ -4,18 +4,15 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use simnode::harness::artifacts;
+use testkit::{Sim, as_typed, built, needs_root};
 
-use super::{Report, healthy};
-use crate::common::{Sim, as_typed, is_root};
+use super::{Report, doctor, healthy};
 
 #[test]
 fn a_hard_limit_of_open_files() {
-    if !is_root("a_hard_limit_of_open_files") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
-    let doctor = sim.by_nobody(&["doctor", "--json"]);
+    let by_nobody = sim.by_nobody(&["doctor", "--json"]);
     let with = |files: u64| {
         let mut limited = Command::new("prlimit");
         limited.arg(format!("--nofile={files}:{files}"));
@@ -26,10 +23,10 @@ fn a_hard_limit_of_open_files() {
             "--clear-groups",
         ]);
         limited
-            .arg(doctor.get_program())
-            .args(doctor.get_args())
+            .arg(by_nobody.get_program())
+            .args(by_nobody.get_args())
             .env_clear();
-        for (name, value) in doctor.get_envs() {
+        for (name, value) in by_nobody.get_envs() {
             limited.envs(value.map(|value| (name, value)));
         }
         Report::of(&mut limited)
@@ -42,7 +39,7 @@ fn a_hard_limit_of_open_files() {
         .check("open-files")
         .is("ok", None, "16384 files");
     // Root raises it.
-    assert!(!sim.doctor(&[]).ills().contains("open-files"));
+    assert!(!doctor(&sim, &[]).ills().contains("open-files"));
 }
 
 fn of_driver(version: &str) -> Sim {
@@ -57,26 +54,23 @@ fn of_driver(version: &str) -> Sim {
 #[test]
 fn shared_memory_where_the_driver_needs_it() {
     let sim = of_driver("550.163.01");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("shared-memory")
         .is("ok", None, "MiB left");
     fs::remove_dir(sim.machine("dev/shm")).unwrap();
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("shared-memory")
         .is("fail", None, "/dev/shm is missing");
     let newer = of_driver("580.159.04");
     fs::remove_dir(newer.machine("dev/shm")).unwrap();
-    newer
-        .doctor(&[])
+    doctor(&newer, &[])
         .check("shared-memory")
         .is("ok", None, "does not need it");
 }
 
 #[test]
 fn shared_memory_that_is_small_or_read_only() {
-    if !is_root("shared_memory_that_is_small_or_read_only") {
-        return;
-    }
+    needs_root!();
     let sim = of_driver("550.163.01");
     let with = |options: &str| {
         let script =
@@ -102,9 +96,9 @@ fn memory_of_servers_that_have_ended() {
     let server = sim.device("0.2")["servers"][0]["pid"].to_string();
     sim.prepare(&format!("dev/shm/mps.shm.0.{server}"), "");
     sim.prepare("dev/shm/other", "");
-    assert!(sim.doctor(&[]).ills().is_empty());
+    assert!(doctor(&sim, &[]).ills().is_empty());
     sim.prepare("dev/shm/mps.shm.0.4194304", "");
-    let command = sim.doctor(&[]).check("leftover-shared-memory").is(
+    let command = doctor(&sim, &[]).check("leftover-shared-memory").is(
         "warn",
         None,
         "is of a server that has ended",
@@ -117,7 +111,7 @@ fn nvswitches_without_a_fabric_manager() {
     let sim = healthy();
     sim.prepare("dev/nvidia-nvswitchctl", "");
     let command =
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("fabric-manager")
             .is("fail", None, "nv-fabricmanager does not run");
     assert_eq!(
@@ -125,7 +119,7 @@ fn nvswitches_without_a_fabric_manager() {
         as_typed("sudo systemctl enable --now nvidia-fabricmanager")
     );
     let _manager = sim.process("nv-fabricmanager");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("fabric-manager")
         .is("ok", None, "it runs");
 }
@@ -144,10 +138,10 @@ fn own_process(sim: &Sim) {
 fn confinement_by_selinux_and_apparmor() {
     let sim = healthy();
     own_process(&sim);
-    assert!(!sim.doctor(&[]).ills().contains("security-module"));
+    assert!(!doctor(&sim, &[]).ills().contains("security-module"));
     let check = |label: &str, severity: &str, seen: &str| {
         sim.prepare("proc/self/attr/current", label);
-        sim.doctor(&[])
+        doctor(&sim, &[])
             .check("security-module")
             .is(severity, None, seen)
     };
@@ -184,7 +178,7 @@ fn a_container() {
     ] {
         sim.prepare(mark, "");
         let seen = format!("this is a container ({engine})");
-        sim.doctor(&[]).check("container").is("warn", None, &seen);
+        doctor(&sim, &[]).check("container").is("warn", None, &seen);
     }
 }
 
@@ -196,26 +190,26 @@ fn limits_of_the_control_group() {
     let group = "sys/fs/cgroup/system.slice";
     sim.prepare(&format!("{group}/pids.max"), "40\n");
     sim.prepare(&format!("{group}/pids.current"), "30\n");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("cgroup-limits")
         .is("warn", None, "10 more processes");
     sim.prepare(&format!("{group}/pids.max"), "4000\n");
     sim.prepare(&format!("{group}/shell.service/memory.max"), "67108864\n");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("cgroup-limits")
         .is("warn", None, "may use 64 MiB");
     sim.prepare(&format!("{group}/shell.service/memory.max"), "max\n");
-    assert!(!sim.doctor(&[]).ills().contains("cgroup-limits"));
+    assert!(!doctor(&sim, &[]).ills().contains("cgroup-limits"));
 }
 
 #[test]
 fn a_user_without_a_mapping() {
     let sim = healthy();
     own_process(&sim);
-    assert!(!sim.doctor(&[]).ills().contains("user-mapping"));
+    assert!(!doctor(&sim, &[]).ills().contains("user-mapping"));
     fs::remove_file(sim.machine("proc/self/uid_map")).unwrap();
     sim.prepare("proc/self/uid_map", "4000000000 0 1\n");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("user-mapping")
         .is("fail", None, "is not mapped");
 }
@@ -227,7 +221,7 @@ fn other_tools_that_manage_the_node() {
         "etc/systemd/system/multi-user.target.wants/nvidia-mig-manager.service",
         "",
     );
-    let command = sim.doctor(&[]).check("other-managers").is(
+    let command = doctor(&sim, &[]).check("other-managers").is(
         "warn",
         None,
         "nvidia-mig-manager starts at boot",
@@ -238,12 +232,12 @@ fn other_tools_that_manage_the_node() {
     );
     let sim = healthy();
     let _plugin = sim.process("nvidia-device-plugin");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("other-managers")
         .is("warn", None, "nvidia-device-plugin runs");
     let sim = healthy();
     let _scheduler = sim.process("slurmd");
-    sim.doctor(&[])
+    doctor(&sim, &[])
         .check("other-managers")
         .is("ok", None, "slurmd runs");
 }
@@ -251,18 +245,18 @@ fn other_tools_that_manage_the_node() {
 #[test]
 fn the_dra_driver_of_kubernetes_with_dynamic_mig() {
     let sim = healthy();
-    assert!(!sim.doctor(&[]).ills().contains("dra-dynamic-mig"));
+    assert!(!doctor(&sim, &[]).ills().contains("dra-dynamic-mig"));
     let _plugin = sim.process_with(
         "gpu-kubelet-plugin",
         &[("FEATURE_GATES", "MPSSupport=false,DynamicMIG=true,")],
     );
-    let report = sim.doctor(&[]);
+    let report = doctor(&sim, &[]);
     let check = report.check("dra-dynamic-mig");
     check.is("fail", None, "(gpu-kubelet-plugin) runs with DynamicMIG");
     for gates in [&[][..], &[("FEATURE_GATES", "DynamicMIG=false,")]] {
         let sim = healthy();
         let _plugin = sim.process_with("gpu-kubelet-plugin", gates);
-        let report = sim.doctor(&[]);
+        let report = doctor(&sim, &[]);
         let check = report.check("dra-dynamic-mig");
         check.is("ok", None, "runs without DynamicMIG");
     }
@@ -271,9 +265,7 @@ fn the_dra_driver_of_kubernetes_with_dynamic_mig() {
 /// A plain user cannot read the environment of root's processes.
 #[test]
 fn the_dra_driver_of_root_whose_gates_are_hidden() {
-    if !is_root("the_dra_driver_of_root_whose_gates_are_hidden") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let gates = [("FEATURE_GATES", "DynamicMIG=true,")];
     let _plugin = sim.process_with("gpu-kubelet-plugin", &gates);
@@ -287,10 +279,10 @@ fn the_default_pipe_directory() {
     let sim = healthy();
     let directory = sim.machine("tmp/nvidia-mps");
     fs::create_dir_all(&directory).unwrap();
-    assert!(!sim.doctor(&[]).ills().contains("default-leftovers"));
+    assert!(!doctor(&sim, &[]).ills().contains("default-leftovers"));
     for file in ["control", "control_lock", "nvidia-cuda-mps-control.pid"] {
         fs::write(directory.join(file), "").unwrap();
-        let report = sim.doctor(&[]);
+        let report = doctor(&sim, &[]);
         let check = report.check("default-leftovers");
         let command = check.is("warn", None, "/tmp/nvidia-mps has files of a daemon that");
         assert_eq!(command, as_typed("sudo rm -r /tmp/nvidia-mps"), "{file}");
@@ -301,9 +293,7 @@ fn the_default_pipe_directory() {
 /// The variable alone decides: the daemon makes no file where others could meet it.
 #[test]
 fn a_daemon_in_the_default_pipe_directory() {
-    if !is_root("a_daemon_in_the_default_pipe_directory") {
-        return;
-    }
+    needs_root!();
     let sim = healthy();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     // A mount namespace has a /tmp of its own, in which the node and the programs are where they were.
@@ -315,7 +305,7 @@ fn a_daemon_in_the_default_pipe_directory() {
                   mkdir /tmp/nvidia-mps; nvidia-cuda-mps-control -d; \"$0\" doctor --json || [ $? = 3 ]";
     shell.args(["-m", "/bin/sh", "-ec", script]);
     shell.arg(sim.command(&[]).get_program());
-    shell.args([sim.node.dir().parent().unwrap(), &artifacts().programs]);
+    shell.args([sim.node.dir().parent().unwrap(), &built().programs]);
     shell.env_clear().envs(sim.node.env());
     shell
         .env("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")

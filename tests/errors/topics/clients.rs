@@ -1,8 +1,8 @@
 //! Clients that are to end, and commands about clients.
 
-use crate::book::Topic;
-use crate::common::{SMALL, is_alive, shell, stop};
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
+use testkit::{SMALL, is_alive, shell, stop};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("a100-80gb", 1, SMALL);
@@ -36,7 +36,7 @@ pub(crate) fn play(topic: &mut Topic) {
         "A program of another kind",
         &kill(std::process::id(), " --yes"),
     );
-    stop(&client.pid().into());
+    stop(client.pid());
     stage.show(
         topic,
         "The process does not notice",

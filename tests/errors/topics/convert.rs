@@ -1,7 +1,7 @@
 //! `init`, `import`, `export`, `check`, `man`.
 
-use crate::book::Topic;
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with("a30", 2);

@@ -1,8 +1,8 @@
 //! Devices that a command names and that are not there, or several.
 
-use crate::book::Topic;
-use crate::common::SMALL;
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
+use testkit::SMALL;
 
 pub(crate) fn play(topic: &mut Topic) {
     let empty = Stage::a100();

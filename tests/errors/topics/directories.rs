@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::book::Topic;
-use crate::common::SMALL;
-use crate::stage::{Stage, WHOLE, as_nobody};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE, as_nobody};
+use testkit::SMALL;
 
 pub(crate) fn play(topic: &mut Topic) {
     directories_and_limits(topic);

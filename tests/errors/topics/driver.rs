@@ -1,9 +1,9 @@
 //! The driver and the GPUs.
 
-use simnode::harness::without_pidfd;
+use testkit::without_pidfd;
 
-use crate::book::Topic;
-use crate::stage::Stage;
+use crate::errors::book::Topic;
+use crate::errors::stage::Stage;
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::a100();

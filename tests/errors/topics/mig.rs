@@ -2,9 +2,9 @@
 
 use simnode::node::Platform;
 
-use crate::book::Topic;
-use crate::common::SMALL;
-use crate::stage::Stage;
+use crate::errors::book::Topic;
+use crate::errors::stage::Stage;
+use testkit::SMALL;
 
 /// As nvidia-smi answers.
 const IN_USE: &str = "echo 'GPU 00000000:07:00.0 is currently in use by another process.'; exit 1";

@@ -1,6 +1,6 @@
 //! The scenes, by topic.
 
-use crate::book::Play;
+use crate::errors::book::Play;
 
 mod clients;
 mod convert;

@@ -1,8 +1,8 @@
 //! Plans that are refused, or not agreed to.
 
-use crate::book::Topic;
-use crate::common::{ONE_EACH, SMALL, Sim};
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
+use testkit::{ONE_EACH, SMALL, Sim};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::a100();

@@ -1,7 +1,7 @@
 //! Profiles that cannot be read, or ask for what there is not.
 
-use crate::book::Topic;
-use crate::stage::Stage;
+use crate::errors::book::Topic;
+use crate::errors::stage::Stage;
 
 fn gpu(rest: &str) -> String {
     format!("[[gpu]]\nselect = {{ all = true }}\n{rest}\n")

@@ -1,8 +1,8 @@
 //! Programs that are not started, and variables that are not printed.
 
-use crate::book::Topic;
-use crate::common::{SMALL, Sim, shell};
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
+use testkit::{SMALL, Sim, shell};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, WHOLE);
@@ -103,16 +103,16 @@ fn faulty(topic: &mut Topic) {
         topic,
         "A directory keeps the user out",
         "mig-mps run 0 -- true",
-        crate::stage::as_nobody,
+        crate::errors::stage::as_nobody,
     );
     stage.show_raw(
         topic,
         "A directory keeps the user out of all daemons",
         "mig-mps verify",
-        crate::stage::as_nobody,
+        crate::errors::stage::as_nobody,
     );
     let daemon = sim.device("0")["daemon_pid"].clone();
-    crate::common::stop(&daemon);
+    testkit::stop(&daemon);
     stage.show(topic, "The daemon does not answer", "mig-mps run 0 -- true");
 }
 
@@ -134,7 +134,7 @@ fn full(topic: &mut Topic) {
         topic,
         "Another user's turn",
         "mig-mps run 0 -- true",
-        crate::stage::as_nobody,
+        crate::errors::stage::as_nobody,
     );
     client.finish();
 }
@@ -153,7 +153,7 @@ fn hung(topic: &mut Topic) {
     let _ = stage.run("mig-mps restart 0 --force --yes").ended(0);
     let daemon = sim.device("0")["daemon_pid"].clone();
     shell(format!("kill -9 {daemon}")).ended(0);
-    while crate::common::is_alive(&daemon) {
+    while testkit::is_alive(&daemon) {
         std::thread::yield_now();
     }
     stage.show(topic, "The daemon is dead", "mig-mps run 0 -- true");
@@ -169,7 +169,7 @@ fn others(topic: &mut Topic) {
             topic,
             "A device of another user or group",
             &line,
-            crate::stage::as_nobody,
+            crate::errors::stage::as_nobody,
         );
     }
 }

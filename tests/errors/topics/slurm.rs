@@ -1,7 +1,7 @@
 //! `mig-mps slurm`.
 
-use crate::book::Topic;
-use crate::stage::{Stage, WHOLE, as_nobody};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE, as_nobody};
 
 const TASK: &str = "SLURM_CONF=slurm.conf SLURMD_NODENAME=n1 SLURM_JOB_ID=7 SLURM_JOB_UID=0";
 
@@ -125,7 +125,7 @@ fn without_a_controller(topic: &mut Topic, stage: &Stage) {
 
 /// The files of MIG devices.
 fn capabilities(topic: &mut Topic) {
-    let stage = Stage::with_profile("a100-80gb", 1, crate::common::SMALL);
+    let stage = Stage::with_profile("a100-80gb", 1, testkit::SMALL);
     let table = stage.run("find root -name 'mig-minors'").ended(0).stdout;
     let table = stage.sim.node.dir().join(table.trim());
     std::fs::write(&table, "").unwrap();

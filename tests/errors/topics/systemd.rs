@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::book::Topic;
-use crate::stage::{Stage, WHOLE, as_nobody};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE, as_nobody};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with("h200", 1);
@@ -46,7 +46,7 @@ pub(crate) fn play(topic: &mut Topic) {
     let own = stage.sim.node.dir().join("own");
     fs::create_dir(&own).unwrap();
     let program = own.join("mig-mps");
-    crate::common::copy_program(stage.sim.node.mig_mps().get_program(), &program);
+    testkit::copy_program(stage.sim.node.mig_mps().get_program(), &program);
     std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
     stage.show(
         topic,

@@ -1,7 +1,7 @@
 //! Words that the command line does not know.
 
-use crate::book::Topic;
-use crate::stage::{Stage, WHOLE};
+use crate::errors::book::Topic;
+use crate::errors::stage::{Stage, WHOLE};
 
 pub(crate) fn play(topic: &mut Topic) {
     let stage = Stage::with_profile("h200", 1, WHOLE);

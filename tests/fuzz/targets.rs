@@ -1,0 +1,106 @@
+//! What strangers write, read as mig-mps reads it: whatever it is, reading it ends, and without a panic.
+
+use std::path::Path;
+
+use mig_mps::internals::convert::{ImportOptions, import, mig_parted};
+use mig_mps::internals::host::Pid;
+use mig_mps::internals::logs::SessionGrouper;
+use mig_mps::internals::mps::{DaemonStatus, LogFile, LogLine};
+use mig_mps::internals::profile::Profile;
+use mig_mps::internals::slurm::{GresConf, SlurmJob, gres_of_node};
+use mig_mps::internals::state::DeviceRecord;
+
+/// Reads bytes as one kind of text.
+pub(crate) type Target = fn(&[u8]);
+
+/// All of them, by the names of their directories of seeds.
+pub(crate) const TARGETS: [(&str, Target); 6] = [
+    ("profile", profile),
+    ("mig-parted", mig_parted_file),
+    ("control", control),
+    ("logs", logs),
+    ("record", record),
+    ("slurm", slurm),
+];
+
+/// A profile, and its mistakes as they are shown.
+pub(crate) fn profile(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    if let Err(error) = Profile::parse(Path::new("profile.toml"), text) {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// A configuration of mig-parted. What it is converted to is a profile.
+pub(crate) fn mig_parted_file(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    match mig_parted::Spec::parse(Path::new("config.yaml"), text) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(spec) => {
+            for name in spec.configs.keys() {
+                if let Ok(converted) = import(&spec, name, ImportOptions::default()) {
+                    Profile::parse(Path::new("imported.toml"), converted.draft.to_string())
+                        .expect("what import writes is a profile");
+                }
+            }
+        }
+    }
+}
+
+/// The output of a control session.
+pub(crate) fn control(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    // The daemon has as many child processes as the output has numbers in its first line.
+    let first = text.lines().next().unwrap_or_default();
+    let children: Vec<Pid> = first
+        .split(' ')
+        .filter_map(|word| word.parse().ok().map(Pid))
+        .collect();
+    for with_defaults in [false, true] {
+        if let Some(status) = DaemonStatus::of_output(&text, &children, with_defaults) {
+            assert_eq!(status.defaults.is_some(), with_defaults);
+        }
+    }
+}
+
+/// Lines of control.log and server.log, and the sessions in them.
+pub(crate) fn logs(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for file in [LogFile::Control, LogFile::Server] {
+        let lines: Vec<LogLine> = text
+            .lines()
+            .map(|line| LogLine::parse(file, line))
+            .collect();
+        let count = lines.len();
+        let mut grouper = SessionGrouper::default();
+        let mut entries = grouper.take(lines);
+        grouper.rest(&mut entries);
+        assert!(entries.len() <= count);
+    }
+}
+
+/// The record of a device. What was read is written as it was.
+pub(crate) fn record(bytes: &[u8]) {
+    if let Ok(record) = serde_json::from_slice::<DeviceRecord>(bytes) {
+        let written = serde_json::to_vec(&record).expect("a record is written as JSON");
+        let again: DeviceRecord = serde_json::from_slice(&written).expect("and read again");
+        assert_eq!(record, again);
+    }
+}
+
+/// Slurm's files, and the variables of a job.
+pub(crate) fn slurm(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _ = GresConf::parse(&text, "n1");
+    let _ = gres_of_node(&text, "n1");
+    let mut lines = text.lines();
+    let variables: Vec<(&str, &str)> = lines
+        .by_ref()
+        .filter_map(|line| line.split_once('='))
+        .collect();
+    let variable = |name: &str| {
+        let found = variables.iter().find(|(own, _)| *own == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    let _ = SlurmJob::of_task(variable);
+}
