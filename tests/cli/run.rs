@@ -151,9 +151,8 @@ fn a_full_device_is_waited_for() {
     let sim = Sim::with("h200", 1);
     sim.up(&whole("max-clients = 1"), &["--yes"]).ended(0);
     let client = sim.client("0");
-    let mut waiting = sim.command(&["run", "0", "--wait", "1m", "--", "true"]);
-    let mut waiting = waiting.stderr(Stdio::piped()).spawn().unwrap();
-    assert!(waiting.try_wait().unwrap().is_none());
+    let mut waiting = sim.talk(&["run", "0", "--wait", "1m", "--", "true"]);
+    waiting.await_text("waiting: 0 has 1 client");
     client.finish();
     waiting.end().ended(0);
 }

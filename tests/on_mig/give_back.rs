@@ -14,7 +14,7 @@ use crate::transcript::Transcript;
 
 const IN_USE: u32 = 19;
 
-/// How long a process that has just ended may hold its instance.
+/// The time that a process which has just ended may hold its instance.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Restore mode and instances by NVML. Returns what could not be done.

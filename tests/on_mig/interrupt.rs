@@ -13,7 +13,7 @@ pub(crate) fn watch() {
     .expect("nobody else handles signals");
 }
 
-/// Whether the run shall end.
+/// True if the run is to end.
 pub(crate) fn is_wanted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }

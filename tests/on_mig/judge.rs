@@ -1,4 +1,4 @@
-//! The whole run: look, refuse or use, give back, compare.
+//! The whole run: read the GPU, refuse or use it, give it back, compare.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,26 +11,25 @@ use crate::node::Node;
 use crate::partition;
 use crate::refusal::{Subject, subject};
 use crate::rounds;
-use crate::run::{self, words_of};
+use crate::run::{self, Place as _, words_of};
 use crate::scene::short_dir;
 use crate::snapshot::{self, Gpu, difference, lines};
-use crate::target::Place as _;
 use crate::transcript::Transcript;
 use crate::walk::Walk;
 
-/// What is wanted.
+/// The owner's request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The GPU's UUID, or the beginning of it.
     pub(crate) gpu: String,
-    /// Whether instances that are there may be destroyed and made again.
+    /// Instances that are there may be destroyed and made again.
     pub(crate) may_destroy: bool,
-    /// What the ids of the wanted rows begin with.
+    /// The beginning of the ids of the wanted rows.
     pub(crate) rows: String,
 }
 
 impl Request {
-    /// What the environment says, if it names a GPU.
+    /// The request of the environment, if it names a GPU.
     pub(crate) fn from_env() -> Option<Self> {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         Some(Self {
@@ -41,14 +40,14 @@ impl Request {
     }
 }
 
-/// How it went.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// Why nothing was done.
+    /// The reason why nothing was done.
     pub(crate) refused: Option<String>,
-    /// What is not as it shall be.
+    /// Differences from what is expected.
     pub(crate) failures: Vec<String>,
-    /// What changed elsewhere meanwhile: others may have done that.
+    /// Changes elsewhere meanwhile: others may have made them.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -110,7 +109,7 @@ pub(crate) fn judge(node: &Node, request: &Request, transcript: &Transcript) -> 
     verdict
 }
 
-/// What the run is about. Whoever kills it finds here how the GPU was.
+/// Notes what the run is about. A user who kills it finds here how the GPU was.
 fn introduce(node: &Node, subject: &Subject, before: &[Gpu], transcript: &Transcript) {
     let session = node.open();
     let nvml = &session.0;
@@ -137,7 +136,7 @@ fn used(walk: &Walk, request: &Request, verdict: &mut Verdict) {
         ..
     } = walk;
     transcript.begin("what mig-mps finds");
-    verdict.failures.extend(walk.look().err());
+    verdict.failures.extend(walk.read().err());
     if !subject.instances.is_empty() {
         transcript.begin("making room");
         verdict.failures.extend(walk.clear().err());
@@ -164,7 +163,7 @@ fn used(walk: &Walk, request: &Request, verdict: &mut Verdict) {
         gpu: &subject.uuid,
     };
     transcript.begin(&format!("the conformance suite on {}", lent.name()));
-    let reports = run::all(&lent, &request.rows, &mut |report| {
+    let reports = run::all(&lent, &request.rows, None, &mut |report| {
         transcript.add(&report.line());
     });
     transcript.begin("all that was said in the suite");

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::interrupt;
 use crate::node::Node;
-use crate::run::Skip;
-use crate::target::{Machine, Mig, Place, Target};
+use crate::run::Place;
+use crate::suite::harness::skip;
+use crate::suite::harness::target::Target;
+use crate::suite::mig_device::{Machine, Mig};
 
 /// The named GPU of a node.
 pub(crate) struct Lent<'a> {
@@ -16,13 +17,13 @@ pub(crate) struct Lent<'a> {
 }
 
 impl Place for Lent<'_> {
-    fn name(&self) -> &'static str {
-        "a MIG device of the named GPU"
+    fn name(&self) -> String {
+        "a MIG device of the named GPU".into()
     }
 
     fn target(&self, root: &Path, _for_users: bool) -> Box<dyn Target> {
         if interrupt::is_wanted() {
-            std::panic::panic_any(Skip("the run was interrupted".into()));
+            skip("the run was interrupted");
         }
         // Where every user can execute it.
         let cuda_app = self.node.cuda_app.as_ref().map(|built| {
@@ -41,13 +42,5 @@ impl Place for Lent<'_> {
 
     fn is_mig(&self) -> bool {
         true
-    }
-
-    fn room(&self) -> usize {
-        1
-    }
-
-    fn time(&self) -> Option<Duration> {
-        None
     }
 }

@@ -14,10 +14,10 @@ use crate::raw::{Answer, Nvml};
 
 const CONTROL: &str = "nvidia-cuda-mps-control";
 
-/// What a real machine's programs inherit. The rest, such as who called sudo, is no business of a transcript.
+/// The variables that a real machine's programs inherit. The rest, such as who called sudo, is no business of a transcript.
 const INHERITED: [&str; 3] = ["PATH", "LD_LIBRARY_PATH", "HOME"];
 
-/// What tells mig-mps where NVIDIA's files are.
+/// The variables that tell mig-mps where NVIDIA's files are.
 const NVML_LIBRARY: &str = "MIG_MPS_NVML_LIBRARY";
 const MPS_CONTROL: &str = "MIG_MPS_CONTROL";
 
@@ -72,7 +72,7 @@ impl Node {
                 copy_program(built().programs.join(program), &own);
             }
         }
-        // The dynamic linker takes two links to one file for one library, with the node of whoever came first.
+        // The dynamic linker takes two links to one file for one library, with the node of the first.
         let nvml = node.dir().join("lib/own.so");
         if !nvml.exists() {
             fs::copy(&built().driver, &nvml).expect("a copy");
@@ -91,7 +91,7 @@ impl Node {
         self.simulated.is_none()
     }
 
-    /// Whether a process runs here. Those of simulated nodes run on no other, and the machine's not on them.
+    /// True if a process runs here. Those of simulated nodes run on no other, and the machine's not on them.
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.simulated == node_of(pid)
     }

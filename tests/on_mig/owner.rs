@@ -2,22 +2,17 @@
 
 use std::process::{Command, Stdio};
 
-use testkit::is_root;
+use testkit::needs_root;
 
 use crate::node::Node;
-use crate::process::signal;
-use crate::simulated::{assert_same, is_real, node, partition};
+use crate::process::{eventually, signal};
+use crate::simulated::{assert_same, node, partition};
 
-/// The test as an owner starts it, from the built file alone. It takes the simulated node for a real one, as it is told where
-/// programs and library are.
+/// The test as an owner starts it, from the built file alone. It takes the simulated node for a real one, as its environment says
+/// where programs and library are.
 #[test]
 fn an_owner_runs_it_and_interrupts_it() {
-    if is_real() {
-        return;
-    }
-    if !is_root("an_owner_runs_it_and_interrupts_it") {
-        return;
-    }
+    needs_root!();
     let node = node("a30");
     partition(&node);
     let simulated = Node::simulated(&node);
@@ -56,17 +51,11 @@ fn an_owner_runs_it_and_interrupts_it() {
 
     std::fs::remove_file(&transcript).unwrap();
     let mut owner = start("yes");
-    let is_something_made =
-        || std::fs::read_to_string(&transcript).is_ok_and(|text| text.contains("$ mig-mps up"));
-    // However long that takes on a busy machine.
-    while !is_something_made() {
-        if owner.try_wait().unwrap().is_some() {
-            let output = owner.wait_with_output().unwrap();
-            let text = std::fs::read_to_string(&transcript).unwrap_or_default();
-            panic!("it has ended first: {output:?}\n{text}");
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    eventually("something is made", || {
+        let text = std::fs::read_to_string(&transcript).unwrap_or_default();
+        assert!(owner.try_wait().unwrap().is_none(), "{text}");
+        text.contains("$ mig-mps up")
+    });
     signal(owner.id(), rustix::process::Signal::INT);
     let output = owner.wait_with_output().unwrap();
     assert!(!output.status.success());

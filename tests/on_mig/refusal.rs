@@ -151,7 +151,7 @@ fn is_mps(pid: u32) -> bool {
         && processes::start_time(pid).is_some()
 }
 
-/// Whether its `CUDA_VISIBLE_DEVICES` names anything but UUIDs of other GPUs and their MIG devices.
+/// True if its `CUDA_VISIBLE_DEVICES` names anything but UUIDs of other GPUs and their MIG devices.
 fn may_have_open(pid: u32, gpu: &Gpu) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut variables = environment.split(|byte| *byte == 0);

@@ -1,4 +1,4 @@
-//! Which geometries are made, so that each profile of the GPU is in one of them.
+//! The geometries that are made: each profile of the GPU is in one.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(crate) struct Part {
     pub(crate) profile: Profile,
     /// The compute instances; none for the one that has all SMs.
     pub(crate) compute: Vec<&'static str>,
-    /// Where it has room beside the others; mig-mps is not told.
+    /// A place with room beside the others, which mig-mps does not learn.
     place: (u32, u32),
 }
 
@@ -93,7 +93,7 @@ impl Round {
         text + "]\n"
     }
 
-    /// How many MIG devices there will be.
+    /// The number of MIG devices.
     pub(crate) fn devices(&self) -> usize {
         let parts = self.parts.iter();
         parts.map(|part| part.compute.len().max(1)).sum()

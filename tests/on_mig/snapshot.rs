@@ -1,4 +1,4 @@
-//! What must be the same before and after, on every GPU of the machine.
+//! The state of every GPU of the machine, which must be the same before and after.
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
@@ -112,7 +112,7 @@ pub(crate) fn lines(gpus: &[Gpu], of_each: impl Fn(&Gpu) -> Vec<String>) -> Vec<
     gpus.iter().flat_map(of_each).collect()
 }
 
-/// What is in one and not in the other, as `diff` marks it.
+/// The lines that only one of two lists has, marked as by `diff`.
 pub(crate) fn difference(before: &[String], after: &[String]) -> Vec<String> {
     let lost = before.iter().filter(|line| !after.contains(line));
     let new = after.iter().filter(|line| !before.contains(line));

@@ -1,4 +1,4 @@
-//! What is sent in: every command and its output, every observation, in the order they happened.
+//! The transcript that owners send: every command and its output, every observation, in the order they happened.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The life of a partitioned GPU, driven by the shipped program.
+//! A GPU that the shipped program partitions, serves and clears.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ use crate::transcript::Transcript;
 /// No run of mig-mps takes longer: enabling MIG may reset a GPU.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How something is not as it shall be.
+/// A difference from what is expected.
 pub(crate) type Checked<T = ()> = Result<T, String>;
 
 /// Exit status of a refusal because something runs.
@@ -34,7 +34,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) node: &'a Node,
     pub(crate) subject: &'a Subject,
     pub(crate) transcript: &'a Transcript,
-    /// What is in it belongs to this run.
+    /// A directory that belongs to this run.
     pub(crate) dir: &'a Path,
     /// A copy in there: where the owner keeps it is no business of a transcript.
     pub(crate) cuda_app: Option<PathBuf>,
@@ -47,8 +47,8 @@ struct Device {
 }
 
 impl Walk<'_> {
-    /// What mig-mps finds.
-    pub(crate) fn look(&self) -> Checked {
+    /// Shows what mig-mps finds.
+    pub(crate) fn read(&self) -> Checked {
         self.run(&["--version"], 0)?;
         self.run(&["list", "--profiles"], 0)?;
         self.run(&["status"], 0)?;
@@ -124,7 +124,7 @@ impl Walk<'_> {
         .map_err(|code| format!("instances cannot be destroyed: code {code}"))
     }
 
-    /// Whether MIG mode is in force.
+    /// True if MIG mode is in force.
     pub(crate) fn is_in_mig_mode(&self) -> bool {
         let session = self.node.open();
         let gpu = session.0.by_uuid(&self.subject.uuid);
@@ -206,7 +206,7 @@ impl Walk<'_> {
         Running::start(&mut command, &Notes::default())
     }
 
-    /// How many SMs NVML says that a MIG device has.
+    /// The number of SMs of a MIG device, as NVML says.
     fn sm(&self, uuid: &str) -> Checked<u32> {
         let session = self.node.open();
         let device = session.0.by_uuid(uuid);
@@ -257,7 +257,7 @@ impl Walk<'_> {
 
     /// The devices of the GPU that are ready: so many, and no other is served.
     fn ready(&self, count: usize) -> Checked<Vec<Device>> {
-        // Too long to be told every time.
+        // Too long for the transcript.
         let mut status = self.command(&["status", "--json"]);
         let status = Running::start(&mut status, &Notes::default()).wait_for(PATIENCE);
         let status: Value = serde_json::from_str(&status.stdout)
@@ -271,7 +271,7 @@ impl Walk<'_> {
             |device: &&Value| device["state"] == "ready" && device["gpu"] == self.subject.index;
         check(
             served.len() == count && served.iter().all(is_ready),
-            &format!("{count} devices shall be ready, and this is served: {served:#?}"),
+            &format!("{count} devices should be ready, and this is served: {served:#?}"),
         )?;
         let device = |device: &Value| {
             Some(Device {

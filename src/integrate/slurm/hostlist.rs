@@ -100,7 +100,7 @@ mod tests {
             &ranges,
             &long,
         ] {
-            assert_eq!(expanded(list), "refused", "{:.20}", list);
+            assert_eq!(expanded(list), "refused", "{list:.20}");
         }
     }
 }
