@@ -1,6 +1,5 @@
 use std::fs;
 
-use insta::assert_snapshot;
 use rustix::process::Signal;
 
 use testkit::{ONE_EACH, SMALL, Sim, assert_contains, in_state, is_alive, wait_until};

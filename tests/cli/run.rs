@@ -1,7 +1,7 @@
 //! Programs meet devices: `run` and `env`.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use insta::assert_snapshot;
 use testkit::{

@@ -1,6 +1,3 @@
-use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
-
 use insta::assert_snapshot;
 use mig_mps::internals::manual::TOPICS;
 use rustix::process::Signal;
