@@ -1,27 +1,31 @@
 //! A user can fill the file system of the run directory through her pipe directory: everything still ends.
 
 use std::process::Command;
-use std::time::Duration;
 
 use testkit::{Ran, SMALL, Sim, needs_root};
 
 /// Runs a script in which `$run` is the run directory, a small file system of its own, and `$mig_mps` the program.
 fn on_a_disk(sim: &Sim, options: &str, script: &str) -> Ran {
     let profile = sim.profile(SMALL);
-    let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
+    let program = sim.program();
     let script = format!(
-        "run={run}; mig_mps={program}; profile={profile}; events={events}
+        "run={run}; mig_mps={program}; profile={profile}; state={state}
          mkdir -p $run; mount -t tmpfs -o mode=0755,{options} none $run || exit 99
          fill() {{ dd if=/dev/zero of=$1/fill bs=4k >/dev/null 2>&1; echo >$1/more; }} 2>/dev/null
          {script}",
         run = sim.node.run_dir().display(),
         profile = profile.display(),
-        events = sim.node.dir().join("state/events.jsonl").display(),
+        state = sim.node.dir().join("state").display(),
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script]).env_clear();
     Ran::of(command.envs(sim.node.env()))
 }
+
+/// Fills the disk while a fault waits, and has it go on.
+const FILL_MEANWHILE: &str =
+    "timeout 60 sh -c 'until grep -q fault $0; do sleep 0.05; done' $state/events.jsonl
+         fill $run; rm \"$state\"/held*";
 
 /// What is left in the run directory, but for the user's files.
 const LEFT: &str = "cd $run; find . -mindepth 1 -not -path './left*' | sort";
@@ -88,7 +92,7 @@ fn a_dead_daemon_is_healed_on_a_full_disk() {
     let sim = Sim::with("a100-80gb", 1);
     let script = "$mig_mps up $profile --yes >&2 || exit 98
          pid=$(sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' $run/by-name/0.2/device.json)
-         kill -9 $pid; while kill -0 $pid 2>/dev/null; do :; done
+         kill -9 $pid; timeout 60 tail --pid=$pid -s 0.05 -f /dev/null
          fill $run/by-name/0.0/pipe
          $mig_mps heal >&2; echo heal $?
          $mig_mps status --exit-code >&2; echo status $?
@@ -103,12 +107,10 @@ fn a_dead_daemon_is_healed_on_a_full_disk() {
 fn a_change_is_undone_on_a_disk_that_fills_meanwhile() {
     needs_root!();
     let sim = Sim::with("a100-80gb", 1);
-    let slow = sim.node.fault("daemon start").nth(2);
-    slow.slow(Duration::from_secs(1)).unwrap();
+    let _held = sim.node.fault("daemon start").nth(2).waits().unwrap();
     let script = format!(
         "$mig_mps up $profile --yes >&2 & up=$!
-         until grep -q fault $events; do :; done
-         fill $run; wait $up; echo up $?
+         {FILL_MEANWHILE}; wait $up; echo up $?
          rm $run/fill; {LEFT}"
     );
     let ran = on_a_disk(&sim, "size=2m", &script);
@@ -139,13 +141,11 @@ fn an_instance_is_made_again_whose_record_could_not_be_changed() {
         "$mig_mps up $profile --yes >&2 || exit 98
          rm -r $run/reserve
          $mig_mps up {other} --yes >&2 & up=$!
-         until grep -q fault $events; do :; done
-         fill $run; wait $up; echo up $?
+         {FILL_MEANWHILE}; wait $up; echo up $?
          rm $run/fill $run/more; $mig_mps up $profile --yes >&2; echo up $?",
         other = other.display(),
     );
-    let destroy = sim.node.fault("nvmlGpuInstanceDestroy");
-    destroy.slow(Duration::from_secs(1)).unwrap();
+    let _held = sim.node.fault("nvmlGpuInstanceDestroy").waits().unwrap();
     let ran = on_a_disk(&sim, "size=2m", &script);
     let said = format!("{}{}", ran.stdout, ran.stderr);
     assert_eq!(ran.stdout, "up 1\nup 0\n", "{said}");

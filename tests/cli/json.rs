@@ -218,6 +218,9 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "others",
     ];
     let units = ["_bytes", "_seconds", "_percent", "_percentage"];
+    for name in bare {
+        assert!(found.iter().any(|(known, _)| known == name), "{name}");
+    }
     let mut types_of: BTreeMap<String, (BTreeSet<String>, Value)> = BTreeMap::new();
     for (name, property) in found {
         let types = types(&property);
