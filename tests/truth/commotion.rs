@@ -95,7 +95,7 @@ fn what_status_reports_was_true() {
         }
     }
     if !wrong.is_empty() {
-        let kept = std::env::temp_dir().join("truth-events.jsonl");
+        let kept = std::env::temp_dir().join(format!("truth-events-{}.jsonl", std::process::id()));
         let lines: Vec<String> = events
             .iter()
             .map(|event| json!(event).to_string())
