@@ -60,7 +60,7 @@ fn numbers(ranges: &str) -> Option<Vec<String>> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (from, to): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
         let width = first.len();
-        if numbers.len() + to.checked_sub(from)? > MOST || width > LONGEST {
+        if numbers.len().saturating_add(to.checked_sub(from)?) > MOST || width > LONGEST {
             return None;
         }
         numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
@@ -95,6 +95,7 @@ mod tests {
             "n[a]",
             "n[3-1]",
             "n[1-99999999]",
+            "n[0,0-18446744073709551615]",
             "n[1-999]x[1-999]",
             &zeros,
             &ranges,
