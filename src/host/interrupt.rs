@@ -57,8 +57,9 @@ pub struct Planning<'a> {
 }
 
 impl Drop for Planning<'_> {
+    /// Waits until a signal that arrived meanwhile is handled, which ends the program.
     fn drop(&mut self) {
-        let mut phase = self.interrupt.state.lock();
+        let mut phase = self.interrupt.handled();
         if *phase == Phase::Planning {
             *phase = Phase::Free;
         }
@@ -95,6 +96,16 @@ impl Interrupt {
     /// True if the program was interrupted.
     pub fn is_asked(&self) -> bool {
         self.state.asked.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a signal that has arrived is handled.
+    fn handled(&self) -> MutexGuard<'_, Phase> {
+        let state = &self.state;
+        let is_unheard = |_: &mut Phase| self.is_asked() && !state.is_heard.load(Ordering::Relaxed);
+        let waited = state
+            .heard
+            .wait_timeout_while(state.lock(), HEARING_LIMIT, is_unheard);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Notes that a change is being planned, until the value is dropped.
@@ -137,13 +148,7 @@ impl Change<'_> {
 impl Drop for Change<'_> {
     /// Waits until a signal that arrived during the change is handled, which names its phase.
     fn drop(&mut self) {
-        let state = &self.interrupt.state;
-        let is_unheard =
-            |_: &mut Phase| self.interrupt.is_asked() && !state.is_heard.load(Ordering::Relaxed);
-        let waited = state
-            .heard
-            .wait_timeout_while(state.lock(), HEARING_LIMIT, is_unheard);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = Phase::Concluding;
+        *self.interrupt.handled() = Phase::Concluding;
     }
 }
 
@@ -161,18 +166,27 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_signal_during_a_change_is_handled_in_that_phase() {
+    /// An interrupt that is listened for, and the phases in which it is handled.
+    fn listening() -> (Interrupt, mpsc::Receiver<Phase>) {
         let interrupt = Interrupt::default();
         let (sender, phases) = mpsc::channel();
         let hear = move |phase| sender.send(phase).unwrap();
         interrupt.listen(&Host::at(Path::new("/")), hear).unwrap();
-        let change = interrupt.begin();
+        (interrupt, phases)
+    }
+
+    #[test]
+    fn a_signal_is_handled_in_the_phase_in_which_it_arrived() {
+        let (planning, while_planning) = listening();
+        let (changing, while_changing) = listening();
+        let (plan, change) = (planning.plan(), changing.begin());
         kill_process(getpid(), Signal::TERM).unwrap();
-        while !interrupt.is_asked() {
+        while !(planning.is_asked() && changing.is_asked()) {
             std::hint::spin_loop();
         }
+        drop(plan);
         drop(change);
-        assert_eq!(phases.recv().unwrap(), Phase::Changing);
+        assert_eq!(while_planning.recv().unwrap(), Phase::Planning);
+        assert_eq!(while_changing.recv().unwrap(), Phase::Changing);
     }
 }

@@ -34,6 +34,13 @@ fn begin<T: Send + 'static>(
     })
 }
 
+/// Returns the error of a task that has made a call in this library and has not ended.
+fn unfinished(library: &OsStr) -> Option<NvmlError> {
+    let running = running();
+    let mut own = running.iter().filter(|(name, _)| *name == library);
+    own.find_map(|(_, watch)| watch.hangs())
+}
+
 /// The loaded library. It is never unloaded: `nvmlShutdown` takes 17 ms and an exiting process does not need it.
 #[derive(Clone, Copy)]
 pub struct Nvml {
@@ -48,10 +55,15 @@ impl Nvml {
         Self::start_opening(path)?.wait()
     }
 
-    /// Starts to load and initialise the library.
+    /// Starts to load and initialise the library. While a call hangs in it, that is an error at once: another would hang, too.
     pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
         let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let name = name.to_owned();
+        if let Some(error @ NvmlError::Hung { waited, .. }) = unfinished(&name)
+            && waited >= NVML_CALL_LIMIT
+        {
+            return Err(error);
+        }
         begin(name.clone(), NVML_CALL_LIMIT, move |watch| {
             watch.begin("nvmlInit_v2", "the driver");
             let library = Library::builder()
@@ -112,13 +124,6 @@ impl Nvml {
         Ok(())
     }
 
-    /// Returns the error of a task that hangs. Nobody waits for one that has not ended while the library is locked.
-    fn hangs(self) -> Option<NvmlError> {
-        let running = running();
-        let mut own = running.iter().filter(|(name, _)| *name == self.name);
-        own.find_map(|(_, watch)| watch.hangs())
-    }
-
     /// Shuts the library down, calls `work`, and initialises the library again.
     ///
     /// A process with NVML initialised holds `/dev/nvidiaN` open until `nvmlShutdown` (seen on an H200 with driver 580),
@@ -130,7 +135,8 @@ impl Nvml {
     /// lost.
     pub fn while_shut_down<T>(self, work: impl FnOnce() -> T) -> Result<T, NvmlError> {
         let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(error) = self.hangs() {
+        // Nobody waits any more for a task that has not ended.
+        if let Some(error) = unfinished(self.name) {
             return Err(error);
         }
         let call = move |symbol: fn(&Session) -> Symbol<unsafe extern "C" fn() -> u32>| {

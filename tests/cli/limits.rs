@@ -288,7 +288,7 @@ fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
 /// Too little memory aborts this program wherever it is: so it is refused before anything is changed.
 #[test]
 fn too_little_memory_is_refused_before_anything_is_changed() {
-    let sim = Sim::with("a100-80gb", 8);
+    let sim = Sim::with("a100-80gb", 1);
     let seven = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
     let profile = sim.profile(seven);
     let limited = |limit: &str, args: &[&str]| {
@@ -321,7 +321,7 @@ fn too_little_memory_is_refused_before_anything_is_changed() {
         "--stack=65536:unlimited",
     ] {
         limited(limit, &up).ended(0);
-        assert_eq!(testkit::in_state(&sim.status(), "ready").len(), 56);
+        assert_eq!(testkit::in_state(&sim.status(), "ready").len(), 7);
         let name = match &limit[2..4] {
             "as" => "Max address space",
             "da" => "Max data size",

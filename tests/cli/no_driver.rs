@@ -79,6 +79,8 @@ fn a_driver_that_hangs_hides_no_daemon() {
     let said = String::from_utf8(down.stderr).unwrap();
     assert_contains(&said, "1 daemon stopped in ");
     assert_contains(&said, "Not seen: the GPUs");
+    // `status` reads a node that has changed meanwhile once more, but waits for its driver no second time.
+    assert_eq!(sim.happened("fault"), 2);
 }
 
 #[test]

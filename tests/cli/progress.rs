@@ -40,7 +40,7 @@ fn without_a_terminal_each_step_is_a_line() {
     let json = sim.run(&["down", "--json"]).ended(0);
     assert_eq!((json.progress.as_str(), json.stderr.as_str()), ("", ""));
     // The error says what failed; the steps before it are lines all the same.
-    sim.node.fault("daemon start").fails(1).unwrap();
+    sim.node.fault("daemon start").nth(2).fails(1).unwrap();
     let failed = sim.up(SMALL, &[]).ended(1);
     assert!(
         !failed.progress.contains("start the daemon of 0.0 and"),
