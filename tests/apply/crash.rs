@@ -48,12 +48,12 @@ fn each_point(share: usize, recover: impl Fn(&Scene, &BTreeSet<String>, &str)) {
     assert!(count * 2 > points.len(), "killed {count} times: {points:?}");
 }
 
-in_shares! {
-    killed_anywhere_the_next_run_finishes
-    killed_anywhere_down_leaves_nothing
+in_thirds! {
+    killed_anywhere_the_next_run_finishes: the_next_run_finishes(),
+    killed_anywhere_down_leaves_nothing: down_leaves_nothing(),
 }
 
-fn killed_anywhere_the_next_run_finishes(share: usize) {
+fn the_next_run_finishes(share: usize) {
     each_point(share, |scene, wanted, at| {
         // What each command that changes something does first.
         let run_dir = RunDir::at(&scene.hand.directories.run);
@@ -67,7 +67,7 @@ fn killed_anywhere_the_next_run_finishes(share: usize) {
     });
 }
 
-fn killed_anywhere_down_leaves_nothing(share: usize) {
+fn down_leaves_nothing(share: usize) {
     each_point(share, |scene, _, at| {
         let down = ["down", "--destroy-mig", "--force", "--yes"];
         let mut ran = scene.sim.run(&down);

@@ -230,36 +230,10 @@ fn nvml_keeps_failing(change: Change, share: usize) {
     assert!(counts.reported > 0, "{counts:?}");
 }
 
-in_shares! {
-    an_nvml_call_fails_once
-    a_control_command_fails_once
-    an_nvml_call_keeps_failing
-    a_control_command_keeps_failing
-    a_change_hangs_once
-    an_nvml_call_fails_once_where_mig_is_switched_on
-    an_nvml_call_fails_once_where_mig_is_switched_off
-    an_nvml_call_keeps_failing_where_mig_is_switched_on
-    an_nvml_call_keeps_failing_where_mig_is_switched_off
-    an_nvml_call_fails_once_where_settings_change
-    a_control_command_fails_once_where_settings_change
-}
-
-fn an_nvml_call_fails_once(share: usize) {
-    nvml_fails_once(RECONFIGURE, share);
-}
-
-fn a_control_command_fails_once(share: usize) {
-    control_fails_once(RECONFIGURE, share);
-}
-
-fn an_nvml_call_keeps_failing(share: usize) {
-    nvml_keeps_failing(RECONFIGURE, share);
-}
-
-fn a_control_command_keeps_failing(share: usize) {
+fn control_keeps_failing(change: Change, share: usize) {
     // A daemon that never takes its quit costs 15 s each time.
     let counted = |name: &str| !is_nvml(name) && name != "quit";
-    let trial = Trial::new(RECONFIGURE, "eager");
+    let trial = Trial::new(change, "eager");
     let counts = enumerate(&trial, share, counted, |node, on, nth| {
         // A refusal, not a busy daemon that is asked again for a while.
         keeps_failing(node, on, nth, 2);
@@ -268,10 +242,10 @@ fn a_control_command_keeps_failing(share: usize) {
 }
 
 /// A call that hangs in this process is left behind in its thread.
-fn a_change_hangs_once(share: usize) {
+fn hangs_once(change: Change, share: usize) {
     let changes =
         |name: &str| is_nvml(name) && (name.contains("Create") || name.contains("Destroy"));
-    let mut trial = Trial::new(RECONFIGURE, "lazy");
+    let mut trial = Trial::new(change, "lazy");
     // Short, and many times what a call takes on a node without a GPU.
     trial.scene.hand.environment.call_limit = Duration::from_millis(700);
     let counts = enumerate(&trial, share, changes, |node, on, nth| {
@@ -280,26 +254,16 @@ fn a_change_hangs_once(share: usize) {
     assert_eq!(counts.wanted, 0);
 }
 
-fn an_nvml_call_fails_once_where_mig_is_switched_on(share: usize) {
-    nvml_fails_once(SWITCH_ON, share);
-}
-
-fn an_nvml_call_fails_once_where_mig_is_switched_off(share: usize) {
-    nvml_fails_once(SWITCH_OFF, share);
-}
-
-fn an_nvml_call_keeps_failing_where_mig_is_switched_on(share: usize) {
-    nvml_keeps_failing(SWITCH_ON, share);
-}
-
-fn an_nvml_call_keeps_failing_where_mig_is_switched_off(share: usize) {
-    nvml_keeps_failing(SWITCH_OFF, share);
-}
-
-fn an_nvml_call_fails_once_where_settings_change(share: usize) {
-    nvml_fails_once(SET, share);
-}
-
-fn a_control_command_fails_once_where_settings_change(share: usize) {
-    control_fails_once(SET, share);
+in_thirds! {
+    an_nvml_call_fails_once: nvml_fails_once(RECONFIGURE),
+    a_control_command_fails_once: control_fails_once(RECONFIGURE),
+    an_nvml_call_keeps_failing: nvml_keeps_failing(RECONFIGURE),
+    a_control_command_keeps_failing: control_keeps_failing(RECONFIGURE),
+    a_change_hangs_once: hangs_once(RECONFIGURE),
+    an_nvml_call_fails_once_where_mig_is_switched_on: nvml_fails_once(SWITCH_ON),
+    an_nvml_call_fails_once_where_mig_is_switched_off: nvml_fails_once(SWITCH_OFF),
+    an_nvml_call_keeps_failing_where_mig_is_switched_on: nvml_keeps_failing(SWITCH_ON),
+    an_nvml_call_keeps_failing_where_mig_is_switched_off: nvml_keeps_failing(SWITCH_OFF),
+    an_nvml_call_fails_once_where_settings_change: nvml_fails_once(SET),
+    a_control_command_fails_once_where_settings_change: control_fails_once(SET),
 }

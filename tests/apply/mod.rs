@@ -1,22 +1,24 @@
 //! What carrying a plan out does when something goes wrong: faults at every call, crashes, interruptions, GPUs that are held.
 
-/// Makes one test for each share of the faults that a function takes, so that they run at once.
-macro_rules! in_shares {
-    ($($test:ident)*) => { $(
+/// Makes a test for each third of the faults that a function takes, so that they run at once. The share is its last argument.
+macro_rules! in_thirds {
+    ($($test:ident: $function:ident($($argument:expr)?),)*) => { $(
         mod $test {
+            use super::*;
+
             #[test]
-            fn first_third() {
-                super::$test(0);
+            fn first() {
+                $function($($argument,)? 0);
             }
 
             #[test]
-            fn second_third() {
-                super::$test(1);
+            fn second() {
+                $function($($argument,)? 1);
             }
 
             #[test]
-            fn last_third() {
-                super::$test(2);
+            fn last() {
+                $function($($argument,)? 2);
             }
         }
     )* };

@@ -78,6 +78,8 @@ impl Shell {
                      set -g fish_autosuggestion_enabled 0\n"
                 );
                 write(users.join("config/fish/config.fish"), &text);
+                // Without it fish reads all manual pages of the machine in a process that outlives it.
+                fs::create_dir_all(users.join("data/fish/generated_completions")).unwrap();
                 "fish --interactive".to_owned()
             }
         };

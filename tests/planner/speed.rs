@@ -1,7 +1,9 @@
 //! How long planning takes is measured by `cargo bench`; here it is only made sure that nothing
 //! explodes: requests that differ pairwise are the worst case.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use mig_mps::internals::profile::Profile;
 
 use super::model;
 use super::scene::{self, Scene};
@@ -24,13 +26,15 @@ fn seven_different_wishes_are_planned_at_once() {
     let forward = profile([1, 2, 3, 4, 5, 6, 7]);
     let plan = scene.plan(&forward).unwrap();
     scene.carry_out(&plan);
-    // Each finds its own device again, wherever it stands in the file.
-    let begun = Instant::now();
-    assert!(
-        scene
-            .plan(&profile([4, 7, 1, 3, 6, 2, 5]))
-            .unwrap()
-            .is_empty()
-    );
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    let best = |profile: &Profile| {
+        let times = (0..5).map(|_| {
+            let begun = Instant::now();
+            assert!(scene.plan(profile).unwrap().is_empty());
+            begun.elapsed()
+        });
+        times.min().unwrap()
+    };
+    // Each finds its own device again, wherever it stands in the file. There are 5,040 orders.
+    let [in_order, shuffled] = [forward, profile([4, 7, 1, 3, 6, 2, 5])].map(|wish| best(&wish));
+    assert!(shuffled < in_order * 20, "{shuffled:?}, {in_order:?}");
 }
