@@ -55,16 +55,16 @@ impl Nvml {
         Self::start_opening(path)?.wait()
     }
 
-    /// Starts to load and initialise the library. While a call hangs in it, that is an error at once: another would hang, too.
+    /// Starts to load and initialise the library. If a call of this process has hung in it, that is the error, without another wait.
     pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
         let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let name = name.to_owned();
-        if let Some(error @ NvmlError::Hung { waited, .. }) = unfinished(&name)
-            && waited >= NVML_CALL_LIMIT
-        {
-            return Err(error);
-        }
         begin(name.clone(), NVML_CALL_LIMIT, move |watch| {
+            if let Some(error @ NvmlError::Hung { waited, .. }) = unfinished(&name)
+                && waited >= NVML_CALL_LIMIT
+            {
+                return Err(error);
+            }
             watch.begin("nvmlInit_v2", "the driver");
             let library = Library::builder()
                 .lib_path(&name)

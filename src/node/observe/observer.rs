@@ -94,7 +94,7 @@ impl<'a> Observer<'a> {
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
         // before its record.
         let opening = match (self.nvml, &self.failure) {
-            (None, None) => Some(Nvml::start_opening(environment.nvml_library.as_deref())),
+            (None, None) => Some(Nvml::start_opening(environment.nvml_library.as_deref())?),
             _ => None,
         };
         let mut node = Node {
@@ -124,16 +124,14 @@ impl<'a> Observer<'a> {
     /// Reads the hardware. Where a node without it is of use, a driver that does not answer is no error.
     fn read_driver(
         &mut self,
-        opening: Option<Result<Watched<Nvml>, NvmlError>>,
+        opening: Option<Watched<Nvml>>,
         all_instances: bool,
         node: &mut Node,
     ) -> Result<(), NvmlError> {
         let failure = match (&self.failure, opening) {
             (Some(failure), _) => failure.clone(),
             (None, opening) => {
-                let opened = opening
-                    .map(|opening| opening.and_then(Watched::wait))
-                    .transpose();
+                let opened = opening.map(Watched::wait).transpose();
                 let read = opened.and_then(|opened| {
                     self.nvml = self.nvml.or(opened);
                     match self.nvml {
