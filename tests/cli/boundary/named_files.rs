@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use insta::assert_snapshot;
 use rustix::fs::OFlags;
 
-use testkit::{NOBODY, Ran, Sim, needs_root, shell, whole, without_gpu};
+use testkit::{NOBODY, Ran, Sim, needs_root, shell, wait_until, whole, without_gpu};
 
 /// How often a file is written while its place changes. The old code wrote through the link at the twelfth time.
 const ROUNDS: usize = 60;
@@ -67,6 +67,16 @@ fn fifo(path: &Path) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags);
     options.open(path).unwrap()
+}
+
+/// Closes a FIFO, and waits until nobody reads it: a program that another test starts may have it for a moment longer.
+fn close(path: &Path, fifo: File) {
+    drop(fifo);
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    wait_until("nobody reads the FIFO", || {
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(flags).open(path).is_err()
+    });
 }
 
 /// What has been written to a FIFO.
@@ -180,7 +190,7 @@ fn a_fifo_keeps_nobody_waiting() {
     chown(&file, Some(NOBODY), Some(NOBODY)).unwrap();
     let hers = init(&file).ended(1);
     assert_eq!(read(&reads), "");
-    drop(reads);
+    close(&file, reads);
     // One's own is written to if somebody reads it.
     chown(&file, Some(0), Some(0)).unwrap();
     let unread = init(&file).ended(1);
