@@ -7,7 +7,9 @@ use rustix::process::Signal;
 
 use simnode::node::ComputeMode;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, whole};
+use testkit::{
+    NOBODY, Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, wait_until, whole,
+};
 
 /// A profile that says something of everything.
 const EVERYTHING: &str = r#"active-thread-percentage = 50, pinned-memory-limit = "2G", cpus = "0", nofile = 4096, max-clients = 8, compute-mode = "exclusive-process""#;
@@ -435,6 +437,10 @@ fn one_that_was_killed_in_between_is_gone_on_with() {
     sim.node.fault("daemon start").kills().unwrap();
     let killed = sim.run(&["restart", "0", "--yes"]);
     assert_eq!(killed.status, -1, "{}{}", killed.stdout, killed.stderr);
+    // As long as what was to become the daemon is there, it is taken for one.
+    let events = sim.node.events();
+    let fault = events.iter().find(|event| event.what == "fault").unwrap();
+    wait_until("the control program ends", || !is_alive(fault.pid));
     let status = sim.run(&["status"]).ended(0).stdout;
     assert_contains(
         &status,
