@@ -136,8 +136,7 @@ fn what_a_killed_run_took_away_is_said() {
 
 #[test]
 fn down_stops_and_says_what_is_left() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let quits = sim.node.fault("quit").waits().unwrap();
     let mut down = sim.talk(&["down", "--destroy-mig", "--yes"]);
     sim.await_event("fault", 1);
@@ -158,8 +157,7 @@ fn down_stops_and_says_what_is_left() {
 
 #[test]
 fn nothing_has_been_changed_it_ends_at_once() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.status();
     let app = sim.client("0.2");
     // Waiting for a client.
@@ -186,8 +184,7 @@ fn nothing_has_been_changed_it_ends_at_once() {
 
 #[test]
 fn a_question_can_be_answered_with_ctrl_c() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let ran = sim.answered("down --destroy-mig", "\x03").ended(130);
     // The shell goes on in a line of its own.
     assert!(ran.stdout.ends_with('\n'), "{:?}", ran.stdout);
@@ -196,8 +193,7 @@ fn a_question_can_be_answered_with_ctrl_c() {
 
 #[test]
 fn nohup_is_respected() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let app = sim.client("0.2");
     let down = sim.command(&["down", "--drain", "600"]);
     let mut down = Dialogue::start(under(&["nohup"], &down));

@@ -70,8 +70,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
 /// It serves a MIG device that stays; one that is made anew it cannot.
 #[test]
 fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(testkit::SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, testkit::SMALL);
     let uuid = sim.uuid("0.2");
     sim.run(&["down"]).ended(0);
     unmanaged_daemon(&sim, &beside(&sim, "seed"), Some(&uuid));

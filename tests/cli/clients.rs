@@ -1,12 +1,11 @@
 //! As many clients as a device takes, and one more.
 
 use serde_json::json;
-use testkit::{App, Sim, assert_contains, whole};
+use testkit::{App, Sim, assert_contains};
 
 #[test]
 fn forty_eight_clients_are_shown_and_the_next_is_refused() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let mut clients: Vec<App> = (0..48).map(|_| sim.app("0", &["hold"])).collect();
     for client in &mut clients {
         assert!(client.wait_up().ends_with("mps yes"));

@@ -13,9 +13,7 @@ const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in
 esac"#;
 
 fn whole() -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
-    sim
+    Sim::served("h200", 1, WHOLE)
 }
 
 /// `compare` of a shell script, with these options before it.

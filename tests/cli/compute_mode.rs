@@ -36,8 +36,7 @@ fn down_gives_back_what_up_found() {
 
 #[test]
 fn what_somebody_else_has_set_since_then_stays() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+    let sim = Sim::whole(EXCLUSIVE);
     set(&sim, ComputeMode::Prohibited);
     sim.run(&["down"]).ended(0);
     assert_eq!(mode(&sim), ComputeMode::Prohibited);
@@ -45,8 +44,7 @@ fn what_somebody_else_has_set_since_then_stays() {
 
 #[test]
 fn that_somebody_else_has_changed_it_is_seen() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+    let sim = Sim::whole(EXCLUSIVE);
     let profile = sim.profile(&whole(EXCLUSIVE)).display().to_string();
     set(&sim, ComputeMode::Default);
     let said = sim.run(&["status", "--exit-code"]).ended(3).stdout;
@@ -65,8 +63,7 @@ fn that_somebody_else_has_changed_it_is_seen() {
 /// The daemon dies, another one takes its place, and the mode that was there before is still known.
 #[test]
 fn a_daemon_that_died_does_not_lose_it() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(EXCLUSIVE), &[]).ended(0);
+    let sim = Sim::whole(EXCLUSIVE);
     sim.kill_daemon("0");
     sim.up(&whole(EXCLUSIVE), &["--yes"]).ended(0);
     assert_eq!(sim.device("0")["state"], "ready");

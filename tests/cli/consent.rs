@@ -8,8 +8,7 @@ use testkit::{ONE_EACH, SMALL, Sim, assert_contains};
 
 #[test]
 fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, ONE_EACH);
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     let lock = fs::File::create(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
@@ -39,8 +38,7 @@ fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
 
 #[test]
 fn force_says_whom_it_ends() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     let app = sim.client("1.2");
     let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
     let named = format!("This ends 1 client:\n  1.2: pid {} (", app.pid());
@@ -51,8 +49,7 @@ fn force_says_whom_it_ends() {
 
 #[test]
 fn json_has_the_plan_that_was_carried_out() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let app = sim.client("0.2");
     let path = sim.profile(ONE_EACH);
     let args = [
@@ -83,8 +80,7 @@ fn json_has_the_plan_that_was_carried_out() {
 
 #[test]
 fn switching_mig_off_is_asked_for() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     let whole = "[[gpu]]\nselect = { all = true }\nmig = false\n";
     let ran = sim.up(whole, &[]).ended(4);

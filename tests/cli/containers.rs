@@ -25,9 +25,7 @@ devices = [
 const SCHEMA: &str = "/usr/share/gocode/src/github.com/container-orchestrated-devices/container-device-interface/schema";
 
 fn node() -> Sim {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(PROFILE, &[]).ended(0);
-    sim
+    Sim::served("a100-80gb", 1, PROFILE)
 }
 
 fn cdi_file(sim: &Sim) -> PathBuf {
@@ -122,8 +120,7 @@ fn users() -> u64 {
 #[test]
 fn a_container_joins_the_group_of_its_device() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(GROUPS, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, GROUPS);
     let text = |device: &str, format: &str| {
         let ran = sim.run(&["env", device, "--format", format]);
         ran.ended(0).stdout
@@ -442,8 +439,7 @@ impl Engine {
         if !is_root(test) || !can_run(test, has_podman, "podman and runc are missing") {
             return None;
         }
-        let sim = Sim::with("a100-80gb", 1);
-        sim.up(profile, &[]).ended(0);
+        let sim = Sim::served("a100-80gb", 1, profile);
         let dir = sim.node.dir();
         let own = dir.join("podman");
         let root = own.join("rootfs");

@@ -5,13 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use rustix::process::Signal;
-use testkit::{SMALL, Sim, assert_contains, is_alive, kill, shell, wait_until};
-
-fn small() -> Sim {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
-    sim
-}
+use testkit::{Sim, assert_contains, is_alive, kill, shell, wait_until};
 
 /// The lines of all copies, in the order of the copies.
 fn lines(text: &str) -> Vec<&str> {
@@ -22,9 +16,7 @@ fn lines(text: &str) -> Vec<&str> {
 
 #[test]
 fn copies_are_spread_and_have_their_shares() {
-    let sim = Sim::with("h200", 1);
-    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
-        .ended(0);
+    let sim = Sim::served("h200", 1, "[[gpu]]\nselect = { all = true }\nmig = false\n");
     for (share, sms) in [("even", 32), ("half", 66), ("none", 132)] {
         let words = [
             "run", "-n", "4", "--share", share, "--", "cuda-app", "run", "0.1",
@@ -44,7 +36,7 @@ fn copies_are_spread_and_have_their_shares() {
         }
         assert_eq!(ran.stderr, "4 of 4 copies succeeded\n");
     }
-    let sim = small();
+    let sim = Sim::small();
     let show = "echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
     let ran = sim.run(&["run", "-n", "3", "--share", "even", "--", "sh", "-c", show]);
     let names: Vec<String> = lines(&ran.ended(0).stdout)
@@ -64,7 +56,7 @@ fn copies_are_spread_and_have_their_shares() {
 
 #[test]
 fn the_copies_that_fail_are_named() {
-    let sim = small();
+    let sim = Sim::small();
     let script = "case $CUDA_MPS_PIPE_DIRECTORY in */0.2/*) echo bad >&2; exit 7;; esac";
     let ran = sim
         .run(&["run", "-n", "2", "--", "sh", "-c", script])
@@ -82,7 +74,7 @@ fn the_copies_that_fail_are_named() {
 
 #[test]
 fn signals_reach_every_copy() {
-    let sim = small();
+    let sim = Sim::small();
     let mut run = sim.talk(&["run", "-n", "2", "--", "cuda-app", "run", "600"]);
     for _ in 0..2 {
         run.await_text("mps yes\n");
@@ -95,7 +87,7 @@ fn signals_reach_every_copy() {
 
 #[test]
 fn progress_with_carriage_returns_is_shown_as_it_comes() {
-    let sim = small();
+    let sim = Sim::small();
     let script = "printf '10%%\\r20%%\\r\\n'; printf '30%%\\r'; exec sleep 600";
     let mut run = sim.talk(&["run", "-n", "1", "--", "sh", "-c", script]);
     assert_eq!(run.await_text("30%\n"), "[0] 10%\n[0] 20%\n[0] 30%\n");
@@ -106,7 +98,7 @@ fn progress_with_carriage_returns_is_shown_as_it_comes() {
 /// Before, nothing was shown of it, and all of it was kept in memory.
 #[test]
 fn a_line_without_end_is_shown_in_pieces() {
-    let sim = small();
+    let sim = Sim::small();
     let script = "yes | tr -d '\\n' | head -c 70000; exec sleep 600";
     let mut run = sim.talk(&["run", "-n", "1", "--", "sh", "-c", script]);
     let piece = run.await_text("\n");
@@ -118,7 +110,7 @@ fn a_line_without_end_is_shown_in_pieces() {
 /// As in a pipeline, a copy that nobody reads gets SIGPIPE.
 #[test]
 fn copies_do_not_go_on_when_nobody_reads_them() {
-    let sim = small();
+    let sim = Sim::small();
     for (script, end) in [("exec yes", "signal: 13 (SIGPIPE)"), ("exec yes >&2", "")] {
         let mut command = sim.command(&["run", "-n", "2", "--", "sh", "-c", script]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -139,7 +131,7 @@ fn copies_do_not_go_on_when_nobody_reads_them() {
 /// Whoever ignores SIGTERM was waited for without end. The first copy removes the program, so a later one is not found.
 #[test]
 fn copies_are_ended_when_another_one_cannot_be_started() {
-    let sim = small();
+    let sim = Sim::small();
     let program = sim.node.dir().join("once");
     let text = "#!/bin/sh\nrm -f \"$0\"\ntrap '' TERM\nwhile :; do sleep 600; done\n";
     fs::write(&program, text).unwrap();
@@ -154,7 +146,7 @@ fn copies_are_ended_when_another_one_cannot_be_started() {
 /// What a copy leaves running may keep its output open: a signal then ends mig-mps, which no copy needs any more.
 #[test]
 fn ctrl_c_ends_a_wait_for_what_copies_have_left() {
-    let sim = small();
+    let sim = Sim::small();
     let script = "setsid sleep 600 & echo $!; kill -0 $!";
     let mut run = sim.talk(&["run", "-n", "1", "--", "sh", "-c", script]);
     let left = run.await_text("\n").replace("[0] ", "");

@@ -24,8 +24,7 @@ fn kill_server(sim: &Sim, name: &str) {
 #[test]
 fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_lives() {
     needs_root!();
-    let sim = Sim::with("h200", 2);
-    sim.up(EAGER, &[]).ended(0);
+    let sim = Sim::served("h200", 2, EAGER);
     let profile = sim.profile(EAGER).display().to_string();
     let before = sim.device("0");
     kill_server(&sim, "0");
@@ -51,9 +50,7 @@ fn an_eager_server_that_was_killed_is_started_by_the_next_up_in_the_daemon_that_
 
 #[test]
 fn it_starts_with_what_the_daemon_has_been_set_to() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("active-thread-percentage = 50"), &[])
-        .ended(0);
+    let sim = Sim::whole("active-thread-percentage = 50");
     kill_server(&sim, "0");
     let to = whole("active-thread-percentage = 25");
     let said = sim.up(&to, &[]).ended(0).stdout;
@@ -70,8 +67,7 @@ fn it_starts_with_what_the_daemon_has_been_set_to() {
 
 #[test]
 fn one_that_does_not_come_up_is_said_to() {
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     kill_server(&sim, "0");
     sim.node.fault("server start").fails(1).unwrap();
     let said = sim.up(WHOLE, &[]).ended(1).stderr;
@@ -92,8 +88,7 @@ fn a_lazy_daemon_gets_none() {
     }
     assert_eq!(sim.happened("server launch"), 0);
     // One that was eager and is to be lazy no longer needs what it has lost.
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("eager"), &[]).ended(0);
+    let sim = Sim::whole("eager");
     kill_server(&sim, "0");
     sim.up_does_nothing(&whole("lazy"));
 }

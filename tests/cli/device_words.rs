@@ -1,6 +1,6 @@
 //! The words of a command line that mean devices.
 
-use testkit::{SMALL, Sim, assert_contains};
+use testkit::{Sim, assert_contains};
 
 const NAMED: &str = r#"
 [[gpu]]
@@ -31,8 +31,7 @@ fn listed(sim: &Sim, words: &[&str]) -> Vec<String> {
 
 #[test]
 fn prefixes_and_globs_mean_devices() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(NAMED, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, NAMED);
     assert_eq!(shown(&sim, &["trainer-1"]), ["trainer-1"]);
     assert_eq!(
         shown(&sim, &["small-1-*", "trainer-0"]),
@@ -104,8 +103,7 @@ fn prefixes_and_globs_mean_devices() {
 /// Of several devices, the one is meant that has these clients.
 #[test]
 fn a_client_is_ended_wherever_it_is() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(NAMED, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, NAMED);
     let clients = ["small-0-1", "small-1-0", "trainer-1"].map(|name| sim.client(name));
     let pids = clients.each_ref().map(|client| client.pid().to_string());
     let victims = |args: &[&str]| {
@@ -131,8 +129,7 @@ fn a_client_is_ended_wherever_it_is() {
 
 #[test]
 fn logs_of_several_devices_come_one_after_the_other() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(NAMED, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, NAMED);
     let heads = |args: &[&str]| -> Vec<String> {
         let ran = sim.run(&[&["logs"], args].concat()).ended(0);
         let heads = ran.stdout.lines().filter(|line| line.starts_with("==> "));
@@ -173,8 +170,7 @@ fn devices_are_shown_in_the_order_of_list() {
 
 #[test]
 fn down_of_one_device_names_no_other_instances() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     sim.foreign_instance(0, 6);
     let ran = sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
     assert!(!ran.stderr.contains("stay"), "{}", ran.stderr);

@@ -16,8 +16,7 @@ fn in_a_virtual_machine() -> Sim {
 
 #[test]
 fn disable_mig_leaves_the_gpus_of_other_devices_alone() {
-    let sim = Sim::with("h200", 2);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("h200", 2, ONE_EACH);
     sim.run(&["down", "1.0", "--destroy-mig", "--yes"]).ended(0);
     sim.run(&["down", "0.0", "--disable-mig", "--yes"]).ended(0);
     let list = sim.list();
@@ -28,8 +27,7 @@ fn disable_mig_leaves_the_gpus_of_other_devices_alone() {
 /// Where the mode stays is said of the GPUs that were asked for, and the profile still has them.
 #[test]
 fn what_down_says_is_about_the_gpus_asked_for() {
-    let sim = Sim::with("h200", 3);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("h200", 3, ONE_EACH);
     sim.foreign_instance(1, 6);
     let ran = sim.run(&["down", "--gpu", "1", "--disable-mig", "--yes"]);
     let said = regex::Regex::new(r" in \d+ ms").unwrap();
@@ -145,8 +143,7 @@ fn cannot_be_read(sim: &Sim) {
 #[test]
 fn what_mig_mps_made_on_a_gpu_that_cannot_be_read_is_not_done_away_with() {
     for option in ["--destroy-mig", "--disable-mig"] {
-        let sim = Sim::with("a100-80gb", 1);
-        sim.up(SMALL, &[]).ended(0);
+        let sim = Sim::small();
         cannot_be_read(&sim);
         let shown = sim.run(&["down", option, "--dry-run"]).ended(0);
         assert_contains(&shown.stderr, STAYS);
@@ -173,8 +170,7 @@ const STAYS: &str = "what mig-mps made stays on GPU 0, which cannot be read: ";
 /// Neither those of a device on another GPU, nor those that others made.
 #[test]
 fn a_gpu_that_cannot_be_read_fails_only_what_is_asked_of_it() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, ONE_EACH);
     sim.node.node().lose_gpu(1).unwrap();
     sim.run(&["down", "0.0", "--destroy-mig", "--yes"]).ended(0);
     let ran = sim.run(&["down", "1.0", "--destroy-mig", "--yes", "--force"]);

@@ -6,8 +6,7 @@ use testkit::{ONE_EACH, SMALL, Sim, assert_contains, in_state, is_alive, wait_un
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     let before = sim.status();
     let ran = sim.run(&["down"]).ended(0);
     assert!(
@@ -37,8 +36,7 @@ fn daemons_are_ended_and_what_was_made_is_removed() {
 
 #[test]
 fn one_device_can_be_taken_down_alone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.run(&["down", "0.2"]).ended(0);
     let status = sim.status();
     assert_eq!(in_state(&status, "ready"), ["0.0"]);
@@ -48,8 +46,7 @@ fn one_device_can_be_taken_down_alone() {
 
 #[test]
 fn clients_are_never_ended_unasked() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let app = sim.client("0.2");
     sim.run(&["down"]).ended(4);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -63,8 +60,7 @@ fn clients_are_never_ended_unasked() {
 
 #[test]
 fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let first = sim.client("0.2");
     let mut down = sim.talk(&["down", "--drain", "60"]);
     down.await_text("waiting for");
@@ -77,8 +73,7 @@ fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
 
 #[test]
 fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let mut down = sim.talk(&["down", "--drain", "60"]);
     down.await_text(" s more\n");
@@ -95,8 +90,7 @@ fn ctrl_c_in_a_wait_for_clients_says_that_nothing_was_changed() {
 /// As before maintenance: nobody else is disturbed, or waited for.
 #[test]
 fn a_gpu_is_taken_out_of_service_when_its_programs_have_ended() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     let (neighbour, client) = (sim.client("0.2"), sim.client("1.2"));
     let mut down = sim.talk(&["down", "--gpu", "1", "--drain", "1h"]);
     let waits = down.await_text("waiting for at most 3");
@@ -112,8 +106,7 @@ fn a_gpu_is_taken_out_of_service_when_its_programs_have_ended() {
 
 #[test]
 fn force_ends_clients_and_the_daemon() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let app = sim.client("0.2");
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     sim.run(&["down", "--force"]).ended(0);
@@ -126,8 +119,7 @@ fn force_ends_clients_and_the_daemon() {
 
 #[test]
 fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let app = sim.client("0.2");
     let daemon = &sim.device("0.2")["daemon_pid"];
     let down = sim.talk(&["down", "--drain", "3", "--force"]);
@@ -145,8 +137,7 @@ fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
 
 #[test]
 fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.foreign_instance(1, 6);
     let refused = sim.run(&["down", "--destroy-mig"]).ended(4);
     assert_contains(&refused.stderr, "agree beforehand with --yes");
@@ -171,8 +162,7 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
 
 #[test]
 fn a_program_outside_mps_keeps_its_instance() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let app = sim.outside("0.2");
     let uuid = sim.uuid("0.2");
     let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
@@ -185,8 +175,7 @@ fn a_program_outside_mps_keeps_its_instance() {
 
 #[test]
 fn logs_stay_unless_they_are_purged() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let logs = || fs::read_dir(sim.node.log_dir()).unwrap().count();
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(logs(), 2);
@@ -212,8 +201,7 @@ fn logs_stay_unless_they_are_purged() {
 /// A server in a fault answers no `terminate_client` before its clients have gone: nobody waits for that.
 #[test]
 fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let _clients = sim.faulty("0.2");
     sim.run(&["down", "0.2"]).ended(4);
     sim.run(&["down", "0.2", "--force"]).ended(0);
@@ -223,8 +211,7 @@ fn a_daemon_in_a_fault_is_ended_without_its_servers_help() {
 
 #[test]
 fn a_gpu_instance_without_devices_is_not_chosen_by_a_device_name() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, ONE_EACH);
     sim.run(&["down", "1.0"]).ended(0);
     let id = sim.list()["gpus"][1]["gpu_instances"][0]["gpu_instance_id"]
         .as_u64()
@@ -249,8 +236,7 @@ fn a_gpu_instance_without_devices_is_not_chosen_by_a_device_name() {
 
 #[test]
 fn what_destroy_mig_leaves_is_said() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.edit("node.json", |node| {
         node["boot-id"] = "another".into();
     });

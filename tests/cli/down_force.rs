@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use testkit::{
-    Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, stop, under, whole,
-    without_sigkill,
+    Ran, Sim, assert_contains, in_state, is_alive, needs_root, stop, under, whole, without_sigkill,
 };
 
 /// The manual promises a third of it, and a machine of tests may have much else to do. To ask a daemon that does not answer
@@ -15,9 +14,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// A node whose only device serves.
 fn serving() -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
-    sim
+    Sim::whole("")
 }
 
 /// The pids of the daemons and servers on the node.
@@ -213,8 +210,7 @@ fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
 
 #[test]
 fn a_record_that_cannot_be_read_is_in_the_way_of_its_own_device_alone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let uuid = sim.uuid("0.2");
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
     sim.run(&["down", "0.0"]).ended(0);
@@ -229,9 +225,7 @@ fn a_record_that_cannot_be_read_is_in_the_way_of_its_own_device_alone() {
 #[test]
 fn of_a_user_whose_record_cannot_be_read() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
-        .ended(0);
+    let sim = Sim::whole("serve = \"user:nobody\"");
     let uuid = sim.uuid("0");
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "").unwrap();
     assert!(!mps_programs(&sim).is_empty());
@@ -270,8 +264,7 @@ fn a_process_that_the_kernel_cannot_end_is_named_and_not_forgotten() {
 #[test]
 fn a_daemon_that_cannot_be_named_is_not_forgotten() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     let down = sim.command(&["down", "0.2", "--force"]);
     let mut inside = under(&["unshare", "-p", "-f", "--mount-proc"], &down);

@@ -4,8 +4,7 @@ use testkit::{SMALL, Sim, assert_contains, shell, stop};
 
 #[test]
 fn a_setting_changed_by_hand_is_drift() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let pipe = sim.pipe("0.2");
     let control = sim.node.dir().join("bin/nvidia-cuda-mps-control");
     let set = format!(
@@ -23,8 +22,7 @@ fn a_setting_changed_by_hand_is_drift() {
 
 #[test]
 fn a_daemon_that_does_not_answer_is_not_as_the_profile_says() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);

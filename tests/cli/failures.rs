@@ -33,8 +33,7 @@ fn a_failed_up_leaves_the_node_as_it_was() {
 /// One of two daemons is started with the new setting; then both get the old one back.
 #[test]
 fn what_ran_before_a_failed_up_runs_after_it() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.status();
     let half = format!("{SMALL}\n[mps]\nnofile = 4096\nactive-thread-percentage = 50\n");
     sim.node.fault("daemon start").nth(2).fails(100).unwrap();
@@ -93,8 +92,7 @@ fn of_two_changes_at_once_the_second_waits() {
 
 #[test]
 fn a_record_that_cannot_be_read_is_reported_and_not_overlooked() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let uuid = sim.uuid("0.2");
     fs::write(sim.node.run_dir().join(&uuid).join("device.json"), "{").unwrap();
     let ran = sim.run(&["status"]).ended(0);

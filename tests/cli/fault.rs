@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use testkit::{SMALL, Sim, assert_contains, in_state};
+use testkit::{Sim, assert_contains, in_state};
 
 #[test]
 fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.device("0.2")["servers"].clone();
     let neighbour = sim.client("0.0");
     let [healthy, faulty] = sim.faulty("0.2");

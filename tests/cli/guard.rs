@@ -1,12 +1,6 @@
 //! `run --require-mps`: a program that leaves MPS is ended.
 
-use testkit::{SMALL, Sim, assert_contains, shell};
-
-fn small() -> Sim {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
-    sim
-}
+use testkit::{Sim, assert_contains, shell};
 
 fn guarded(sim: &Sim, words: &[&str]) -> testkit::Ran {
     sim.run(&[&["run", "0.2", "--require-mps", "--"], words].concat())
@@ -14,7 +8,7 @@ fn guarded(sim: &Sim, words: &[&str]) -> testkit::Ran {
 
 #[test]
 fn a_program_that_stays_has_its_own_exit_status() {
-    let sim = small();
+    let sim = Sim::small();
     let ran = guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
     assert_contains(&ran.stdout, "mps yes");
     assert_eq!(ran.stderr, "");
@@ -26,7 +20,7 @@ fn a_program_that_stays_has_its_own_exit_status() {
 /// Also where a child of a child does so whose parent has exited.
 #[test]
 fn a_program_that_leaves_is_ended() {
-    let sim = small();
+    let sim = Sim::small();
     let spoiled = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere; cuda-app run 600";
     for script in [
         spoiled.to_owned(),
@@ -45,7 +39,7 @@ fn a_program_that_leaves_is_ended() {
 /// A program of somebody else is none of its business.
 #[test]
 fn other_programs_are_left_alone() {
-    let sim = small();
+    let sim = Sim::small();
     let other = sim.outside("0.2");
     guarded(&sim, &["cuda-app", "run", "1"]).ended(0);
     shell(format!("kill -0 {}", other.pid())).ended(0);

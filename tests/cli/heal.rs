@@ -5,23 +5,16 @@ use std::fs::File;
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, kill, terminate, whole};
+use testkit::{Ran, Sim, assert_contains, in_state, is_alive, kill, terminate, whole};
 
 #[track_caller]
 fn does_nothing(ran: &Ran) {
     assert_eq!((ran.status, ran.stdout.as_str()), (0, ""), "{ran:?}");
 }
 
-/// A GPU that is served as a whole.
-fn one(mps: &str) -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(mps), &[]).ended(0);
-    sim
-}
-
 #[test]
 fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
-    let sim = one("active-thread-percentage = 50");
+    let sim = Sim::whole("active-thread-percentage = 50");
     sim.run(&["set", "0", "active-thread-percentage=25"])
         .ended(0);
     does_nothing(&sim.run(&["heal"]));
@@ -44,7 +37,7 @@ fn a_daemon_that_died_starts_again_with_what_was_set_by_hand() {
 
 #[test]
 fn a_hung_device_is_cured_once_no_client_works_there() {
-    let sim = one("");
+    let sim = Sim::whole("");
     let client = sim.client("0");
     let server = sim.device("0")["servers"][0]["pid"].clone();
     sim.hang("0");
@@ -63,7 +56,7 @@ fn a_hung_device_is_cured_once_no_client_works_there() {
 
 #[test]
 fn the_server_of_a_hung_daemon_that_died_is_ended_too() {
-    let sim = one("");
+    let sim = Sim::whole("");
     sim.hang("0");
     let device = sim.device("0");
     terminate(&device["daemon_pid"]);
@@ -77,7 +70,7 @@ fn the_server_of_a_hung_daemon_that_died_is_ended_too() {
 /// Any user can end a daemon again and again.
 #[test]
 fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() {
-    let sim = one("");
+    let sim = Sim::whole("");
     for time in 1..=5 {
         sim.kill_daemon("0");
         let ran = sim.run(&["heal"]).ended(0);
@@ -103,7 +96,7 @@ fn after_five_times_in_an_hour_it_gives_up_until_somebody_restarts_the_device() 
 
 #[test]
 fn what_happened_more_than_an_hour_ago_does_not_count() {
-    let sim = one("");
+    let sim = Sim::whole("");
     for _ in 0..5 {
         sim.kill_daemon("0");
         sim.run(&["heal"]).ended(0);
@@ -118,8 +111,7 @@ fn what_happened_more_than_an_hour_ago_does_not_count() {
 
 #[test]
 fn what_down_took_stays_down() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let devices = in_state(&sim.status(), "ready");
     let (first, second) = (devices[0].as_str(), devices[1].as_str());
     sim.run(&["down", first]).ended(0);
@@ -139,7 +131,7 @@ fn what_down_took_stays_down() {
 
 #[test]
 fn it_waits_for_no_other_change() {
-    let sim = one("");
+    let sim = Sim::whole("");
     sim.kill_daemon("0");
     let lock = File::open(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
@@ -162,7 +154,7 @@ fn it_waits_for_no_other_change() {
 
 #[test]
 fn a_device_of_an_earlier_boot_is_left_to_up() {
-    let sim = one("");
+    let sim = Sim::whole("");
     sim.node.node().reboot().unwrap();
     does_nothing(&sim.run(&["heal"]));
     assert_eq!(in_state(&sim.status(), "dead"), ["0"]);
@@ -170,8 +162,7 @@ fn a_device_of_an_earlier_boot_is_left_to_up() {
 
 #[test]
 fn one_daemon_that_does_not_start_keeps_no_other_from_it() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let devices = in_state(&sim.status(), "ready");
     for device in &devices {
         sim.kill_daemon(device);
@@ -187,8 +178,7 @@ fn one_daemon_that_does_not_start_keeps_no_other_from_it() {
 
 #[test]
 fn devices_can_be_named() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let devices = in_state(&sim.status(), "ready");
     for device in &devices {
         sim.kill_daemon(device);
@@ -201,8 +191,7 @@ fn devices_can_be_named() {
 /// One device is given up, and another one has just died.
 #[test]
 fn a_dry_run_ends_as_heal_would() {
-    let sim = Sim::with("h200", 2);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::served("h200", 2, &whole(""));
     for _ in 1..=5 {
         sim.kill_daemon("0");
         sim.run(&["heal"]).ended(0);

@@ -14,8 +14,7 @@ use crate::cli::watch::LOOK;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(mps), &["--yes"]).ended(0);
+    let sim = Sim::whole(mps);
     sim.hang("0");
     sim
 }
@@ -52,8 +51,7 @@ fn a_restart_of_a_hung_device_needs_no_force_and_keeps_the_daemon() {
 
 #[test]
 fn who_still_works_is_named_and_ended_only_by_force() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let worker = sim.client("0");
     sim.hang("0");
     let status = sim.status();
@@ -107,8 +105,7 @@ fn drained(sim: &Sim, args: &[&str]) -> String {
 
 #[test]
 fn restart_with_drain_cures_when_the_clients_have_left() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let before = sim.device("0");
     let up = drained(&sim, &["restart", "0", "--drain", "600", "--yes"]);
     assert!(up.ends_with("mps yes"), "{up}");
@@ -120,8 +117,7 @@ fn restart_with_drain_cures_when_the_clients_have_left() {
 
 #[test]
 fn force_with_drain_refuses_nobody_on_a_hung_device() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let up = drained(&sim, &["down", "--drain", "600", "--force"]);
     assert_contains(&up, "err 805");
     assert_eq!(sim.run_dir(), ["lock"]);
@@ -170,9 +166,7 @@ fn a_plain_user_sees_it_too() {
 #[test]
 fn a_users_hung_device_is_seen_and_cured() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
-        .ended(0);
+    let sim = Sim::whole("serve = \"user:nobody\"");
     let mut app = sim.node.program("cuda-app");
     app.args(["run", "0"])
         .env("CUDA_MPS_PIPE_DIRECTORY", sim.pipe_link("0"));
@@ -200,8 +194,7 @@ fn the_plan_of_a_cure_says_what_it_is() {
 /// It is shown in the second look after it happened, at the latest.
 #[test]
 fn watch_shows_it_within_two_looks() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let mut watch = sim.dialogue("status --watch=0.2");
     watch.await_text(LOOK);
     sim.hang("0");
@@ -224,8 +217,7 @@ fn too_few_files_are_refused() {
 
 /// A node whose daemon may open no more files: a program that wants to join has it log without pause.
 pub(crate) fn logs_without_pause() -> (Sim, App) {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let uuid = sim.uuid("0");
     let log = sim.node.log_dir().join(uuid).join("control.log");
     sim.node.fault("daemon accept").fails(24).unwrap();
@@ -272,8 +264,7 @@ fn the_watch_names_a_daemon_that_logs_without_pause() {
 /// Its log grows by a few lines for each session, and is not looked at twice.
 #[test]
 fn a_busy_log_is_not_taken_for_one_without_pause() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let _client = sim.client("0");
     for _ in 0..5 {
         let status = sim.status();

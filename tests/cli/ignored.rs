@@ -1,6 +1,6 @@
 //! Signals that the caller ignores stay ignored in the programs that `run` starts or becomes.
 
-use testkit::{Ran, SMALL, Sim, under};
+use testkit::{Ran, Sim, under};
 
 /// `run` with these arguments, started by somebody who ignores these signals and no others.
 fn ignoring(sim: &Sim, signals: &str, args: &[&str]) -> Ran {
@@ -22,8 +22,7 @@ const CHLD: u32 = 17;
 
 #[test]
 fn what_the_caller_ignores_stays_ignored_and_nothing_else() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let shown = ["grep", "SigIgn", "/proc/self/status"];
     for how in [
         &["run", "0.2", "--"][..],
@@ -48,8 +47,7 @@ fn what_the_caller_ignores_stays_ignored_and_nothing_else() {
 /// `nohup mig-mps run --require-mps` and `-n`: neither mig-mps nor the program dies of SIGHUP.
 #[test]
 fn nohup_holds_for_what_stays_beside_a_program() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let script = "kill -HUP $PPID; kill -HUP $$; exit 7";
     for how in [&["run", "0.2", "--require-mps"][..], &["run", "-n", "1"]] {
         let words = [how, &["--", "sh", "-c", script]].concat();

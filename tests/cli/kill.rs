@@ -6,8 +6,7 @@ use insta::assert_snapshot;
 use regex::Regex;
 use rustix::process::Signal;
 use testkit::{
-    Dialogue, Ran, SMALL, Sim, assert_contains, is_alive, kill, needs_root, stop, user, wait_until,
-    whole,
+    Dialogue, Ran, Sim, assert_contains, is_alive, kill, needs_root, stop, user, wait_until, whole,
 };
 
 /// Everything it said; the processes have names, and so have the user and the directories of the node.
@@ -54,8 +53,7 @@ fn was_sent_term(pid: u32) -> bool {
 
 #[test]
 fn a_clients_work_is_ended_and_the_others_go_on() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let clients = [sim.client("0.2"), sim.client("0.2"), sim.client("0.2")];
     let neighbour = sim.client("0.0");
     let servers = sim.device("0.2")["servers"].clone();
@@ -88,8 +86,7 @@ fn a_clients_work_is_ended_and_the_others_go_on() {
 
 #[test]
 fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
     // It does not look at what becomes of its work.
@@ -127,8 +124,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
 
 #[test]
 fn it_asks_first() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
     let no = sim.answered(&format!("kill 0.2 {pid} --signal"), "\r");
@@ -157,8 +153,7 @@ fn it_asks_first() {
 /// The flags of every changing command.
 #[test]
 fn it_can_be_tried_waited_for_and_read_by_programs() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (client, other) = (sim.client("0.2"), sim.client("0.2"));
     let pid = client.pid().to_string();
     let names = [(client.pid(), "CLIENT"), (other.pid(), "OTHER")];
@@ -215,8 +210,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
 
 #[test]
 fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (client, other) = (sim.client("0.2"), sim.client("0.0"));
     let device = sim.device("0.2");
     let outside = sim.outside("0.2");
@@ -271,8 +265,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
 
 #[test]
 fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
     let ask = || sim.run(&["kill", "0.2", &pid, "--yes"]).ended(4).stderr;
@@ -304,8 +297,7 @@ fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
 
 #[test]
 fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let healthy = sim.client("0.2");
     stop(healthy.pid());
     let mut faulty = sim.app("0.2", &["hold", "--fault"]);
@@ -344,8 +336,7 @@ fn a_fault_beside_a_healthy_client_is_over_when_both_have_been_ended() {
 
 #[test]
 fn a_server_that_refuses_is_quoted_and_the_client_goes_on() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (first, second) = (sim.client("0.2"), sim.client("0.2"));
     sim.node.fault("terminate_client").fails(5).unwrap();
     let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
@@ -363,8 +354,7 @@ fn a_server_that_refuses_is_quoted_and_the_client_goes_on() {
 
 #[test]
 fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (first, second) = (sim.client("0.2"), sim.client("0.2"));
     let pids = [first.pid(), second.pid()].map(|pid| pid.to_string());
     let held = sim.node.fault("terminate_client").waits().unwrap();
@@ -388,8 +378,7 @@ fn ctrl_c_in_between_leaves_the_rest_and_it_can_be_run_again() {
 /// Whatever it waits for when it is interrupted: what has been done until then is said, and nothing else.
 #[test]
 fn ctrl_c_in_a_wait_says_what_was_done() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (client, other) = (sim.client("0.2"), sim.client("0.2"));
     let pids = [client.pid(), other.pid()].map(|pid| pid.to_string());
     let names = [(client.pid(), "CLIENT"), (other.pid(), "OTHER")];
@@ -437,8 +426,7 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
 /// sight with that.
 #[test]
 fn no_command_line_is_too_long_for_a_question() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let mut client = sim.app("0.2", &vec!["hold"; 24_000]);
     client.wait_up();
     let pid = client.pid().to_string();
@@ -471,8 +459,7 @@ fn no_command_line_is_too_long_for_a_question() {
 /// The end of the input is no answer, and nothing that is typed after it is one.
 #[test]
 fn ctrl_d_is_a_no() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let ran = sim.answered(&format!("kill 0.2 {}", client.pid()), "\u{4}y\r");
     let ran = ran.ended(4);
@@ -482,8 +469,7 @@ fn ctrl_d_is_a_no() {
 
 #[test]
 fn clients_in_containers_are_explained() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let pid = client.pid();
     // A control program of a daemon that does not see its client's pid: it calls it 0.
@@ -502,8 +488,7 @@ fn clients_in_containers_are_explained() {
 #[test]
 fn users_end_their_own_clients_and_no_others() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let roots = sim.client("0");
     let mut waiting = sim.app_of_nobody("0", &["hold"]);
     sim.await_event("client waits", 1);

@@ -7,8 +7,7 @@ use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state, whole};
 /// Its servers are in the process table, so they are no strangers on their own device.
 #[test]
 fn a_daemon_that_does_not_answer_keeps_its_servers() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(ONE_EACH, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, ONE_EACH);
     let server = sim.device("0.0")["servers"][0]["pid"].clone();
     let control = sim.control_script("[ \"$1\" = -d ] || exec sleep 600\nexec $real \"$@\"");
     let with = |args: &[&str]| {
@@ -26,8 +25,7 @@ fn a_daemon_that_does_not_answer_keeps_its_servers() {
 /// A machine under load may make any daemon late once.
 #[test]
 fn a_daemon_that_misses_one_question_is_asked_again() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::whole("");
     let once = sim.node.dir().join("once");
     let control = sim.control_script(&format!(
         "mkdir {} 2>/dev/null && exec sleep 600\nexec $real \"$@\"",

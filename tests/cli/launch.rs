@@ -119,8 +119,7 @@ fn a_device_of_others_is_hidden_from_a_plain_user() {
 #[test]
 fn a_groups_daemon_serves_its_members_at_once() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(r#"serve = "group:daemon""#), &[]).ended(0);
+    let sim = Sim::whole(r#"serve = "group:daemon""#);
     let meta = fs::metadata(sim.pipe_link("0")).unwrap();
     let seen = (meta.uid(), meta.gid(), meta.permissions().mode() & 0o7777);
     assert_eq!(seen, (0, DAEMON, 0o750));
@@ -145,8 +144,7 @@ fn a_groups_daemon_serves_its_members_at_once() {
 #[test]
 fn a_dead_daemon_leaves_its_place_to_another_users() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    let sim = Sim::whole(r#"serve = "user:nobody""#);
     for serve in ["user:daemon", "group:daemon", "all", "user:nobody"] {
         sim.kill_daemon("0");
         let profile = whole(&format!("serve = \"{serve}\""));
@@ -163,8 +161,7 @@ fn a_dead_daemon_leaves_its_place_to_another_users() {
 #[test]
 fn a_users_logs_are_not_the_next_daemons() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    let sim = Sim::whole(r#"serve = "user:nobody""#);
     let uuid = sim.uuid("0");
     let log = sim.node.log_dir().join(&uuid);
     let victim = sim.node.dir().join("victim");

@@ -412,9 +412,7 @@ fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
 /// Whoever names a directory that others use as well loses nothing of theirs.
 #[test]
 fn what_others_keep_in_the_run_directory_stays() {
-    let sim = Sim::with("h200", 1);
-    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
-        .ended(0);
+    let sim = Sim::served("h200", 1, "[[gpu]]\nselect = { all = true }\nmig = false\n");
     let run_dir = sim.node.run_dir();
     let record = std::fs::read_dir(run_dir).unwrap().flatten();
     let record = record

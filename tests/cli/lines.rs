@@ -175,8 +175,7 @@ fn order(text: &str) -> Vec<&'static str> {
 
 #[test]
 fn every_command_has_devices_in_the_order_of_their_gpus_and_places() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(NAMED, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, NAMED);
     let devices = ["z-0", "z-1", "z-2", "zebra", "a-0"];
     for words in [
         "list",
@@ -245,8 +244,7 @@ fn a_plan_tells_a_gpu_without_mig_from_an_empty_one() {
 
 #[test]
 fn a_narrow_status_keeps_the_command_of_a_program_outside_mps() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, ONE_EACH);
     let app = sim.outside("0.0");
     let shown = assert_fits(&sim.in_80_columns("status"));
     let (_, outside) = shown.split_once("OUTSIDE MPS").unwrap();

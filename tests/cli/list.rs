@@ -2,8 +2,7 @@ use testkit::{SMALL, Sim, assert_contains};
 
 #[test]
 fn json_holds_the_same() {
-    let sim = Sim::with("h200", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("h200", 1, SMALL);
     let list = sim.list();
     let gpu = &list["gpus"][0];
     assert_eq!(gpu["product"], "NVIDIA H200");
@@ -25,8 +24,7 @@ fn json_holds_the_same() {
 
 #[test]
 fn a_gpu_instance_without_compute_instance_is_seen() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let id = sim.foreign_instance(0, 6);
     let ran = sim.run(&["list"]).ended(0);
     let line = format!(
@@ -37,8 +35,7 @@ fn a_gpu_instance_without_compute_instance_is_seen() {
 
 #[test]
 fn everything_fits_into_80_columns() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let ran = sim.in_80_columns("list");
     for line in ran.stdout.lines() {
         assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");

@@ -21,8 +21,7 @@ fn gets(sim: &Sim) -> String {
 
 #[test]
 fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let client = sim.client("0");
     let before = servers(&sim);
     assert_eq!(gets(&sim), "132 SMs, 1500 MiB: true");
@@ -65,8 +64,7 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
 /// What takes another daemon says so, and does not touch one that has a client.
 #[test]
 fn what_takes_another_daemon_says_so() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let client = sim.client("0");
     for (settings, because) in [
         (r#"cpus = "0""#, "cpus is all, not 0"),
@@ -229,8 +227,7 @@ fn what_cannot_be_set_by_hand_is_refused() {
 
 #[test]
 fn a_limit_above_the_memory_of_the_device_is_said_to_limit_nothing() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let set = ["set", "0", "pinned-memory-limit=200G", "--dry-run"];
     let ran = sim.run(&set).ended(0);
     assert_contains(
@@ -279,8 +276,7 @@ fn a_live_change_is_undone_when_the_run_fails() {
 /// Seen: a limit where there was none stayed, since nobody knew how to take one away.
 #[test]
 fn a_limit_where_there_was_none_is_undone_too() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     sim.node
         .fault("set_default_client_priority")
         .fails(0)
@@ -335,9 +331,7 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_told_by_the_log_of_a_server() {
 /// Killed between the daemon and its record, it is gone on with.
 #[test]
 fn a_live_change_that_was_killed_is_finished() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("active-thread-percentage = 50"), &[])
-        .ended(0);
+    let sim = Sim::whole("active-thread-percentage = 50");
     let client = sim.client("0");
     let before = servers(&sim);
     let changed = whole(r#"active-thread-percentage = 25, pinned-memory-limit = "1G""#);

@@ -47,8 +47,7 @@ const SERVER: &str = "\
 
 /// A device whose daemon has ended and has left these logs; its name and log directory.
 fn ended(control: &str, server: &str) -> (Sim, PathBuf) {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dir = dir_of(&sim, "0.0");
     sim.run(&["down", "0.0"]).ended(0);
     fs::write(dir.join("control.log"), control).unwrap();
@@ -278,8 +277,7 @@ fn a_device_is_found_by_what_is_there() {
 
 #[test]
 fn a_fault_and_what_clients_do_is_told() {
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     sim.app("0", &["run", "0", "--fault"]).finish();
     let ran = sim.run(&["logs", "0"]).ended(0);
     let marked = |mark: &str| -> Vec<&str> {
@@ -307,8 +305,7 @@ fn a_fault_and_what_clients_do_is_told() {
 
 #[test]
 fn following_survives_rotation_and_another_daemon_and_ends_with_ctrl_c() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let mut following = sim.talk(&["logs", "0.0", "-f"]);
     following.await_text("NEW SERVER");
     let first = sim.client("0.0");
@@ -333,8 +330,7 @@ fn following_survives_rotation_and_another_daemon_and_ends_with_ctrl_c() {
 /// As `logs -f | less` does, where somebody reads slowly: its pipe is full while the log is put aside.
 #[test]
 fn who_reads_slowly_misses_no_line_of_a_log_that_is_put_aside() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let log = dir_of(&sim, "0.0").join("control.log");
     let mut command = sim.command(&["logs", "0.0", "-f", "-n", "1", "--control"]);
     command.stderr(Stdio::null());
@@ -502,8 +498,7 @@ fn no_name_of_a_directory_steers_the_terminal() {
 #[test]
 fn what_a_plain_user_may_not_read_is_said() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dir = dir_of(&sim, "0.0");
     let logs = || {
         let mut command = sim.by_nobody(&["logs", "0.0"]);
@@ -526,8 +521,7 @@ fn what_a_plain_user_may_not_read_is_said() {
 
 #[test]
 fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dir = dir_of(&sim, "0.0");
     let control = dir.join("control.log");
     let older = |number: u32| dir.join(format!("control.log.{number}"));
@@ -579,8 +573,7 @@ fn up_puts_large_logs_aside_and_the_daemon_writes_on() {
 /// Only so much of a log is kept as is ever copied, and that is said.
 #[test]
 fn what_is_left_out_of_a_very_large_log_is_said() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dir = dir_of(&sim, "0.0");
     let server = dir.join("server.log");
     for _ in 0..9 {
@@ -600,8 +593,7 @@ fn what_is_left_out_of_a_very_large_log_is_said() {
 /// What is in the way of the older parts is called by its own name.
 #[test]
 fn what_is_in_the_way_of_a_rotation_is_named() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dir = dir_of(&sim, "0.0");
     fs::write(dir.join("server.log.2"), "").unwrap();
     let mut all = String::new();
@@ -623,8 +615,7 @@ fn what_is_in_the_way_of_a_rotation_is_named() {
 /// A lock that somebody holds keeps neither `logs` from reading nor `up` from having nothing to do.
 #[test]
 fn nobody_waits_for_the_lock() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let control = dir_of(&sim, "0.0").join("control.log");
     fill(&control, "large");
     let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
@@ -669,8 +660,7 @@ fn logs_of_a_users_daemon_stay_the_users() {
 #[test]
 fn up_does_not_touch_what_was_planted() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dir = dir_of(&sim, "0.0");
     let control = dir.join("control.log");
     let target = sim.node.dir().join("target");

@@ -10,8 +10,7 @@ use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root};
 
 /// A node whose device 0.2 has a working client; returns its directory too.
 fn serving() -> (Sim, testkit::App, PathBuf) {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let link = sim.node.run_dir().join("by-name/0.2");
     let directory = fs::canonicalize(link).unwrap();

@@ -84,8 +84,7 @@ fn lines_and_colours_are_for_terminals_that_have_them() {
 
 #[test]
 fn a_plan_has_a_colour_for_each_sign() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let path = sim.profile(
         "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\", mps = { active-thread-percentage = 50 } } ]\n",
     );

@@ -12,9 +12,7 @@ const LIMITED: &str = "active-thread-percentage = 25, pinned-memory-limit = \"2G
 
 /// An H200 whose clients may have 2 GiB each.
 fn limited() -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(LIMITED), &[]).ended(0);
-    sim
+    Sim::whole(LIMITED)
 }
 
 /// `mig-mps` with a memory limit in the caller's environment.

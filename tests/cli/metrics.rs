@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use mig_mps::internals::manual::TOPICS;
 use serde_json::Value;
 use testkit::{
-    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, wait_until,
-    whole,
+    Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, in_state, needs_root, wait_until, whole,
 };
 
 /// The value of a series, by its text up to the blank.
@@ -74,8 +73,7 @@ fn promtool_takes(text: &str) {
 
 #[test]
 fn what_status_shows_is_counted() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let devices = in_state(&sim.status(), "ready");
     let (first, second) = (devices[0].as_str(), devices[1].as_str());
     let client = sim.client(first);
@@ -130,8 +128,7 @@ fn what_status_shows_is_counted() {
 
 #[test]
 fn a_hung_device_a_program_outside_mps_and_a_busy_gpu() {
-    let sim = Sim::with("h200", 2);
-    sim.up(&whole(""), &["--yes"]).ended(0);
+    let sim = Sim::served("h200", 2, &whole(""));
     let outside = sim.outside("0");
     sim.hang("0");
     let text = metrics(&sim, &[]);
@@ -189,8 +186,7 @@ fn drift_is_told_for_a_profile() {
 
 #[test]
 fn without_the_driver_only_what_records_tell_is_there() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
     let text = metrics(&sim, &[]);
     has(&text, "mig_mps_driver_answers", 0.0);
@@ -207,8 +203,7 @@ fn without_the_driver_only_what_records_tell_is_there() {
 
 #[test]
 fn a_change_in_progress_is_not_waited_for() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
     assert_eq!(state(&metrics(&sim, &[]), "0"), "ready");
@@ -232,8 +227,7 @@ fn a_device_has_as_many_series_as_the_manual_says() {
 #[test]
 fn a_plain_user_sees_the_states_and_the_file_is_for_all() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let mut by_nobody = sim.command(&["metrics"]);
     let ran = Ran::of(by_nobody.uid(NOBODY).gid(NOBODY)).ended(0);
     assert_eq!(state(&ran.stdout, "0"), "ready");
@@ -260,8 +254,7 @@ fn promtool_finds_no_fault() {
     let client = sim.client("1");
     promtool_takes(&metrics(&sim, &["--profile", path.to_str().unwrap()]));
     client.finish();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     promtool_takes(&metrics(&sim, &[]));
 }
 
@@ -320,8 +313,7 @@ fn a_real_prometheus_has_them_from_a_real_collector() {
     ) {
         return;
     }
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let devices = in_state(&sim.status(), "ready");
     let client = sim.client(&devices[0]);
     let files = sim.node.dir().join("collected");
@@ -379,8 +371,7 @@ fn a_real_prometheus_has_them_from_a_real_collector() {
 /// No daemon was asked whether somebody has changed its settings: that none has is not said.
 #[test]
 fn settings_that_were_not_read_back_are_unknown() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let changed = "mig_mps_problems{id=\"settings-changed\"}";
     let text = metrics(&sim, &[]);
     assert_eq!(value(&text, changed), None);

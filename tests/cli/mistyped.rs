@@ -77,8 +77,7 @@ fn a_usage_error_shows_what_can_be_typed() {
 
 #[test]
 fn devices_that_are_named_in_another_way() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     assert_snapshot!(said(&sim, "down 0.0,0.2"), @r#"
     error: no device is called "0.0,0.2"
     hint: separate devices by blanks: 0.0 0.2
@@ -102,8 +101,7 @@ fn devices_that_are_named_in_another_way() {
 /// A device may be called as a number of seconds.
 #[test]
 fn the_seconds_of_watch_are_not_taken_for_a_device() {
-    let sim = Sim::with("h200", 2);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 2, WHOLE);
     let ran = sim.shown("", "status --watch 1", 80).ended(2);
     assert_eq!(
         ran.stdout.replace('\r', ""),

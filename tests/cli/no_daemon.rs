@@ -46,8 +46,7 @@ fn mig_devices_without_daemons_need_no_mps() {
 
 #[test]
 fn daemons_come_and_go_and_the_instances_stay() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(UNSERVED, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, UNSERVED);
     let before = sim.list()["gpus"][0]["devices"].clone();
     let uuids = |devices: &serde_json::Value| {
         let devices = devices.as_array().unwrap().iter();
@@ -97,8 +96,7 @@ devices = [ { profile = "3g" }, { profile = "1g", mps = false } ]
 
 #[test]
 fn mig_off_and_nothing_else() {
-    let sim = Sim::with("h200", 1);
-    sim.up(ONE_EACH, &["--yes"]).ended(0);
+    let sim = Sim::served("h200", 1, ONE_EACH);
     let bare = "[[gpu]]\nselect = { all = true }\nmig = false\nmps = false\n";
     sim.up(bare, &["--yes"]).ended(0);
     let list = sim.list();
@@ -115,8 +113,7 @@ fn mig_off_and_nothing_else() {
 
 #[test]
 fn mig_on_and_not_partitioned() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let empty = "[[gpu]]\nselect = { all = true }\ndevices = []\n";
     sim.up(empty, &["--yes"]).ended(0);
     let list = sim.list();
@@ -179,8 +176,7 @@ devices = []
 /// Programs that read records alone have not looked for devices without a daemon, and do not deny them.
 #[test]
 fn a_device_without_a_daemon_is_not_denied() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(UNSERVED, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, UNSERVED);
     let words: [&[&str]; 5] = [
         &["env", "0.0"],
         &["run", "0.0", "--", "true"],

@@ -52,8 +52,7 @@ fn without_a_driver_records_and_proc_tell_what_runs() {
 /// A driver that hangs is given up after a limit, and then the same holds.
 #[test]
 fn a_driver_that_hangs_hides_no_daemon() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let init = sim.node.node();
     init.fault("nvmlInit_v2").every().hangs().unwrap();
     // Logs do not wait for it.
@@ -85,8 +84,7 @@ fn a_driver_that_hangs_hides_no_daemon() {
 
 #[test]
 fn after_a_reboot_with_mig_on_status_says_what_to_do() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.node.reboot();
     sim.run(&["down"]).ended(0);
     let ran = sim.run(&["status"]).ended(0);

@@ -112,8 +112,7 @@ fn a_lost_gpu_is_said_to_be_lost_and_its_devices_are_not_gone() {
 #[test]
 fn instances_that_the_driver_hides_are_not_gone() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.node
         .node()
         .update(|state| state.policy.permissions = Permissions::Strict)
@@ -149,8 +148,7 @@ fn destroy(sim: &Sim) {
 
 #[test]
 fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     destroy(&sim);
     let remedy = "its device is gone: `mig-mps up PROFILE` restores it, \
                   `mig-mps down 0.2` removes what is left";
@@ -241,8 +239,7 @@ fn a_device_that_was_made_again_with_another_uuid_has_one_name() {
 /// An instance of another size in the place of one that is gone has no name that is taken.
 #[test]
 fn the_name_of_a_device_that_is_gone_means_it_alone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     destroy(&sim);
     sim.foreign_instance(0, 0);
     let foreign = |state: &mut simnode::node::State| {

@@ -52,8 +52,7 @@ fn without_a_terminal_each_step_is_a_line() {
 
 #[test]
 fn what_a_step_waits_for_is_named_once() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let ran = sim
         .run(&["down", "0.2", "--force", "--drain", "2", "--yes"])

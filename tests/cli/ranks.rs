@@ -10,9 +10,7 @@ const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
 
 fn seven() -> Sim {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SEVENTHS, &[]).ended(0);
-    sim
+    Sim::served("a100-80gb", 1, SEVENTHS)
 }
 
 /// How many clients each device has.

@@ -19,8 +19,7 @@ const ANSWERS: &str =
 
 /// A whole GPU that is served with all of [`EVERYTHING`], and with a percentage set by hand.
 fn set_by_hand() -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(EVERYTHING), &[]).ended(0);
+    let sim = Sim::whole(EVERYTHING);
     sim.run(&["set", "0", "active-thread-percentage=25"])
         .ended(0);
     sim
@@ -79,8 +78,7 @@ fn everything_is_kept_and_the_record_says_what_was_set_by_hand() {
 
 #[test]
 fn several_devices_of_several_gpus_and_no_other() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     let pids = || ["0.0", "0.2", "1.0", "1.2"].map(|name| sim.device(name)["daemon_pid"].clone());
     let before = pids();
     let uuid = sim.device("1.2")["uuid"].as_str().unwrap().to_owned();
@@ -96,8 +94,7 @@ fn several_devices_of_several_gpus_and_no_other() {
 
 #[test]
 fn it_asks_before_it_ends_a_daemon() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.device("0.2");
     let refused = sim.run(&["restart", "0.2"]).ended(4);
     assert_snapshot!(refused.stderr, @"
@@ -116,8 +113,7 @@ fn it_asks_before_it_ends_a_daemon() {
 /// Whoever asks for a wait may not be there any more when it is over.
 #[test]
 fn the_question_comes_before_the_wait_and_once() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let mut restart = sim.dialogue("restart 0.2 --drain 600");
     restart.await_text("This will restart 1 daemon.");
@@ -133,8 +129,7 @@ fn the_question_comes_before_the_wait_and_once() {
 /// Seen: somebody who took longer to answer than he was ready to wait was refused at once.
 #[test]
 fn the_time_at_the_question_is_not_waited() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let _client = sim.client("0.2");
     let mut restart = sim.dialogue("restart 0.2 --drain 1");
     restart.await_text("Go on?");
@@ -148,8 +143,7 @@ fn the_time_at_the_question_is_not_waited() {
 /// Who comes while the question stands is waited for as well, for as long as was said.
 #[test]
 fn a_client_that_comes_at_the_question_is_waited_for() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let ask = |limit: &str| {
         let mut restart = sim.dialogue(&format!("restart 0.2 --drain {limit}"));
         restart.await_text("Go on?");
@@ -175,8 +169,7 @@ fn a_client_that_comes_at_the_question_is_waited_for() {
 /// it was answered.
 #[test]
 fn a_second_question_keeps_nobody_waiting() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.kill_daemon("0.0");
     let mut restart = sim.dialogue("restart 0.0 0.2");
     restart.await_text("This will restart 1 daemon.");
@@ -192,8 +185,7 @@ fn a_second_question_keeps_nobody_waiting() {
 
 #[test]
 fn clients_are_refused_waited_for_or_ended() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (client, neighbour) = (sim.client("0.2"), sim.client("0.0"));
     let before = sim.device("0.2")["daemon_pid"].clone();
     sim.run(&["restart", "0.2", "--yes"]).ended(4);
@@ -246,8 +238,7 @@ fn a_dead_daemon_is_started_again_without_a_question() {
 
 #[test]
 fn an_orphan_is_ended_by_force_alone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let device = sim.device("0.2");
     fs::remove_dir_all(device["pipe_directory"].as_str().unwrap()).unwrap();
     let status = sim.run(&["status"]).ended(0).stdout;
@@ -267,8 +258,7 @@ fn an_orphan_is_ended_by_force_alone() {
 /// Its process and its lock say that it lives, whatever lies in the sockets' places.
 #[test]
 fn a_daemon_without_its_sockets_is_not_called_dead() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.device("0.2");
     let pipe = std::path::Path::new(before["pipe_directory"].as_str().unwrap());
     // The other one answers root, and programs do not find it.
@@ -296,8 +286,7 @@ fn a_daemon_without_its_sockets_is_not_called_dead() {
 /// The server says FAULT though nobody is left, and does not end when it is asked to: as long as there is a file.
 #[test]
 fn a_fault_that_does_not_clear_is_cured() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let stuck = sim.node.dir().join("stuck");
     fs::write(&stuck, "").unwrap();
     let script = format!(
@@ -327,8 +316,7 @@ echo "$commands" | "$real" "$@" | sed 's/^ACTIVE$/FAULT/'"#,
 /// FAULT while the client is there: it is one like any other.
 #[test]
 fn a_fault_whose_client_lives_is_refused() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let [_, client] = sim.faulty("0.2");
     let refused = sim.run(&["restart", "0.2", "--yes"]).ended(4);
     assert_contains(&refused.stdout, "a GPU fault");
@@ -364,8 +352,7 @@ fn a_start_that_fails_is_rolled_back() {
 /// Who was ended for it is not brought back, and that is said.
 #[test]
 fn a_start_that_fails_after_clients_were_ended_says_so() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     sim.node.fault("daemon start").fails(3).unwrap();
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(1);
@@ -404,8 +391,7 @@ fn where_nothing_starts_the_next_restart_finishes() {
 /// With several devices, one that fails brings back the others too.
 #[test]
 fn one_that_fails_brings_all_back() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     sim.node.fault("daemon start").nth(2).fails(3).unwrap();
     sim.run(&["restart", "0.0", "0.2", "1.0", "--yes"]).ended(1);
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
@@ -459,8 +445,7 @@ fn one_that_was_killed_in_between_is_gone_on_with() {
 
 #[test]
 fn what_cannot_be_restarted_is_refused() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.run(&["down", "0.0"]).ended(0);
     sim.run(&["restart"]).ended(2);
     sim.run(&["restart", "0.9", "--yes"]).ended(2);
@@ -475,8 +460,7 @@ fn what_cannot_be_restarted_is_refused() {
 /// of that.
 #[test]
 fn a_start_that_nobody_finishes_is_told_with_its_cure() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let set = "set_default_active_thread_percentage";
     sim.node.fault(set).kills().unwrap();
     let _ = sim.run(&["restart", "0.2", "--yes"]);
@@ -493,8 +477,7 @@ fn a_start_that_nobody_finishes_is_told_with_its_cure() {
 #[test]
 fn what_a_user_has_put_beside_the_sockets_is_in_nobodys_way() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(r#"serve = "user:nobody""#), &[]).ended(0);
+    let sim = Sim::whole(r#"serve = "user:nobody""#);
     let before = sim.device("0");
     let planted = format!("{}/notes", before["pipe_directory"].as_str().unwrap());
     fs::write(&planted, "").unwrap();

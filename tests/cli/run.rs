@@ -5,28 +5,19 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use testkit::{
-    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, has_python, hearing, needs_root,
-    whole,
+    Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, has_python, hearing, needs_root,
 };
 
 const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
-fn small() -> Sim {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
-    sim
-}
-
 /// A GPU that serves one user at a time.
 fn one_gpu() -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
-    sim
+    Sim::served("h200", 1, WHOLE)
 }
 
 #[test]
 fn the_program_is_a_client_of_the_right_server_in_the_same_process() {
-    let sim = small();
+    let sim = Sim::small();
     let mut app = sim.started(&["0.2"]);
     let up = app.wait_up();
     assert!(up.starts_with(&format!("pid {} ", app.pid())), "{up}");
@@ -66,7 +57,7 @@ fn limits_are_the_programs_own() {
 
 #[test]
 fn the_exit_status_is_the_programs_or_says_why_there_was_none() {
-    let sim = small();
+    let sim = Sim::small();
     let run = |words: &[&str]| sim.run(&[&["run", "0.2", "--"], words].concat());
     assert_eq!(run(&["sh", "-c", "exit 2"]).status, 2);
     assert_eq!(run(&["no-such-program"]).status, 127);
@@ -93,7 +84,7 @@ fn the_exit_status_is_the_programs_or_says_why_there_was_none() {
 /// open files are the caller's.
 #[test]
 fn the_program_has_the_callers_surroundings() {
-    let sim = small();
+    let sim = Sim::small();
     // SIGHUP is 1, the last bit, and SIGUSR1 the second of the next digit.
     let show = "0.2 -- sh -c 'umask; pwd; ulimit -n; grep SigIgn /proc/self/status'";
     let ran = |before: &str| {
@@ -121,7 +112,7 @@ fn the_program_has_the_callers_surroundings() {
 /// A client with few open files would hang the device for everybody.
 #[test]
 fn a_program_gets_the_open_files_that_a_client_needs() {
-    let sim = small();
+    let sim = Sim::small();
     let show = "0.2 -- sh -c 'ulimit -n'";
     let raised = Ran::of(&mut sim.after("ulimit -Sn 24", show)).ended(0);
     assert_eq!(raised.stdout, "1024\n");
@@ -148,8 +139,7 @@ fn nobody_tries_to_become_a_client_where_none_is_taken() {
 
 #[test]
 fn a_full_device_is_waited_for() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("max-clients = 1"), &["--yes"]).ended(0);
+    let sim = Sim::whole("max-clients = 1");
     let client = sim.client("0");
     let mut waiting = sim.talk(&["run", "0", "--wait", "1m", "--", "true"]);
     waiting.await_text("waiting: 0 has 1 client");
@@ -214,7 +204,7 @@ fn a_users_device_and_a_groups_are_refused_to_others() {
 
 #[test]
 fn each_shell_takes_its_environment() {
-    let sim = small();
+    let sim = Sim::small();
     // The shell, the one in `SHELL`, and options.
     for (shell, of_user, options) in [
         ("sh", "sh", ""),
@@ -257,7 +247,7 @@ fn each_shell_takes_its_environment() {
 
 #[test]
 fn env_has_formats_for_other_programs() {
-    let sim = small();
+    let sim = Sim::small();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     let printed = |format: &str| {
         let text = sim.run(&["env", "0.2", "--format", format]).ended(0).stdout;
@@ -315,7 +305,7 @@ fn dotenv_quotes_nothing() {
 /// Neither the driver nor a daemon is asked.
 #[test]
 fn env_and_run_without_check_ask_nobody() {
-    let sim = small();
+    let sim = Sim::small();
     let before = sim.node.events().len();
     sim.run(&["env", "0.2"]).ended(0);
     sim.run(&["run", "0.2", "--no-check", "--", "true"])
@@ -325,7 +315,7 @@ fn env_and_run_without_check_ask_nobody() {
 
 #[test]
 fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
-    let sim = small();
+    let sim = Sim::small();
     let chosen = |words: &[&str]| {
         let show = [
             "--",
@@ -381,8 +371,7 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
 
 #[test]
 fn a_program_is_bound_to_the_cpus_near_its_gpu() {
-    let sim = Sim::with("h200", 2);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 2, WHOLE);
     let allowed = |device: &str| {
         let words = [
             "run",

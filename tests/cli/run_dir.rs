@@ -6,8 +6,7 @@ use testkit::{SMALL, Sim, assert_contains, shell};
 
 #[test]
 fn whatever_lies_in_a_users_directory_holds_nobody_up() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let evil = sim.node.run_dir().join("x");
     fs::create_dir(&evil).unwrap();
     shell(format!("mkfifo {}", evil.join("device.json").display())).ended(0);
@@ -26,8 +25,7 @@ fn whatever_lies_in_a_users_directory_holds_nobody_up() {
 
 #[test]
 fn a_record_cannot_write_to_the_terminal() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     let path = sim.node.run_dir().join(uuid).join("device.json");
     let text = fs::read_to_string(&path).unwrap();
@@ -39,8 +37,7 @@ fn a_record_cannot_write_to_the_terminal() {
 
 #[test]
 fn a_journal_that_cannot_be_read_is_not_the_end() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     fs::write(sim.node.run_dir().join("journal.json"), "{").unwrap();
     for ran in [sim.up(SMALL, &[]), sim.run(&["down"])] {
         let ran = ran.ended(1);

@@ -28,9 +28,7 @@ fn users(status: &Value, list: &str) -> Vec<String> {
 }
 
 fn served(serve: &str) -> (Sim, Value) {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(&format!("serve = \"{serve}\"")), &[])
-        .ended(0);
+    let sim = Sim::whole(&format!("serve = \"{serve}\""));
     let device = sim.device("0");
     assert_eq!(device["serve"], serve);
     (sim, device["pipe_directory"].clone())

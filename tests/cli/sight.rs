@@ -9,7 +9,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 use simnode::node::{ControlVersion, Permissions, State};
 use testkit::{
-    App, Ran, SMALL, Sim, WHOLE, assert_contains, in_state, is_alive, is_root, kill, needs_root,
+    App, Ran, Sim, WHOLE, assert_contains, in_state, is_alive, is_root, kill, needs_root,
     wait_until,
 };
 
@@ -55,8 +55,7 @@ pub(crate) fn beside(sim: &Sim, name: &str) -> PathBuf {
 
 #[test]
 fn programs_beside_mps_are_shown_with_the_likely_cause() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     assert_eq!(sim.status()["outside_mps"], json!([]));
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     let other = sim.pipe("0.0");
@@ -123,8 +122,7 @@ fn what_computes_where_no_daemon_serves_is_shown_and_no_problem() {
 #[test]
 fn a_user_who_may_not_enter_computes_outside_mps() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     let pipe = sim.pipe("0");
     fs::set_permissions(&pipe, fs::Permissions::from_mode(0o700)).unwrap();
     let mut app = sim.app_of_nobody("0", &["hold"]);
@@ -237,8 +235,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
 #[test]
 fn a_user_behind_another_is_shown_as_waiting() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     let first = sim.client("0");
     let mut second = sim.app_of_nobody("0", &["hold"]);
     let waiting = || sim.status()["waiting"].as_array().unwrap().clone();
@@ -263,8 +260,7 @@ fn a_user_behind_another_is_shown_as_waiting() {
 
 #[test]
 fn clients_are_counted_against_a_limit_only_where_it_is_known() {
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     let client = sim.client("0");
     let whole = sim.device("0");
     assert_eq!(
@@ -288,8 +284,7 @@ fn clients_are_counted_against_a_limit_only_where_it_is_known() {
     let text = sim.run(&["status", "--columns", "clients"]).ended(0).stdout;
     assert!(text.starts_with("CLIENTS\n      1\n"), "{text}");
     drop(client);
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     assert_eq!(sim.device("0.2")["client_limit"], Value::Null);
     let text = sim
         .run(&["status", "--columns", "name,clients,util"])
@@ -302,8 +297,7 @@ fn clients_are_counted_against_a_limit_only_where_it_is_known() {
 
 #[test]
 fn clients_whose_pid_is_not_visible_are_counted() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (first, second) = (sim.client("0.2"), sim.client("0.2"));
     // A control program of a daemon in a pid namespace of its own: it calls both 0.
     let (first_pid, second_pid) = (first.pid(), second.pid());
@@ -328,8 +322,7 @@ fn clients_whose_pid_is_not_visible_are_counted() {
 #[test]
 fn gpus_whose_process_lists_are_hidden_are_said_to_be() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     let update = sim
         .node
         .node()
@@ -348,8 +341,7 @@ fn gpus_whose_process_lists_are_hidden_are_said_to_be() {
 
 #[test]
 fn an_interrupted_change_is_named_with_what_is_missing() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.node
         .fault("nvmlDeviceCreateGpuInstanceWithPlacement")
         .nth(1)
@@ -375,8 +367,7 @@ fn an_interrupted_change_is_named_with_what_is_missing() {
 
 #[test]
 fn directories_of_an_earlier_boot_and_dead_daemons_and_servers_are_named() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.run(&["status", "--exit-code"]).ended(0);
     sim.kill_daemon("0.0");
     kill(&sim.device("0.2")["servers"][0]["pid"]);

@@ -94,8 +94,7 @@ fn a_cpu_that_linux_cannot_count_to_is_refused_in_words() {
 
 #[test]
 fn a_long_log_with_many_different_commands_is_shown_at_once() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     sim.run(&["down"]).ended(0);
     let log = sim.node.log_dir().join(uuid).join("control.log");

@@ -167,8 +167,7 @@ fn check_finds_each_difference() {
 #[test]
 fn gres_takes_only_names_that_a_node_can_have() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(MIXED, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, MIXED);
     write_as_printed(&sim);
     for name in [
         "\u{1b}[31m\u{202e}",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root, whole};
+use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 
@@ -163,8 +163,7 @@ fn the_state_of_a_newer_program_is_left_alone() {
 #[test]
 fn a_journal_names_each_unit_once() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     sim.node.service("nvidia-dcgm.service");
     let boot = fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap();
     let boot: Value = serde_json::from_str(&boot).unwrap();

@@ -7,8 +7,7 @@ use testkit::{App, SMALL, Sim, assert_contains, in_state, is_alive, kill, shell,
 
 #[test]
 fn servers_and_clients_are_shown() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let mut first = sim.app("0.2", &["hold", "--alloc", "2048"]);
     assert!(first.wait_up().ends_with("mps yes"));
     let second = sim.client("0.2");
@@ -48,8 +47,7 @@ fn servers_and_clients_are_shown() {
 
 #[test]
 fn a_device_is_named_by_name_uuid_or_prefix() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     for word in ["0.2", uuid.as_str(), &uuid[..14]] {
         let status = sim.run(&["status", "--json", word]).json();
@@ -84,8 +82,7 @@ devices = [ { profile = "1g", count = 3 } ]
 
 #[test]
 fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     // A forgotten interactive session: its standard input stays open.
     let session = sim.session("0.2");
     // Without clients nothing needs asking; with one, fault must be told from ready.
@@ -113,8 +110,7 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
 
 #[test]
 fn a_narrow_terminal_leaves_columns_out_and_says_so() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let ran = sim.in_80_columns("status");
     for line in ran.stdout.lines() {
         assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
@@ -126,8 +122,7 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
 
 #[test]
 fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let device = sim.device("0.2");
     std::fs::remove_dir_all(device["pipe_directory"].as_str().unwrap()).unwrap();
     assert_eq!(in_state(&sim.status(), "orphan"), ["0.2"]);
@@ -144,8 +139,7 @@ fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
 
 #[test]
 fn status_of_idle_devices_leaves_no_trace_in_the_logs() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let uuid = sim.device("0.2")["uuid"].as_str().unwrap().to_owned();
     let log = sim.node.log_dir().join(uuid).join("control.log");
     let before = std::fs::read_to_string(&log).unwrap();
@@ -159,8 +153,7 @@ fn status_of_idle_devices_leaves_no_trace_in_the_logs() {
 
 #[test]
 fn a_fault_is_shown_until_its_clients_have_gone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     // Both are told of the fault; the state lasts while one of them lives.
     let [healthy, faulty] = sim.faulty("0.2");
     assert_contains(&healthy.finish().output, "loop err 700");
@@ -171,8 +164,7 @@ fn a_fault_is_shown_until_its_clients_have_gone() {
 
 #[test]
 fn a_stopped_daemon_does_not_hold_status_up() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
     let ran = sim.run(&["status"]).ended(0);
@@ -189,8 +181,7 @@ fn a_stopped_daemon_does_not_hold_status_up() {
 #[test]
 fn nothing_that_users_write_steers_the_terminal() {
     const EVIL: &str = "\u{1b}[2J\u{202e}evil";
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let mut program = sim.node.program("cuda-app");
     let pipe = sim.pipe_link("0.2");
     program.arg0(EVIL).arg("hold");

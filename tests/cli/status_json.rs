@@ -1,6 +1,6 @@
 //! What `status` asks for, and how it is shown in terminals.
 
-use testkit::{Ran, SMALL, Sim, assert_contains};
+use testkit::{Ran, Sim, assert_contains};
 
 /// What a GPU could offer beyond what it has is nothing that `status` shows.
 #[test]
@@ -35,8 +35,7 @@ fn nvml_is_asked_for_no_more_than_is_shown() {
 
 #[test]
 fn status_fits_terminals_from_80_to_200_columns() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.2");
     let outside = sim.outside("0.2");
     for columns in [80, 100, 132, 160, 200] {
@@ -60,8 +59,7 @@ fn status_fits_terminals_from_80_to_200_columns() {
 
 #[test]
 fn no_color_means_no_colours() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let coloured = sim.in_terminal("TERM=xterm", "status", 120);
     assert_contains(&coloured.stdout, "\u{1b}[");
     let plain = sim.in_terminal("TERM=xterm NO_COLOR=1", "status", 120);

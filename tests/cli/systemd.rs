@@ -278,8 +278,7 @@ fn environment(pid: &Value) -> BTreeSet<String> {
 #[test]
 fn each_daemon_has_a_scope_of_its_own() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let sim = Sim::small();
     let devices = in_state(&sim.status(), "ready");
     let bare = sim.device(&devices[0]);
     assert_eq!(

@@ -65,8 +65,7 @@ fn quiet_leaves_errors_and_what_was_asked_for() {
 /// The consequences are shown where somebody is asked.
 #[test]
 fn quiet_questions_are_asked_all_the_same() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let path =
         sim.profile("[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n");
     let ran = sim.answered(&format!("-q up {}", path.display()), "y\n");
@@ -77,8 +76,7 @@ fn quiet_questions_are_asked_all_the_same() {
 
 #[test]
 fn options_of_a_program_are_its_own() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let ran = sim.run(&["run", "0.2", "--", "echo", "-v", "-q"]).ended(0);
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("-v -q\n", ""));
     let ran = sim
@@ -123,8 +121,7 @@ fn the_trace_file_has_what_happened() {
 /// A server's answer that would clear the screen.
 #[test]
 fn text_of_others_steers_no_terminal() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let script = sim.control_script(
         "if [ $# -eq 0 ]; then cat >/dev/null; printf '\\033[2J\\n100.0\\n'; else exec $real \"$@\"; fi",
     );

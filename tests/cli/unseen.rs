@@ -10,8 +10,7 @@ use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, can_run, is_root, needs_
 
 /// A node with daemons, in a run directory that root alone may enter.
 fn closed() -> Sim {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o700)).unwrap();
     sim
 }
@@ -120,8 +119,7 @@ fn in_a_user_namespace_the_remedy_is_to_leave_it() {
     {
         return;
     }
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     // Nobody here is root outside.
     let mut inside = Command::new("unshare");
     inside

@@ -36,8 +36,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
 
 #[test]
 fn up_again_does_nothing() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     let before = sim.status();
     let changes = sim.happened("nvmlDeviceCreateGpuInstanceWithPlacement");
     sim.up_does_nothing(SMALL);
@@ -196,8 +195,7 @@ devices = [ { profile = "1g.35gb" } ]
 
 #[test]
 fn instances_make_room_only_with_consent() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.list();
     let other = r#"
 [[gpu]]
@@ -289,8 +287,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
 
 #[test]
 fn clients_in_the_way_are_waited_for() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.0");
     let other = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
     let ran = sim.up(other, &["--yes", "--drain", "1"]).ended(4);
@@ -305,8 +302,7 @@ fn clients_in_the_way_are_waited_for() {
 
 #[test]
 fn instances_that_others_left_are_finished_or_removed() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.foreign_instance(0, 3);
     sim.foreign_instance(0, 6);
     let more = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\" }, { profile = \"1g\", count = 2 } ]\n";
@@ -361,8 +357,7 @@ fn compute_instances_are_exchanged_within_their_gpu_instance() {
 
 #[test]
 fn a_profile_that_asks_for_more_adds_it() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.device("0.2");
     let more = r#"
 [[gpu]]
@@ -402,8 +397,7 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
 
 #[test]
 fn a_dead_daemon_is_started_again() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let dead = sim.device("0.2");
     sim.kill_daemon("0.2");
     assert_eq!(sim.device("0.2")["state"], "dead");
@@ -416,8 +410,7 @@ fn a_dead_daemon_is_started_again() {
 
 #[test]
 fn changed_settings_restart_an_idle_daemon_and_leave_one_with_clients_alone() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let half = format!("{SMALL}\n[mps]\nnofile = 4096\nactive-thread-percentage = 50\n");
     let app = sim.client("0.2");
     let before = sim.status();
@@ -442,8 +435,7 @@ fn changed_settings_restart_an_idle_daemon_and_leave_one_with_clients_alone() {
 
 #[test]
 fn what_is_no_longer_asked_for_on_a_whole_gpu_makes_way() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 1, WHOLE);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     sim.up(SMALL, &["--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
@@ -521,8 +513,7 @@ fn an_up_whose_output_nobody_reads_goes_on() {
 
 #[test]
 fn a_daemon_without_its_record_is_taken_over() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let before = sim.device("0.2");
     let record = sim
         .node
@@ -572,8 +563,7 @@ fn a_plan_says_which_reset_or_reboot_is_due() {
 
 #[test]
 fn a_name_means_one_device() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(ONE_EACH, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, ONE_EACH);
     sim.run(&["down"]).ended(0);
     let profile = r#"
 [[gpu]]

@@ -31,8 +31,7 @@ fn root_is_told_that_users_take_turns() {
 #[test]
 fn a_plain_user_sees_what_root_serves_and_cannot_change_it() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let roots = sim.node.run_dir();
     let status = Ran::of(
         sim.by_nobody(&["status", "--json"])
@@ -131,8 +130,7 @@ fn beside_roots(sim: &Sim, args: &[&str]) -> Ran {
 #[test]
 fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let words: [&[&str]; 6] = [
         &["down"],
         &["down", "0.0", "--purge"],
@@ -162,8 +160,7 @@ fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
 #[test]
 fn down_names_roots_daemons_to_a_user_who_has_none() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     assert_snapshot!(beside_roots(&sim, &["down"]).ended(4).stderr, @"
     error: none of the daemons here is yours: 2 devices are served by daemons of /run/mig-mps
     hint: run it as root: sudo mig-mps down
@@ -201,8 +198,7 @@ fn a_profile_for_others_is_roots_to_apply() {
 #[test]
 fn heal_says_the_same_to_everybody() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(WHOLE, &[]).ended(0);
+    let sim = Sim::served("h200", 1, WHOLE);
     let root = sim.run(&["heal"]).ended(0);
     let plain = beside_roots(&sim, &["heal"]).ended(0);
     assert_eq!((root.stdout, root.stderr), (plain.stdout, plain.stderr));
@@ -213,9 +209,7 @@ fn heal_says_the_same_to_everybody() {
 #[test]
 fn export_takes_the_run_directory_that_was_named() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&WHOLE.replace("mig", "name = \"big\"\nmig"), &[])
-        .ended(0);
+    let sim = Sim::served("h200", 1, &WHOLE.replace("mig", "name = \"big\"\nmig"));
     let mut export = sim.by_nobody(&["export"]);
     export.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
     export.env_remove("XDG_STATE_HOME").env_remove("HOME");

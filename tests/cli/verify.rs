@@ -8,8 +8,7 @@ fn verified(sim: &Sim) -> Ran {
 
 #[test]
 fn devices_that_are_well_are_said_to_be() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let servers: Vec<u64> = ["0.0", "0.2"]
         .iter()
         .map(|name| sim.device(name)["servers"][0]["pid"].as_u64().unwrap())
@@ -38,9 +37,7 @@ fn devices_that_are_well_are_said_to_be() {
 
 #[test]
 fn what_is_wrong_is_said_for_each_device() {
-    let sim = Sim::with("h200", 2);
-    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
-        .ended(0);
+    let sim = Sim::served("h200", 2, "[[gpu]]\nselect = { all = true }\nmig = false\n");
     sim.hang("0");
     let daemon = sim.device("1")["daemon_pid"].as_u64().unwrap();
     shell(format!("kill -9 {daemon}")).ended(0);

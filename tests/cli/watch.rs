@@ -61,8 +61,7 @@ fn logged(sim: &Sim) -> u64 {
 
 #[test]
 fn nothing_is_asked_while_nothing_changes_and_what_changes_is_marked() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let first = sim.client("0.2");
     let (mut watch, _) = started(&sim);
     let before = logged(&sim);
@@ -95,8 +94,7 @@ fn ctrl_c_and_sigterm_give_the_terminal_back() {
 /// A line that is shown in another width has not changed.
 #[test]
 fn a_resize_marks_nothing() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (mut watch, pid) = started(&sim);
     watch.await_text(LOOK);
     let terminal = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
@@ -125,8 +123,7 @@ fn a_reset_is_not_kept_off_by_a_watcher() {
 
 #[test]
 fn a_terminal_that_nobody_has_measured_is_taken_for_a_usual_one() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let (mut watch, _) = watch(&sim, "rows 0 cols 0");
     watch.await_texts(&["2g.20gb", "No clients."]);
     watch.press("q");

@@ -23,8 +23,7 @@ fn candidates(sim: &Sim, words: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_client_is_offered_with_its_user_and_command() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.0");
     let found = candidates(&sim, &["kill", "0.0", ""]);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -38,8 +37,7 @@ fn a_client_is_offered_with_its_user_and_command() {
 
 #[test]
 fn the_present_value_of_a_setting_is_offered() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.run(&["set", "0.0", "active-thread-percentage=30"])
         .ended(0);
     assert_eq!(
@@ -56,8 +54,7 @@ fn the_present_value_of_a_setting_is_offered() {
 /// `set` and `kill` take no device then.
 #[test]
 fn settings_and_clients_follow_a_gpu() {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::served("a100-80gb", 2, SMALL);
     let client = sim.client("1.0");
     let pid = client.pid().to_string();
     for gpu in [&["--gpu", "1"][..], &["--gpu=1"]] {
@@ -88,8 +85,7 @@ fn the_configurations_of_a_file_are_offered() {
 /// A change may hold the lock for minutes.
 #[test]
 fn a_lock_that_is_held_does_not_keep_completion_waiting() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
     assert_eq!(values(&sim, &["down", ""]).len(), 2);
@@ -104,8 +100,7 @@ fn hidden_subcommands_are_not_offered() {
 
 #[test]
 fn a_value_that_needs_an_equals_sign_is_offered_after_it() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let devices = candidates(&sim, &["kill", "--signal", ""]);
     assert_eq!(devices[0], "0.0\tGPU 0, 2g.20gb, running");
     assert_eq!(devices.len(), 2, "{devices:?}");
@@ -120,8 +115,7 @@ fn a_value_that_needs_an_equals_sign_is_offered_after_it() {
 /// Whatever is in the run directory: no message, no end, and the devices that can be read.
 #[test]
 fn a_run_directory_full_of_anything_keeps_completion_alive() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let run = sim.node.run_dir();
     fs::write(run.join(sim.uuid("0.2")).join("device.json"), "{\u{1b}[31m").unwrap();
     for name in ["x", "y", "\u{1b}[2J"] {
@@ -142,8 +136,7 @@ fn a_run_directory_full_of_anything_keeps_completion_alive() {
 
 #[test]
 fn a_record_of_an_earlier_version_is_offered_by_its_name() {
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     sim.edit("by-name/0.0/device.json", |record| {
         let record = record.as_object_mut().unwrap();
         assert_eq!(record.remove("gpu"), Some(0.into()));
@@ -176,8 +169,7 @@ fn a_file_that_could_control_the_terminal_is_not_offered() {
 #[test]
 fn a_plain_user_is_offered_what_that_user_can_read() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.0");
     let ask = |words: &[&str]| {
         let words = [&["__complete", "mig-mps"], words].concat();

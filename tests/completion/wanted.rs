@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::completion::shell::{Session, Shell};
-use testkit::{Ran, SMALL, Sim};
+use testkit::{Ran, Sim};
 
 /// The name of a file that no shell takes as it is.
 const SPACED: &str = "my profile.toml";
@@ -19,8 +19,7 @@ fn completes_everything(in_shell: Shell, test: &str) {
     if !in_shell.is_here(test) {
         return;
     }
-    let sim = Sim::with("a100-80gb", 1);
-    sim.up(SMALL, &[]).ended(0);
+    let sim = Sim::small();
     let client = sim.client("0.0");
     let dead = sim.device("0.2");
     sim.kill_daemon("0.2");

@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use regex::Regex;
+
 /// Single words and phrases, in lower case.
 const BANNED: [&str; 18] = [
     "come to be",
@@ -46,77 +48,27 @@ pub(crate) struct Found {
 /// Every banned word in a text: of a Rust file in comments, literals and identifiers, and at the start of its
 /// doc comments.
 pub(crate) fn banned(path: &str, text: &str) -> Vec<Found> {
-    let words = words(text);
-    let mut found = Vec::new();
-    for first in 0..words.len() {
-        for phrase in BANNED {
-            if phrase == "home" && HOMES_OF_USERS.contains(&path) {
-                continue;
-            }
-            if is_at(&words[first..], phrase) {
-                found.push(Found {
-                    line: words[first].line,
-                    phrase: phrase.to_owned(),
-                });
-            }
-        }
-    }
+    // `in_its_home`, `InItsHome` and `in its home` have the same three words; `HOME` is a variable.
+    let parts = Regex::new(r"(\p{Ll})(\p{Lu})").unwrap();
+    let words = parts.replace_all(text, "$1 $2").replace('_', " ");
+    let words = words.replace("HOME", "").to_lowercase();
+    // Only blanks and the signs of comments stand between the words of a phrase.
+    let between = Regex::new(r"[\s/!*`\\]+").unwrap();
+    let phrases = BANNED.join("|").replace(' ', between.as_str());
+    let phrases = Regex::new(&format!(r"\b({phrases})\b")).unwrap();
+    let mut found: Vec<Found> = phrases
+        .find_iter(&words)
+        .filter(|phrase| phrase.as_str() != "home" || !HOMES_OF_USERS.contains(&path))
+        .map(|phrase| Found {
+            line: 1 + words[..phrase.start()].matches('\n').count(),
+            phrase: between.replace_all(phrase.as_str(), " ").into_owned(),
+        })
+        .collect();
     if Path::new(path).extension() == Some(OsStr::new("rs")) {
         found.extend(starts(text));
     }
     found.sort_by_key(|found| found.line);
     found
-}
-
-/// A word in lower case, and whether only blanks and the signs of comments stand between it and the one before.
-struct Word {
-    text: String,
-    /// It is `HOME`, the variable.
-    is_variable: bool,
-    line: usize,
-    follows: bool,
-}
-
-/// The words of a text. `in_its_home`, `InItsHome` and `in its home` have the same three.
-fn words(text: &str) -> Vec<Word> {
-    let mut words: Vec<Word> = Vec::new();
-    let mut line = 1;
-    let mut follows = false;
-    let mut before = ' ';
-    for sign in text.chars() {
-        if sign.is_alphabetic() {
-            // `whomEver` are two words, `HOME` is one.
-            let goes_on = before.is_alphabetic() && !(before.is_lowercase() && sign.is_uppercase());
-            match words.last_mut() {
-                Some(word) if goes_on => word.text.push(sign),
-                _ => words.push(Word {
-                    text: sign.to_string(),
-                    is_variable: false,
-                    line,
-                    follows,
-                }),
-            }
-            follows = true;
-        } else {
-            line += usize::from(sign == '\n');
-            follows &= sign.is_whitespace() || "/!*_`\\".contains(sign);
-        }
-        before = sign;
-    }
-    for word in &mut words {
-        word.is_variable = word.text == "HOME";
-        word.text = word.text.to_lowercase();
-    }
-    words
-}
-
-fn is_at(words: &[Word], phrase: &str) -> bool {
-    let mut wanted = phrase.split(' ').enumerate();
-    wanted.all(|(nth, wanted)| {
-        words.get(nth).is_some_and(|word| {
-            (nth == 0 || word.follows) && word.text == wanted && !word.is_variable
-        })
-    })
 }
 
 /// Doc comments that start with a banned word.

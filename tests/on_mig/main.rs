@@ -12,6 +12,8 @@
 //! | `ON_MIG_ROWS` | only rows of the conformance suite whose ids begin like this |
 //! | `ON_MIG_TRANSCRIPT` | the file to write everything to; by default `on-mig.txt` |
 
+#![allow(clippy::too_many_lines, reason = "a test tells one story")]
+
 /// Rows run here on the lent GPU alone, one after the other.
 macro_rules! simulated {
     ($($about:tt)*) => {};

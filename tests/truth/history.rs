@@ -172,8 +172,10 @@ impl History {
             log.naming(start.time, did::KILLS, "pid", pid),
         ];
         let leaves = leaves.into_iter().flatten().min().or_else(|| {
-            let command = self.command_at(gone?)?;
-            Some(command.begin)
+            // The last command has ended it; that it is gone may be noticed only after the command's end.
+            let mut before = self.commands.iter();
+            let last = before.rfind(|command| Some(command.begin) <= gone)?;
+            Some(last.begin)
         });
         let life = Span {
             from: (begin, start.time),

@@ -17,8 +17,7 @@ use super::HERS;
 #[test]
 fn an_answer_without_end_is_cut_off() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let endless = sim.control_script("exec yes 'all is well'");
     let _client = sim.client("0");
     let status = Ran::of(
@@ -46,8 +45,7 @@ fn forged(sim: &Sim, name: &str, pipe: &Path) -> Running {
 #[test]
 fn a_process_that_calls_itself_a_server_is_no_stray() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
     let forged = forged(&sim, "nvidia-cuda-mps-server", &claimed);
     let status = sim.status();
@@ -65,8 +63,7 @@ fn a_process_that_calls_itself_a_server_is_no_stray() {
 #[test]
 fn a_process_that_calls_itself_our_daemon_is_shown() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
     let forged = forged(&sim, "nvidia-cuda-mps-control", &claimed);
     let pid = forged.0.id().to_string();
@@ -85,8 +82,7 @@ fn a_process_that_calls_itself_our_daemon_is_shown() {
 #[test]
 fn kill_signals_nobody_elses_process() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     // A root service that has the GPU open, and a control program that calls it her client.
     let service = sim.node.holder(&[0]);
     let server = sim.device("0")["servers"][0]["pid"].clone();
@@ -105,8 +101,7 @@ fn kill_signals_nobody_elses_process() {
 /// A user's processes may call themselves what they like, at any length: little of that is read.
 #[test]
 fn long_command_lines_hold_nobody_up() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let program = sim.node.dir().join("nvidia-cuda-mps-control");
     copy_program(Path::new("/bin/sh"), &program);
     let long = vec!["\u{1b}".repeat(100_000); 15];

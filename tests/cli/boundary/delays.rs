@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use testkit::{
     NOBODY, Ran, Sim, assert_contains, can_run, has_python, in_state, is_root, needs_root, shell,
-    under, wait_until, whole,
+    under, wait_until,
 };
 
 use super::HERS;
@@ -14,8 +14,7 @@ use super::HERS;
 #[test]
 fn force_with_drain_waits_for_a_users_clients() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let mut app = sim.app_of_nobody("0", &["hold"]);
     app.wait_up();
     let mut down = sim.talk(&["down", "--drain", "600", "--force"]);
@@ -46,8 +45,7 @@ fn a_user_who_traces_her_session_holds_nobody_up() {
     if !can_run(test, is_free, "this kernel does not let a user trace") {
         return;
     }
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let tracers = sim.node.dir().join("tracers");
     File::create(&tracers).unwrap();
     fs::set_permissions(&tracers, fs::Permissions::from_mode(0o666)).unwrap();
@@ -71,8 +69,7 @@ fn a_user_who_traces_her_session_holds_nobody_up() {
 #[test]
 fn a_users_ten_seconds_are_ten_together() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let since = sim.node.dir().join("since");
     File::create(&since).unwrap();
     fs::set_permissions(&since, fs::Permissions::from_mode(0o666)).unwrap();
@@ -95,8 +92,7 @@ fn a_users_ten_seconds_are_ten_together() {
 #[test]
 fn a_session_with_a_users_daemon_never_runs_as_root() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let shared = sim.node.dir().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
@@ -173,8 +169,7 @@ fn a_user_who_stops_her_sessions_delays_up_by_seconds() {
 #[test]
 fn a_user_who_stops_her_sessions_delays_a_restart_by_seconds() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let waited = with_stopped_sessions(&sim, &["restart", "0", "--yes"]);
     are_short(&waited[1..]);
 }

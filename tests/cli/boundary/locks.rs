@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use testkit::{App, NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root, whole};
+use testkit::{App, NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_root};
 
 use super::HERS;
 
@@ -17,8 +17,7 @@ fn a_lock_that_somebody_holds_means_nothing() {
         return;
     }
     for serve in [HERS, "serve = \"all\""] {
-        let sim = Sim::with("h200", 1);
-        sim.up(&whole(serve), &[]).ended(0);
+        let sim = Sim::whole(serve);
         let lock = sim.pipe_link("0").join("control_lock");
         let mut holder = Command::new("python3");
         holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
@@ -65,8 +64,7 @@ time.sleep(60)
 #[test]
 fn a_replaced_lock_file_hides_no_living_daemon() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let device = sim.device("0");
     fs::remove_file(sim.pipe_link("0").join("control_lock")).unwrap();
     File::create(sim.pipe_link("0").join("control_lock")).unwrap();

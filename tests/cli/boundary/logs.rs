@@ -14,8 +14,7 @@ use super::{HERS, control_that};
 #[test]
 fn a_fifo_as_a_log_holds_nobody_up() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let uuid = sim.uuid("0");
     sim.run(&["down"]).ended(0);
     let log = sim.node.log_dir().join(uuid);
@@ -55,8 +54,7 @@ fn a_fifo_that_comes_between_check_and_start_is_named() {
 #[test]
 fn a_fifo_that_cannot_be_put_aside_is_refused_at_once() {
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(HERS), &[]).ended(0);
+    let sim = Sim::whole(HERS);
     let uuid = sim.uuid("0");
     sim.run(&["down"]).ended(0);
     let log = sim.node.log_dir().join(uuid).join("control.log");

@@ -90,9 +90,11 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
     if !can_mount("a_claimed_directory_that_hangs_holds_nobody_up") {
         return;
     }
-    let sim = Sim::with("h200", 2);
-    sim.up("[[gpu]]\nselect = { index = [0] }\nmig = false\n", &[])
-        .ended(0);
+    let sim = Sim::served(
+        "h200",
+        2,
+        "[[gpu]]\nselect = { index = [0] }\nmig = false\n",
+    );
     let hers = sim.node.run_dir().with_file_name("hers");
     fs::create_dir(&hers).unwrap();
     std::os::unix::fs::chown(&hers, Some(NOBODY), Some(NOBODY)).unwrap();

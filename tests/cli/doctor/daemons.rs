@@ -12,13 +12,6 @@ use super::{Report, doctor, healthy};
 use crate::cli::hung::logs_without_pause;
 use crate::cli::sight::{beside, unmanaged_daemon};
 
-/// A whole GPU that is served.
-fn served(settings: &str) -> Sim {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(settings), &["--yes"]).ended(0);
-    sim
-}
-
 /// Asserts that `status` reports the same id for the device.
 #[track_caller]
 fn is_in_status(sim: &Sim, list: &str, id: &str, device: Option<&str>) {
@@ -69,7 +62,7 @@ fn a_daemon_without_its_pipe_directory() {
 
 #[test]
 fn a_device_that_hangs() {
-    let sim = served("");
+    let sim = Sim::whole("");
     // Not tried unless asked.
     let checks = doctor(&sim, &[]).0["checks"].to_string();
     assert!(!checks.contains("\"attach\""), "{checks}");
@@ -87,7 +80,7 @@ fn a_device_that_hangs() {
 #[test]
 fn another_users_programs_are_left_alone_by_the_attach_check() {
     needs_root!();
-    let sim = served("");
+    let sim = Sim::whole("");
     let first = sim.client("0");
     let before = sim.device("0")["servers"].clone();
     // As the user who is served, it disturbs nobody.
@@ -178,7 +171,7 @@ fn a_start_that_nobody_finished() {
 
 #[test]
 fn settings_that_somebody_changed() {
-    let sim = served("pinned-memory-limit = \"2G\"");
+    let sim = Sim::whole("pinned-memory-limit = \"2G\"");
     let client = sim.client("0");
     sim.ask(
         "0",
@@ -196,7 +189,7 @@ fn settings_that_somebody_changed() {
 #[test]
 fn settings_are_read_back_or_shown_as_configured() {
     let settings = "active-thread-percentage = 25\npinned-memory-limit = \"2G\"";
-    let sim = served(&settings.replace('\n', ", "));
+    let sim = Sim::whole(&settings.replace('\n', ", "));
     let columns = ["status", "--columns", "threads,limit,priority"];
     let cells = |sim: &Sim| {
         let text = sim.run(&columns).ended(0).stdout;
@@ -223,7 +216,7 @@ fn settings_are_read_back_or_shown_as_configured() {
     drop(client);
     // Root asks no user's daemon.
     needs_root!();
-    let sim = served("serve = \"user:nobody\"");
+    let sim = Sim::whole("serve = \"user:nobody\"");
     doctor(&sim, &[]).check("settings-changed").is(
         "unknown",
         Some("0"),
@@ -245,7 +238,7 @@ fn a_log_that_grows_without_pause() {
 /// Measured: SIGTERM ends the daemon of a device that hangs, and leaves its server.
 #[test]
 fn a_server_that_outlived_its_daemon() {
-    let sim = served("");
+    let sim = Sim::whole("");
     sim.hang("0");
     terminate(&sim.await_state("0", "hung")["daemon_pid"]);
     let report = doctor(&sim, &[]);
@@ -314,7 +307,7 @@ fn daemons_that_see_all_gpus_or_take_the_default_directory() {
 
 #[test]
 fn clients_up_to_the_limit_and_beyond() {
-    let sim = served("max-clients = 1");
+    let sim = Sim::whole("max-clients = 1");
     let first = sim.client("0");
     let second = sim.client("0");
     let report = doctor(&sim, &[]);
@@ -323,7 +316,7 @@ fn clients_up_to_the_limit_and_beyond() {
         .is("warn", Some("0"), "2 clients and is meant for 1");
     is_in_status(&sim, "remarks", "too-many-clients", Some("0"));
     drop((first, second));
-    let sim = served("");
+    let sim = Sim::whole("");
     let clients: Vec<App> = (0..48).map(|_| sim.client("0")).collect();
     let report = doctor(&sim, &[]);
     report
@@ -331,7 +324,7 @@ fn clients_up_to_the_limit_and_beyond() {
         .is("warn", Some("0"), "its limit of clients");
     drop(clients);
     // The hardware takes no more, whatever max-clients is.
-    let sim = served("max-clients = 100");
+    let sim = Sim::whole("max-clients = 100");
     let clients: Vec<App> = (0..48).map(|_| sim.client("0")).collect();
     doctor(&sim, &[])
         .check("clients-full")
@@ -342,7 +335,7 @@ fn clients_up_to_the_limit_and_beyond() {
 
 #[test]
 fn a_server_that_ended() {
-    let sim = served("");
+    let sim = Sim::whole("");
     kill(&sim.device("0")["servers"][0]["pid"]);
     sim.await_state("0", "no server yet");
     let report = doctor(&sim, &[]);
@@ -401,7 +394,7 @@ fn a_record_that_cannot_be_read() {
 #[test]
 fn a_memory_limit_that_lets_no_program_start() {
     // What another version may have recorded: `up` refuses it.
-    let sim = served("pinned-memory-limit = \"516M\"");
+    let sim = Sim::whole("pinned-memory-limit = \"516M\"");
     let command =
         doctor(&sim, &[])
             .check("memory-limit")
@@ -418,7 +411,7 @@ fn a_memory_limit_that_lets_no_program_start() {
 
 #[test]
 fn a_daemon_that_may_open_few_files() {
-    let sim = served("");
+    let sim = Sim::whole("");
     let daemon = sim.device("0")["daemon_pid"].clone();
     shell(format!("prlimit --pid {daemon} --nofile=600:600")).ended(0);
     let command = doctor(&sim, &[])
@@ -433,7 +426,7 @@ fn a_daemon_that_may_open_few_files() {
     run_as_shown(&sim, &command);
     assert!(!doctor(&sim, &[]).ills().contains("daemon-files"));
     // A restart would give it the same number again.
-    let sim = served("nofile = 512");
+    let sim = Sim::whole("nofile = 512");
     let command = doctor(&sim, &[]).check("daemon-files").is(
         "warn",
         Some("0"),
@@ -471,7 +464,7 @@ fn a_daemon_whose_program_was_replaced() {
 
 #[test]
 fn a_daemon_in_a_login_session() {
-    let sim = served("");
+    let sim = Sim::whole("");
     let pid = sim.device("0")["daemon_pid"].clone();
     let cgroup = |path: &str| sim.fake_proc(&pid, "cgroup", &format!("0::{path}\n"));
     cgroup("/user.slice/user-0.slice/session-3.scope");
@@ -524,7 +517,7 @@ fn zombies_are_counted() {
 
 #[test]
 fn a_device_that_heal_has_given_up() {
-    let sim = served("");
+    let sim = Sim::whole("");
     let now = jiff::Timestamp::now().to_string();
     sim.edit("by-name/0/device.json", |record| {
         record["healed"] = serde_json::json!(vec![now; 5]);
@@ -540,7 +533,7 @@ fn a_device_that_heal_has_given_up() {
 #[test]
 fn a_plain_user_sees_less_and_is_not_misled() {
     needs_root!();
-    let sim = served("serve = \"user:nobody\"");
+    let sim = Sim::whole("serve = \"user:nobody\"");
     assert!(!doctor(&sim, &["--attach"]).ills().contains("attach"));
     // A user sees less, and is not misled.
     sim.run(&["down"]).ended(0);

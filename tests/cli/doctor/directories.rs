@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use super::{Report, doctor, healthy};
-use testkit::{NOBODY, Sim, needs_root, whole};
+use testkit::{NOBODY, Sim, needs_root};
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {
@@ -78,9 +78,7 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o755)).unwrap();
     assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
     // A user's own directory is closed to others.
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("serve = \"user:nobody\""), &["--yes"])
-        .ended(0);
+    let sim = Sim::whole("serve = \"user:nobody\"");
     assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
     // The user comes in as a member of a group, too.
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o750)).unwrap();
@@ -89,9 +87,7 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     report.check("pipe-access").is("fail", Some("0"), &seen);
     std::os::unix::fs::chown(sim.node.run_dir(), None, Some(NOBODY)).unwrap();
     assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("serve = \"group:nogroup\""), &["--yes"])
-        .ended(0);
+    let sim = Sim::whole("serve = \"group:nogroup\"");
     assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
 }
 

@@ -4,8 +4,7 @@ use testkit::{Sim, assert_contains, in_state, is_alive, terminate, whole};
 
 #[test]
 fn the_dead_are_started_and_who_works_is_left_alone() {
-    let sim = Sim::with("h200", 2);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::served("h200", 2, &whole(""));
     let nothing = sim.run(&["doctor", "--fix"]).ended(0);
     assert_contains(&nothing.stderr, "Nothing can be fixed");
     let client = sim.client("1");
@@ -29,8 +28,7 @@ fn the_dead_are_started_and_who_works_is_left_alone() {
 
 #[test]
 fn a_device_that_hangs_is_cured_only_without_clients() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     let client = sim.client("0");
     let server = sim.device("0")["servers"][0]["pid"].clone();
     sim.hang("0");
@@ -45,8 +43,7 @@ fn a_device_that_hangs_is_cured_only_without_clients() {
 /// Measured: SIGTERM ends the daemon of a device that hangs, and leaves its server with its GPU memory.
 #[test]
 fn an_idle_server_that_outlived_its_daemon_is_ended() {
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::whole("");
     sim.hang("0");
     let device = sim.await_state("0", "hung");
     terminate(&device["daemon_pid"]);
@@ -59,8 +56,7 @@ fn an_idle_server_that_outlived_its_daemon_is_ended() {
 
 #[test]
 fn gpus_are_shown_in_order() {
-    let sim = Sim::with("h200", 2);
-    sim.up(&whole(""), &[]).ended(0);
+    let sim = Sim::served("h200", 2, &whole(""));
     sim.hang("0");
     terminate(&sim.await_state("0", "hung")["daemon_pid"]);
     // `heal` does not start a device that `down` was ending; its server is still to be ended.

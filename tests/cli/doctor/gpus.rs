@@ -9,9 +9,7 @@ use super::{doctor, healthy};
 use testkit::{NOBODY, Ran, Sim, as_typed, needs_root, whole};
 
 fn whole_gpus() -> Sim {
-    let sim = Sim::with("h200", 2);
-    sim.up(&whole(""), &[]).ended(0);
-    sim
+    Sim::served("h200", 2, &whole(""))
 }
 
 fn set(sim: &Sim, change: impl FnOnce(&mut simnode::node::State)) {
@@ -104,9 +102,7 @@ fn compute_modes_that_keep_programs_off() {
     assert_eq!(command, as_typed("sudo nvidia-smi -i 1 -c DEFAULT"));
     // By a profile it is in order, and its loss is what `status` reports.
     needs_root!();
-    let sim = Sim::with("h200", 1);
-    sim.up(&whole("compute-mode = \"exclusive-process\""), &["--yes"])
-        .ended(0);
+    let sim = Sim::whole("compute-mode = \"exclusive-process\"");
     doctor(&sim, &[])
         .check("compute-mode")
         .is("ok", None, "GPU 0: exclusive-process");

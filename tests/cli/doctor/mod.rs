@@ -86,9 +86,7 @@ fn doctor(sim: &Sim, args: &[&str]) -> Report {
 
 /// A node with MIG devices that are served.
 pub(crate) fn healthy() -> Sim {
-    let sim = Sim::with("a100-80gb", 2);
-    sim.up(SMALL, &[]).ended(0);
-    sim
+    Sim::served("a100-80gb", 2, SMALL)
 }
 
 /// True if the tests run in a login session or a service, which daemons that they start belong to.
