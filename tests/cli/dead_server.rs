@@ -88,7 +88,7 @@ fn a_lazy_daemon_gets_none() {
     }
     assert_eq!(sim.happened("server launch"), 0);
     // One that was eager and is to be lazy no longer needs what it has lost.
-    let sim = Sim::whole("eager");
+    let sim = Sim::served("h200", 1, &whole("eager"));
     kill_server(&sim, "0");
     sim.up_does_nothing(&whole("lazy"));
 }
