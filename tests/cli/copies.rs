@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use rustix::process::Signal;
-use testkit::{Sim, assert_contains, is_alive, kill, shell, wait_until};
+use testkit::{Sim, assert_contains, is_alive, kill, shell, wait_until, write_program};
 
 /// The lines of all copies, in the order of the copies.
 fn lines(text: &str) -> Vec<&str> {
@@ -134,8 +134,7 @@ fn copies_are_ended_when_another_one_cannot_be_started() {
     let sim = Sim::small();
     let program = sim.node.dir().join("once");
     let text = "#!/bin/sh\nrm -f \"$0\"\ntrap '' TERM\nwhile :; do sleep 600; done\n";
-    fs::write(&program, text).unwrap();
-    shell(format!("chmod +x {}", program.display())).ended(0);
+    write_program(&program, text);
     let words = ["run", "-n", "300", "--", program.to_str().unwrap()];
     let ran = sim.run(&words).ended(127);
     assert_contains(&ran.stderr, "No such file or directory");

@@ -4,6 +4,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use testkit::copy_program;
+
 use crate::give_back::give_back;
 use crate::interrupt;
 use crate::lent::Lent;
@@ -68,7 +70,7 @@ pub(crate) fn judge(node: &Node, request: &Request, transcript: &Transcript) -> 
     let dir = short_dir();
     let copied = node.cuda_app.as_ref().map(|built| {
         let own = dir.join("cuda-app");
-        fs::copy(built, &own).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        copy_program(built, &own);
         own
     });
     let walk = Walk {

@@ -1,7 +1,8 @@
 //! The GPU as the conformance suite gets it: its own, to partition as it likes.
 
-use std::fs;
 use std::path::Path;
+
+use testkit::copy_program;
 
 use crate::interrupt;
 use crate::node::Node;
@@ -28,7 +29,7 @@ impl Place for Lent<'_> {
         // Where every user can execute it.
         let cuda_app = self.node.cuda_app.as_ref().map(|built| {
             let own = root.join("cuda-app");
-            fs::copy(built, &own).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+            copy_program(built, &own);
             own
         });
         Box::new(Mig::new(Machine {

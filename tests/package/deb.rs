@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use testkit::{Ran, built, can_run, judges, shell};
+use testkit::{Ran, built, can_run, judges, shell, write_program};
 
 /// The glibc of RHEL 8 and Debian 10.
 pub(crate) const GLIBC: &str = "2.28";
@@ -141,8 +141,7 @@ fn link(program: &Path) {
     let script = format!(
         "#!/bin/sh\nexec cargo-zigbuild zig cc -- -fno-sanitize=all -target {arch}-linux-gnu.{GLIBC} \"$@\"\n"
     );
-    fs::write(&linker, script).unwrap();
-    fs::set_permissions(&linker, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&linker, script);
     let library = newest_library();
     let mut rustc = tool("rustc");
     rustc

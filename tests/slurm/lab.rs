@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::{Ran, Sim, TestNode, built, can_run, eventually};
+use testkit::{Ran, Sim, TestNode, built, can_run, eventually, write_program};
 
 /// The time that the processes of a cluster may take to end.
 const END: Duration = Duration::from_secs(60);
@@ -397,8 +397,7 @@ fn write_scripts(at: &Path) {
             "#!/bin/sh\nPROFILES={at}/profiles\n. {at}/$SLURMD_NODENAME.env\nexec {mig_mps} slurm {words}\n"
         );
         let path = format!("{at}/{name}");
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        write_program(path, text);
     }
 }
 

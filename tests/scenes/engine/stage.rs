@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, TestNode, is_alive, shell, stop, without_pidfd};
+use testkit::{
+    App, NOBODY, Ran, Sim, TestNode, is_alive, shell, stop, without_pidfd, write_program,
+};
 
 use super::tidy::Tidy;
 
@@ -75,9 +76,10 @@ impl Stage {
     pub(crate) fn file(&self, name: &str, text: &str) {
         let path = dir(&self.sim).join(name);
         let text = self.tidy.with_values(text);
-        fs::write(&path, &text).expect("a file in a directory of the scene");
         if text.starts_with("#!") {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("our own file");
+            write_program(&path, text);
+        } else {
+            fs::write(&path, text).expect("a file in a directory of the scene");
         }
     }
 
