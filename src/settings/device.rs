@@ -165,3 +165,45 @@ impl FromStr for Percentage {
             .ok_or_else(|| WrongValue::Range("from 0.1 to 100".to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_alone_limits_clients() {
+        let settings = Settings::default;
+        assert!(!settings().limit_clients());
+        let limits = [
+            Settings {
+                active_thread_percentage: Percentage(50.0),
+                ..settings()
+            },
+            Settings {
+                pinned_memory_limit: "1G".parse().ok(),
+                ..settings()
+            },
+            Settings {
+                client_priority: ClientPriority::BelowNormal,
+                ..settings()
+            },
+        ];
+        assert!(limits.iter().all(Settings::limit_clients), "{limits:?}");
+    }
+
+    #[test]
+    fn a_daemon_of_one_user_is_open_to_nobody_else() {
+        let is_open = |serve: &str| {
+            Settings {
+                serve: serve.parse().ok(),
+                ..Settings::default()
+            }
+            .open_to_others()
+        };
+        assert_eq!(["user:alice", "self"].map(is_open), [false; 2]);
+        assert_eq!(
+            ["one-at-a-time", "all", "group:lab"].map(is_open),
+            [true; 3]
+        );
+    }
+}

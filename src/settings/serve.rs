@@ -65,3 +65,24 @@ impl FromStr for Serve {
 }
 
 serde_as_text!(Serve);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_or_group_has_a_name_of_one_word() {
+        let wrong = ["", "a b", "a/b", "a:b", "a,b", "a\tb"];
+        for text in wrong
+            .iter()
+            .flat_map(|name| [format!("user:{name}"), format!("group:{name}")])
+        {
+            assert!(text.parse::<Serve>().is_err(), "{text}");
+        }
+        assert_eq!(
+            "user:a-b.c_1".parse().ok(),
+            Some(Serve::User("a-b.c_1".into()))
+        );
+        assert_eq!("group:lab$".parse().ok(), Some(Serve::Group("lab$".into())));
+    }
+}

@@ -1,8 +1,9 @@
 use std::fs;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use testkit::{ONE_EACH, SMALL, Sim, assert_contains, in_state, is_alive, wait_until};
+use testkit::{ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, is_alive, wait_until};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -133,6 +134,54 @@ fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
     let _ = down.end().ended(0);
     assert!(app.finish().output.contains("806"));
     drop(newcomer);
+}
+
+/// It is asked to quit once its last client has left, and one more comes before it hears that.
+#[test]
+fn a_client_that_joins_at_the_last_moment_is_spared() {
+    let sim = Sim::small();
+    let held = sim.node.fault("quit").nth(1).waits().unwrap();
+    let mut command = sim.command(&["down", "0.2"]);
+    let down = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sim.await_event("fault", 1);
+    let client = sim.client("0.2");
+    drop(held);
+    let ran = down.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_contains(&said, "a client has joined at the last moment");
+    assert!(client.finish().status.success());
+}
+
+/// A control program that fails says nothing of clients, so its daemon is not ended by signals.
+#[test]
+fn a_daemon_that_cannot_be_asked_to_quit_goes_on() {
+    let sim = Sim::small();
+    let control = sim.control_script(
+        r#"commands=$(/bin/cat)
+case $commands in quit*) exec /usr/bin/yes ;; esac
+echo "$commands" | "$real" "$@""#,
+    );
+    let daemon = &sim.device("0.2")["daemon_pid"];
+    let mut down = sim.command(&["down", "0.2"]);
+    let ran = Ran::of(down.env("MIG_MPS_CONTROL", control)).ended(1);
+    assert_contains(&ran.stderr, "0.2");
+    assert!(is_alive(daemon));
+    sim.run(&["down", "0.2"]).ended(0);
+}
+
+#[test]
+fn a_plan_says_in_which_state_a_daemon_is_stopped() {
+    let sim = Sim::small();
+    sim.kill_daemon("0.0");
+    sim.hang("0.2");
+    let plan = sim.run(&["down", "--force", "--dry-run"]).ended(0).stdout;
+    assert_contains(&plan, "(its daemon is gone already): 0.0");
+    assert_contains(&plan, "(it hangs");
 }
 
 #[test]

@@ -485,6 +485,27 @@ fn clients_in_containers_are_explained() {
     assert!(client.finish().status.success());
 }
 
+/// Neither its user nor the driver makes it one.
+#[test]
+fn a_process_that_only_the_daemon_calls_a_client_is_sent_no_signal() {
+    needs_root!();
+    let sim = Sim::small();
+    let client = sim.client("0.2");
+    let stranger = sim.app_of_nobody("0.0", &["hold"]);
+    sim.await_event("client waits", 1);
+    let script = format!(
+        "\"$real\" \"$@\" | /bin/sed -E 's/^{}$/{}/'",
+        client.pid(),
+        stranger.pid()
+    );
+    let control = sim.control_script(&script);
+    let pid = stranger.pid().to_string();
+    let mut kill = sim.command(&["kill", "0.2", &pid, "--yes", "--signal"]);
+    let ran = Ran::of(kill.env("MIG_MPS_CONTROL", control)).ended(4);
+    assert_contains(&ran.stderr, "the driver does not list it as a client");
+    assert!(is_alive(stranger.pid()) && client.finish().status.success());
+}
+
 #[test]
 fn users_end_their_own_clients_and_no_others() {
     needs_root!();

@@ -98,6 +98,12 @@ fn a_lost_gpu_is_said_to_be_lost_and_its_devices_are_not_gone() {
             "{words:?}: {ran:?}"
         );
     }
+    let lost = sim.device("2")["uuid"].as_str().unwrap().to_owned();
+    for (select, status) in [(format!("uuid = \"{lost}\""), 4), ("index = [1]".into(), 0)] {
+        let profile = format!("[[gpu]]\nselect = {{ {select} }}\nmig = false\n");
+        let ran = sim.up(&profile, &["--dry-run"]).ended(status);
+        assert_eq!(ran.stderr.contains("GPU is lost"), status == 4, "{ran:?}");
+    }
     let healed = sim.run(&["heal"]).ended(0);
     assert_contains(&healed.stderr, "GPU is lost");
     // The others are served as before, and what is left of these can be taken down.

@@ -534,11 +534,8 @@ fn a_daemon_without_its_record_is_taken_over() {
         let all = format!("{SMALL}\n[mps]\nserve = \"all\"\n");
         let client = sim.client("0.2");
         let ran = sim.up(&all, &["--yes"]).ended(1);
-        assert!(
-            ran.stderr.contains("serves otherwise") && ran.stderr.contains("has clients"),
-            "{}",
-            ran.stderr
-        );
+        assert_contains(&ran.stderr, "serves otherwise");
+        assert_contains(&ran.stderr, &format!("has clients: {}\n", client.pid()));
         assert!(client.finish().status.success());
         sim.up(&all, &["--yes"]).ended(0);
         let last = sim.device("0.2");
