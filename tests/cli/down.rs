@@ -167,11 +167,13 @@ case $commands in quit*) exec /usr/bin/yes ;; esac
 echo "$commands" | "$real" "$@""#,
     );
     let daemon = &sim.device("0.2")["daemon_pid"];
-    let mut down = sim.command(&["down", "0.2"]);
-    let ran = Ran::of(down.env("MIG_MPS_CONTROL", control)).ended(1);
+    let down = |args: &[&str]| Ran::of(sim.command(args).env("MIG_MPS_CONTROL", &control));
+    let ran = down(&["down", "0.2"]).ended(1);
     assert_contains(&ran.stderr, "wrote more than 1024 KiB");
     assert!(is_alive(daemon));
-    sim.run(&["down", "0.2"]).ended(0);
+    // By force it is.
+    let _ = down(&["down", "0.2", "--force"]).ended(0);
+    assert!(!is_alive(daemon));
 }
 
 #[test]
