@@ -55,7 +55,7 @@ impl Nvml {
         Self::start_opening(path)?.wait()
     }
 
-    /// Starts to load and initialise the library. If a call of this process has hung in it, that is the error, without another wait.
+    /// Starts to load and initialise the library. Fails without another wait if a call of this process has hung in it.
     pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
         let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let name = name.to_owned();

@@ -4,17 +4,13 @@ use std::time::Instant;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
-use testkit::{App, Ran, Sim, WHOLE, assert_contains, is_alive, kill, wait_until};
+use testkit::{App, Ran, Sim, assert_contains, is_alive, kill, wait_until};
 
 /// A program that is three times as fast as a client.
 const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in
     */by-name/*) echo "client $CUDA_VISIBLE_DEVICES per_s 30.5" ;;
     *) echo "in $(ls -A "$CUDA_MPS_PIPE_DIRECTORY" | wc -l) per_s 10" ;;
 esac"#;
-
-fn whole() -> Sim {
-    Sim::served("h200", 1, WHOLE)
-}
 
 /// `compare` of a shell script, with these options before it.
 fn compare(sim: &Sim, options: &[&str], script: &str) -> Ran {
@@ -33,7 +29,7 @@ fn without_time(said: &str) -> &str {
 
 #[test]
 fn the_rate_that_a_program_prints() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let ran = compare(&sim, &[], FASTER).ended(0);
     assert_snapshot!(ran.stdout, @r#"
     0 (NVIDIA H200): sh, 3 rounds of each
@@ -67,7 +63,7 @@ fn the_rate_that_a_program_prints() {
 
 #[test]
 fn copies_run_both_ways_and_again_until_the_time_is_over() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let words = [
         "compare",
         "-n",
@@ -115,7 +111,7 @@ fn copies_run_both_ways_and_again_until_the_time_is_over() {
 
 #[test]
 fn an_endless_program_is_ended_when_it_has_printed_its_rate() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let options = ["-n", "2", "--rounds", "1", "--seconds", "0.5", "--json"];
     let endless = "while :; do echo iterations 5; sleep 0.1; done";
     let json = compare(&sim, &options, endless).json();
@@ -124,7 +120,7 @@ fn an_endless_program_is_ended_when_it_has_printed_its_rate() {
 
 #[test]
 fn a_number_need_not_be_a_rate() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let options = [
         "-n",
         "1",
@@ -148,7 +144,7 @@ fn a_number_need_not_be_a_rate() {
 
 #[test]
 fn what_fails_is_said() {
-    let sim = whole();
+    let sim = Sim::whole("");
     // One copy of two fails, and the other one is ended.
     let place = sim.node.dir().join("first");
     let script = format!("mkdir {} && exec sleep 600; exit 7", place.display());
@@ -158,7 +154,7 @@ fn what_fails_is_said() {
 
 #[test]
 fn others_are_not_disturbed() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let refused = || compare(&sim, &[], "true");
     let client = sim.client("0");
     refused().ended(4);
@@ -176,7 +172,7 @@ fn others_are_not_disturbed() {
 
 #[test]
 fn an_interrupt_ends_the_copies() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let marks = sim.node.dir().join("marks");
     std::fs::create_dir(&marks).unwrap();
     let script = format!("touch {}/$$; exec sleep 600", marks.display());
@@ -202,7 +198,7 @@ fn an_interrupt_ends_the_copies() {
 /// A program that it starts has a session of its own, and keeps its output open.
 #[test]
 fn what_a_program_leaves_behind_holds_nothing_up() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let marks = sim.node.dir().join("left");
     let script = format!(
         "setsid sh -c 'echo $$ >>{}; exec sleep 600' & echo 5",
@@ -221,7 +217,7 @@ fn what_a_program_leaves_behind_holds_nothing_up() {
 /// Ctrl-C ends it, too, while something of the program's that no signal reaches has its output.
 #[test]
 fn an_interrupt_ends_it_whatever_keeps_the_output_open() {
-    let sim = whole();
+    let sim = Sim::whole("");
     let marks = sim.node.dir().join("left");
     let script = format!(
         "setsid sh -c 'echo $$ >>{}; exec sleep 600' & exec sleep 600",

@@ -67,7 +67,7 @@ fn it_starts_with_what_the_daemon_has_been_set_to() {
 
 #[test]
 fn one_that_does_not_come_up_is_said_to() {
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     kill_server(&sim, "0");
     sim.node.fault("server start").fails(1).unwrap();
     let said = sim.up(WHOLE, &[]).ended(1).stderr;

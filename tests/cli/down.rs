@@ -1,5 +1,4 @@
 use std::fs;
-use std::process::Stdio;
 
 use rustix::process::Signal;
 
@@ -136,24 +135,17 @@ fn drain_and_force_refuse_newcomers_and_end_the_rest_in_time() {
     drop(newcomer);
 }
 
-/// It is asked to quit once its last client has left, and one more comes before it hears that.
+/// The plan saw no client of it, and one comes before the daemon hears `quit`.
 #[test]
 fn a_client_that_joins_at_the_last_moment_is_spared() {
     let sim = Sim::small();
     let held = sim.node.fault("quit").nth(1).waits().unwrap();
-    let mut command = sim.command(&["down", "0.2"]);
-    let down = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let down = sim.talk(&["down", "0.2"]);
     sim.await_event("fault", 1);
     let client = sim.client("0.2");
     drop(held);
-    let ran = down.wait_with_output().unwrap();
-    assert_eq!(ran.status.code(), Some(1), "{ran:?}");
-    let said = String::from_utf8(ran.stderr).unwrap();
-    assert_contains(&said, "a client has joined at the last moment");
+    let ran = down.end().ended(1);
+    assert_contains(&ran.stdout, "a client has joined at the last moment");
     assert!(client.finish().status.success());
 }
 

@@ -10,9 +10,7 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use testkit::{
-    App, NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, plain, shell, whole,
-};
+use testkit::{App, NOBODY, Ran, SMALL, Sim, assert_contains, needs_root, plain, shell, whole};
 
 /// What an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\
@@ -277,7 +275,7 @@ fn a_device_is_found_by_what_is_there() {
 
 #[test]
 fn a_fault_and_what_clients_do_is_told() {
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     sim.app("0", &["run", "0", "--fault"]).finish();
     let ran = sim.run(&["logs", "0"]).ended(0);
     let marked = |mark: &str| -> Vec<&str> {

@@ -5,15 +5,8 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use testkit::{
-    Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, has_python, hearing, needs_root,
+    Dialogue, NOBODY, Ran, Sim, WHOLE, assert_contains, can_run, has_python, hearing, needs_root,
 };
-
-const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
-
-/// A GPU that serves one user at a time.
-fn one_gpu() -> Sim {
-    Sim::served("h200", 1, WHOLE)
-}
 
 #[test]
 fn the_program_is_a_client_of_the_right_server_in_the_same_process() {
@@ -33,7 +26,7 @@ fn the_program_is_a_client_of_the_right_server_in_the_same_process() {
 
 #[test]
 fn limits_are_the_programs_own() {
-    let sim = one_gpu();
+    let sim = Sim::whole("");
     let mut app = sim.started(&["0", "--threads", "25", "--memory", "2G"]);
     let up = app.wait_up();
     assert_contains(&up, " sm 32 free 1901MiB ");
@@ -123,7 +116,7 @@ fn a_program_gets_the_open_files_that_a_client_needs() {
 /// At once: nobody tries to become a client, for which there is a limit of 10 s.
 #[test]
 fn nobody_tries_to_become_a_client_where_none_is_taken() {
-    let sim = one_gpu();
+    let sim = Sim::whole("");
     sim.hang("0");
     sim.node.fault("cuInit").every().fails(999).unwrap();
     sim.run(&["run", "0", "--", "true"]).ended(125);
@@ -149,7 +142,7 @@ fn a_full_device_is_waited_for() {
 
 #[test]
 fn a_device_that_recovers_from_a_fault_is_waited_for() {
-    let sim = one_gpu();
+    let sim = Sim::whole("");
     let [_, faulty] = sim.faulty("0");
     let recovers = format!(
         "0 recovers from a GPU fault, and takes no client until pid {} (",
@@ -167,7 +160,7 @@ fn a_device_that_recovers_from_a_fault_is_waited_for() {
 #[test]
 fn another_users_turn_is_waited_for() {
     needs_root!();
-    let sim = one_gpu();
+    let sim = Sim::whole("");
     let client = sim.client("0");
     let queued = Ran::of(&mut sim.by_other(&["run", "0", "--", "true"])).ended(125);
     let serves = format!("0 serves root now: pid {} (", client.pid());

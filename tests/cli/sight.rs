@@ -122,7 +122,7 @@ fn what_computes_where_no_daemon_serves_is_shown_and_no_problem() {
 #[test]
 fn a_user_who_may_not_enter_computes_outside_mps() {
     needs_root!();
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     let pipe = sim.pipe("0");
     fs::set_permissions(&pipe, fs::Permissions::from_mode(0o700)).unwrap();
     let mut app = sim.app_of_nobody("0", &["hold"]);
@@ -235,7 +235,7 @@ fn a_daemon_that_sees_everything_and_one_without_a_directory_are_named() {
 #[test]
 fn a_user_behind_another_is_shown_as_waiting() {
     needs_root!();
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     let first = sim.client("0");
     let mut second = sim.app_of_nobody("0", &["hold"]);
     let waiting = || sim.status()["waiting"].as_array().unwrap().clone();
@@ -260,7 +260,7 @@ fn a_user_behind_another_is_shown_as_waiting() {
 
 #[test]
 fn clients_are_counted_against_a_limit_only_where_it_is_known() {
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     let client = sim.client("0");
     let whole = sim.device("0");
     assert_eq!(
@@ -322,7 +322,7 @@ fn clients_whose_pid_is_not_visible_are_counted() {
 #[test]
 fn gpus_whose_process_lists_are_hidden_are_said_to_be() {
     needs_root!();
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     let update = sim
         .node
         .node()

@@ -198,7 +198,7 @@ fn a_profile_for_others_is_roots_to_apply() {
 #[test]
 fn heal_says_the_same_to_everybody() {
     needs_root!();
-    let sim = Sim::served("h200", 1, WHOLE);
+    let sim = Sim::whole("");
     let root = sim.run(&["heal"]).ended(0);
     let plain = beside_roots(&sim, &["heal"]).ended(0);
     assert_eq!((root.stdout, root.stderr), (plain.stdout, plain.stderr));

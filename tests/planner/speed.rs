@@ -35,6 +35,7 @@ fn seven_different_wishes_are_planned_at_once() {
         times.min().unwrap()
     };
     // Each finds its own device again, wherever it stands in the file. There are 5,040 orders.
-    let [in_order, shuffled] = [forward, profile([4, 7, 1, 3, 6, 2, 5])].map(|wish| best(&wish));
+    let [in_order, shuffled] =
+        [forward, profile([4, 7, 1, 3, 6, 2, 5])].map(|profile| best(&profile));
     assert!(shuffled < in_order * 20, "{shuffled:?}, {in_order:?}");
 }
