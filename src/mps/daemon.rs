@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
 use super::invocation::{Invocation, Task};
@@ -85,7 +85,7 @@ impl Daemon {
 
     /// True if the caller may not enter the pipe directory, as in a device that serves another user alone.
     pub fn is_closed_to_caller(&self) -> bool {
-        let entered = accessat(CWD, &self.pipe, Access::EXEC_OK, AtFlags::EACCESS);
+        let entered = accessat(CWD, &self.pipe, rustix::fs::Access::EXEC_OK, AtFlags::EACCESS);
         entered == Err(Errno::ACCESS)
     }
 

@@ -26,7 +26,7 @@ fn begin<T: Send + 'static>(
     limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
 ) -> Result<Watched<T>, NvmlError> {
-    supervise::begin(limit, move |watch| {
+    supervise::in_thread(limit, move |watch| {
         running().push((name, watch.clone()));
         let result = task(watch.clone());
         running().retain(|(_, other)| !other.is(&watch));

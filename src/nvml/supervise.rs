@@ -108,7 +108,7 @@ pub struct Watched<T> {
 }
 
 /// Starts a task in another thread.
-pub(super) fn begin<T: Send + 'static>(
+pub(super) fn in_thread<T: Send + 'static>(
     limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
 ) -> Result<Watched<T>, NvmlError> {
