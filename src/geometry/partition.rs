@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::fitting::{Fitting, Kind, fittings};
+use super::nearest::{Fitting, Kind, fittings};
 use super::slice_map::slice_map;
 use super::{GpuInstanceProfile, Request, SliceMap};
 

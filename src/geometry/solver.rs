@@ -5,10 +5,110 @@
 //! levels: first the places for each GPU instance profile, then the assignment of equal requests to them.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::iter::Sum;
+use std::ops::Add;
 
-use super::assignment::{FoundPlace, assign};
-use super::request::{Counts, Request, can_exist, count, find};
-use super::{Disruption, GpuInstanceProfile, Placement, ProfileId};
+use super::{GpuInstanceProfile, Placement, ProfileId};
+
+/// A request for one GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub profile: ProfileId,
+    /// The start of its placement, if pinned.
+    pub at: Option<u32>,
+    /// Requests of one entry are interchangeable.
+    pub entry: usize,
+}
+
+/// The number of each profile.
+pub(super) type Counts<'a> = Vec<(&'a GpuInstanceProfile, u32)>;
+
+/// Counts equal items, in the order of first occurrence.
+pub fn count<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u32)> {
+    let mut counts: Vec<(T, u32)> = Vec::new();
+    for item in items {
+        match counts.iter_mut().find(|(other, _)| *other == item) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((item, 1)),
+        }
+    }
+    counts
+}
+
+/// Returns the profile with this id.
+pub(super) fn find(offered: &[GpuInstanceProfile], id: ProfileId) -> Option<&GpuInstanceProfile> {
+    offered.iter().find(|profile| profile.id == id)
+}
+
+/// True if so many of each profile can exist at once, wherever they lie.
+///
+/// A GPU has one optical flow engine and one full set of the other media engines. At most one instance is `+me` or
+/// `+me.all`; `+me.all` takes every engine, so that all others must be `-me` (nvml.h at
+/// `NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME`, measured on GA100, GH100, GB202).
+pub(super) fn can_exist(wanted: &Counts<'_>) -> bool {
+    let (mut extra, mut plain, mut all) = (0, 0, 0);
+    for (profile, count) in wanted {
+        let name = &profile.name;
+        if name.has("+me.all") {
+            all += count;
+        } else if name.has("+me") {
+            extra += count;
+        } else if !name.has("-me") {
+            plain += count;
+        }
+    }
+    let engines_suffice = extra + all <= 1 && (all == 0 || plain == 0);
+    engines_suffice && wanted.iter().all(|(profile, count)| *count <= profile.most)
+}
+
+/// The disruption that a change causes. Less sorts lower: plans are compared by clients disrupted,
+/// then GPU instances destroyed, then daemons restarted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Disruption {
+    /// Programs that lose their device, or may.
+    pub clients: u32,
+    /// GPU instances destroyed.
+    pub gpu_instances: u32,
+    /// Running daemons stopped or restarted.
+    pub daemons: u32,
+    /// Compute instances destroyed, those of destroyed GPU instances included.
+    pub compute_instances: u32,
+    /// Settings changed under clients. This disrupts nobody, and only breaks ties, so that a node without drift stays
+    /// unchanged.
+    pub changes: u32,
+}
+
+impl Disruption {
+    /// No disruption.
+    pub const NONE: Self = Self {
+        clients: 0,
+        gpu_instances: 0,
+        daemons: 0,
+        compute_instances: 0,
+        changes: 0,
+    };
+}
+
+impl Add for Disruption {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            clients: self.clients + other.clients,
+            gpu_instances: self.gpu_instances + other.gpu_instances,
+            daemons: self.daemons + other.daemons,
+            compute_instances: self.compute_instances + other.compute_instances,
+            changes: self.changes + other.changes,
+        }
+    }
+}
+
+impl Sum for Disruption {
+    fn sum<I: Iterator<Item = Self>>(disruptions: I) -> Self {
+        disruptions.fold(Self::NONE, Self::add)
+    }
+}
 
 /// An existing GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,3 +315,123 @@ fn largest_gap(places: &[Placement], units: u32) -> u32 {
 
 #[cfg(test)]
 mod tests;
+
+/// A placement found for a profile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundPlace {
+    pub(super) profile: ProfileId,
+    pub(super) placement: Placement,
+    /// The existing instance that stays there.
+    pub(super) standing: Option<usize>,
+}
+
+/// Returns a placement for every request so that keeping the existing instances disrupts least, and that disruption.
+/// There are as many places of each profile as requests, and the pinned requests' own are among them.
+pub(super) fn assign(
+    requests: &[Request],
+    places: &[FoundPlace],
+    keeping: &dyn Fn(usize, usize) -> Disruption,
+) -> (Vec<Placement>, Disruption) {
+    let mut placements = vec![Placement::new(0, 0); requests.len()];
+    let mut disruption = Disruption::NONE;
+    let mut free: Vec<FoundPlace> = places.to_vec();
+    let cost = |entry, place: &FoundPlace| {
+        place
+            .standing
+            .map_or(Disruption::NONE, |s| keeping(entry, s))
+    };
+    for (index, request) in requests.iter().enumerate() {
+        let Some(at) = request.at else { continue };
+        let its =
+            |place: &FoundPlace| place.profile == request.profile && place.placement.start == at;
+        if let Some(position) = free.iter().position(its) {
+            let place = free.swap_remove(position);
+            placements[index] = place.placement;
+            disruption = disruption + cost(request.entry, &place);
+        }
+    }
+    free.sort_unstable_by_key(|place| (place.profile, place.placement));
+    for places in free.chunk_by(|a, b| a.profile == b.profile) {
+        let of_profile = |(_, request): &(usize, &Request)| {
+            request.at.is_none() && request.profile == places[0].profile
+        };
+        let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (index, request) in requests.iter().enumerate().filter(of_profile) {
+            waiting.entry(request.entry).or_default().push(index);
+        }
+        let entries: Vec<usize> = waiting.keys().copied().collect();
+        let counts: Vec<usize> = waiting.values().map(Vec::len).collect();
+        let matching = Matching {
+            places,
+            entries: &entries,
+            cost: &cost,
+        };
+        let (least, choices) = matching.best(counts);
+        disruption = disruption + least;
+        for (place, entry) in places.iter().zip(choices) {
+            // There are as many requests as places.
+            if let Some(requests) = waiting.get_mut(&entry) {
+                placements[requests.remove(0)] = place.placement;
+            }
+        }
+    }
+    (placements, disruption)
+}
+
+struct Matching<'a, F> {
+    places: &'a [FoundPlace],
+    entries: &'a [usize],
+    cost: &'a F,
+}
+
+impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
+    /// The entry for each place, and the total disruption. `counts` says how many requests of each
+    /// entry there are; with equal disruption the earlier entry gets the lower place.
+    fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
+        if self.entries.len() == 1 || self.places.iter().all(|place| place.standing.is_none()) {
+            let order = self.entries.iter().zip(&counts);
+            let order: Vec<usize> = order
+                .flat_map(|(&entry, &count)| std::iter::repeat_n(entry, count))
+                .collect();
+            let pairs = order.iter().zip(self.places);
+            let disruption = pairs.map(|(&entry, place)| (self.cost)(entry, place)).sum();
+            return (disruption, order);
+        }
+        let mut known = BTreeMap::new();
+        let (disruption, mut choices) = self.rest(0, counts, &mut known);
+        choices.reverse();
+        (disruption, choices)
+    }
+
+    /// The best for the places from `depth` on with what is left of each entry; the last place first.
+    fn rest(
+        &self,
+        depth: usize,
+        left: Vec<usize>,
+        known: &mut BTreeMap<Vec<usize>, (Disruption, Vec<usize>)>,
+    ) -> (Disruption, Vec<usize>) {
+        let Some(place) = self.places.get(depth) else {
+            return (Disruption::NONE, Vec::new());
+        };
+        if let Some(known) = known.get(&left) {
+            return known.clone();
+        }
+        let mut best: Option<(Disruption, Vec<usize>)> = None;
+        for (nth, &entry) in self.entries.iter().enumerate() {
+            if left[nth] == 0 {
+                continue;
+            }
+            let mut then = left.clone();
+            then[nth] -= 1;
+            let (disruption, mut choices) = self.rest(depth + 1, then, known);
+            let disruption = disruption + (self.cost)(entry, place);
+            if best.as_ref().is_none_or(|(least, _)| disruption < *least) {
+                choices.push(entry);
+                best = Some((disruption, choices));
+            }
+        }
+        let best = best.unwrap_or_default();
+        known.insert(left, best.clone());
+        best
+    }
+}

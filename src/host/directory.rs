@@ -10,16 +10,17 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid as RawUid, fchmod, fchown, fstat,
-    fstatvfs, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid as RawUid, fchmod,
+    fchown, fstat, fstatvfs, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::files::read_limited;
-use super::open_beneath::{foreign_mount, open_beneath};
 use super::path_error::{Fault, belongs_to, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};
@@ -331,5 +332,197 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.at(name, error)),
         }
+    }
+}
+
+/// Opens an entry of a directory. Follows no link and enters no mount.
+pub(super) fn open_beneath(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    flags: OFlags,
+) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(dir, name, flags, Mode::empty(), how) {
+        Ok(fd) => Ok(fd),
+        Err(Errno::XDEV) => Err(foreign_mount()),
+        // Before Linux 5.6, and in containers whose filter forbids it.
+        Err(Errno::NOSYS | Errno::PERM) => open_by_steps(dir, name, flags),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same in two steps: an `O_PATH` descriptor shows the type of the entry and its mount.
+fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
+    if Path::new(name).components().count() != 1 || name == ".." {
+        return Err(Errno::XDEV.into());
+    }
+    let seen = openat(
+        dir,
+        name,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    if mount_of(seen.as_fd())? != mount_of(dir)? {
+        return Err(foreign_mount());
+    }
+    let kind = FileType::from_raw_mode(fstat(&seen)?.st_mode);
+    match kind {
+        FileType::Symlink => return Err(Errno::LOOP.into()),
+        FileType::Directory => {}
+        _ if flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR.into()),
+        _ => {}
+    }
+    if flags.contains(OFlags::PATH) {
+        return Ok(seen);
+    }
+    let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    Ok(openat(CWD, path, flags - OFlags::NOFOLLOW, Mode::empty())?)
+}
+
+pub(super) fn foreign_mount() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::CrossesDevices,
+        "somebody has mounted a file system there",
+    )
+}
+
+/// The types of local file systems.
+const LOCAL: [&str; 12] = [
+    "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs",
+    "xfs", "zfs",
+];
+
+/// Refuses to enter a mount that is not a local file system. Both descriptors are `O_PATH`.
+pub(super) fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    let mount = mount_of(to)?;
+    if mount == mount_of(from)? {
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let kind = mounts.lines().find_map(|line| {
+        let (place, system) = line.split_once(" - ")?;
+        let is_it = place.split(' ').next() == Some(&mount);
+        is_it.then(|| system.split(' ').next())?
+    });
+    if kind.is_some_and(|kind| LOCAL.contains(&kind)) {
+        return Ok(());
+    }
+    Err(foreign_mount())
+}
+
+/// Returns the id of the mount that a descriptor is on.
+fn mount_of(fd: BorrowedFd<'_>) -> io::Result<String> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    id.map(|id| id.trim().to_owned())
+        .ok_or_else(|| io::Error::other("/proc/self/fdinfo does not name the mount"))
+}
+
+/// The deepest level at which directories are removed in place. Each level keeps a descriptor open.
+const DEEPEST: u32 = 64;
+
+impl Directory {
+    /// Removes a directory with everything in it, until a deadline. Detaches file systems that are mounted there. The
+    /// owner may add entries meanwhile, and may have nested directories to any depth.
+    pub fn remove_all(&self, name: impl AsRef<OsStr>, until: Instant) -> io::Result<()> {
+        let name = name.as_ref();
+        let mut removal = Removal {
+            top: self,
+            until,
+            name,
+            moved: 0,
+            left: vec![name.to_owned()],
+        };
+        while let Some(next) = removal.left.pop() {
+            match removal.remove(self, &next, DEEPEST) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    removal.left.push(next);
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The removal of one entry of a directory with everything in it.
+struct Removal<'a> {
+    top: &'a Directory,
+    until: Instant,
+    name: &'a OsStr,
+    /// The number of directories that were moved up from below [`DEEPEST`].
+    moved: u64,
+    /// The remaining entries of `top` to remove.
+    left: Vec<OsString>,
+}
+
+impl Removal<'_> {
+    fn remove(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> io::Result<()> {
+        if Instant::now() > self.until {
+            let path = self.top.path().join(self.name);
+            let why = "there is more in it than can be removed in time; what was removed is gone, and the same \
+                       command again goes on";
+            return Err(in_path(
+                &path,
+                &io::Error::new(io::ErrorKind::TimedOut, why),
+            ));
+        }
+        parent.detach_mounts(name)?;
+        let is_directory = match parent.stat(name)? {
+            Some(meta) => FileType::from_raw_mode(meta.st_mode) == FileType::Directory,
+            None => return Ok(()),
+        };
+        if !is_directory {
+            return parent.remove_file(name);
+        }
+        if depth == 0 {
+            return self.move_up(parent, name);
+        }
+        if let Some(child) = parent.child(name)? {
+            for entry in child.names()? {
+                self.remove(&child, &entry, depth - 1)?;
+            }
+        }
+        parent.remove_dir(name)
+    }
+
+    /// Moves a directory to the top, to be removed there.
+    fn move_up(&mut self, parent: &Directory, name: &OsStr) -> io::Result<()> {
+        loop {
+            self.moved += 1;
+            let mut free = self.name.to_owned();
+            free.push(format!(".deep-{}", self.moved));
+            if !self.top.has(&free) {
+                parent.rename(name, self.top, &free)?;
+                self.left.push(free);
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_removal_stops_at_its_deadline() {
+        let path = std::env::temp_dir().join(format!("mig-mps-removal-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("hers/a/b")).unwrap();
+        let directory = Directory::open(&path).unwrap();
+        let now = Instant::now();
+        let error = directory
+            .remove_all("hers", now.checked_sub(Duration::from_secs(1)).unwrap())
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(path.join("hers/a/b").exists());
+        directory
+            .remove_all("hers", now + Duration::from_secs(60))
+            .unwrap();
+        assert!(!path.join("hers").exists());
+        std::fs::remove_dir(&path).unwrap();
     }
 }

@@ -1,10 +1,26 @@
-//! Reads the files that a user names.
+//! Reads and writes the files that a user names.
+//!
+//! Their directory may belong to somebody who replaces its entries at any moment: a file is written beside its place and
+//! renamed, both in one open directory, and no link is followed.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fstat, linkat, openat, renameat,
+    renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
 use tempfile::TempDir;
+
+use super::path_error::{Fault, refused, with_fault};
+use super::walk::{Walk, walk};
+use super::{Uid, caller, in_path};
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
@@ -52,4 +68,166 @@ pub(super) fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(value.trim().to_owned())
+}
+
+/// The mode of a new file, which the umask may restrict.
+const PUBLIC: Mode = Mode::from_raw_mode(0o644);
+
+/// The time that the reader of a FIFO gets to read on, in seconds.
+const READER_LIMIT: i64 = 10;
+
+/// The most names that are tried for a temporary file.
+const MOST_NAMES: usize = 1000;
+
+/// Writes text to the file at this path, which is replaced at once.
+pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
+    let (directory, name) = place_of(path)?;
+    write(&directory, name, text.as_bytes())
+}
+
+/// Writes text to a new file at this path. Fails with `AlreadyExists` if there is anything.
+pub fn write_new_text_to(path: &Path, text: &str) -> io::Result<()> {
+    let (directory, name) = place_of(path)?;
+    Temporary::with(&directory, text.as_bytes())?.become_new(name)
+}
+
+/// Writes files with these names into a directory, which is created if it does not exist.
+pub fn write_files_into(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
+    let directory = walk(path, Walk::MakeNamed)?;
+    for (name, content) in files {
+        write(&directory, name.as_ref(), content)
+            .map_err(|error| in_path(&path.join(name), &error))?;
+    }
+    Ok(())
+}
+
+/// Opens the directory of a file, and returns it with the name of the file.
+pub(super) fn place_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let name = path.file_name().ok_or(Errno::ISDIR)?;
+    if path.as_os_str().as_bytes().ends_with(b"/") {
+        return Err(Errno::ISDIR.into());
+    }
+    let beside = directory_of(path);
+    let directory = walk(beside, Walk::Named).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => with_fault(beside, Fault::NoDirectory, &Errno::NOENT.into()),
+        _ => error,
+    })?;
+    Ok((directory, name))
+}
+
+/// Writes a file, and replaces one that is there.
+fn write(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => return Err(Errno::ISDIR.into()),
+            FileType::Symlink => return Err(irregular("it is a symbolic link")),
+            _ if is_writable_in_place(&found) => return write_in_place(directory, name, content),
+            _ => return Err(irregular("it is not a regular file")),
+        },
+        Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Temporary::with(directory, content)?.replace(name)
+}
+
+/// True for a FIFO or a character device, such as a terminal, that another user can not have put there.
+fn is_writable_in_place(found: &Stat) -> bool {
+    let kind = FileType::from_raw_mode(found.st_mode);
+    let is_trusted = [Uid::ROOT, caller()].contains(&Uid(found.st_uid));
+    matches!(kind, FileType::Fifo | FileType::CharacterDevice) && is_trusted
+}
+
+/// Writes to a FIFO or a character device.
+fn write_in_place(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
+    let flags =
+        OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = openat(directory, name, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NXIO => irregular("it is a FIFO that nobody reads"),
+        Errno::LOOP => irregular("it is a symbolic link"),
+        error => error.into(),
+    })?;
+    // It may have been replaced meanwhile.
+    if !is_writable_in_place(&fstat(&opened)?) {
+        return Err(irregular("it is not a regular file"));
+    }
+    let mut file = File::from(opened);
+    let mut left = content;
+    while !left.is_empty() {
+        match file.write(left) {
+            Ok(count) => left = &left[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => await_reader(&file)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn await_reader(file: &File) -> io::Result<()> {
+    let limit = Timespec {
+        tv_sec: READER_LIMIT,
+        tv_nsec: 0,
+    };
+    match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&limit)) {
+        Ok(0) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("nobody has read from it for {READER_LIMIT} seconds"),
+        )),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A file that gets its name when it is complete.
+struct Temporary<'a> {
+    directory: &'a OwnedFd,
+    name: OsString,
+}
+
+impl<'a> Temporary<'a> {
+    fn with(directory: &'a OwnedFd, content: &[u8]) -> io::Result<Self> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut tried = 0;
+        let (name, file) = loop {
+            let name = format!(".mig-mps.{}.{tried}", std::process::id());
+            match openat(directory, &name, flags, PUBLIC) {
+                Ok(file) => break (name.into(), file),
+                // Another process has this number in its own namespace, or had it before.
+                Err(Errno::EXIST) if tried < MOST_NAMES => tried += 1,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let temporary = Self { directory, name };
+        File::from(file).write_all(content)?;
+        Ok(temporary)
+    }
+
+    fn replace(self, name: &OsStr) -> io::Result<()> {
+        Ok(renameat(self.directory, &self.name, self.directory, name)?)
+    }
+
+    /// Fails if the name is taken.
+    fn become_new(self, name: &OsStr) -> io::Result<()> {
+        let to = self.directory;
+        match renameat_with(to, &self.name, to, name, RenameFlags::NOREPLACE) {
+            // NFS cannot do it.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                Ok(linkat(to, &self.name, to, name, AtFlags::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        // It is gone if it was renamed.
+        let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
+    }
+}
+
+fn irregular(why: &str) -> io::Error {
+    refused(Fault::Irregular, why)
 }

@@ -1,11 +1,12 @@
-use std::path::PathBuf;
-use std::process::ExitStatus;
+//! `nvidia-smi`, and the commands of programs of the system.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use thiserror::Error;
 
-use super::system_command::{printed, system_command};
-use super::{RunError, as_root, run};
+use super::{Output, RunError, as_root, run};
 
 /// The time that a reset may take: seconds for a single GPU, longer with a fabric manager.
 const RESET_LIMIT: Duration = Duration::from_secs(180);
@@ -92,6 +93,29 @@ impl NvidiaSmi {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns a command for a program of the system in a clean environment. Its output is parsed, so the locale is C.
+pub(super) fn system_command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("LC_ALL", "C").current_dir("/");
+    for kept in ["PATH", "LD_LIBRARY_PATH", "HOME"] {
+        if let Some(value) = std::env::var_os(kept) {
+            command.env(kept, value);
+        }
+    }
+    command
+}
+
+/// Returns the whole output of a program on one line, for an error.
+pub(super) fn printed(output: &Output) -> String {
+    let said = format!("{}\n{}", output.stdout, output.stderr);
+    let lines: Vec<_> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join(" ")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ impl Fake {
         let path = std::env::temp_dir().join(name);
         // Written by another process: while another test starts a program, a file that this process has open for writing
         // cannot be executed (`ETXTBSY`).
-        let mut shell = super::system_command::system_command("/bin/sh".as_ref());
+        let mut shell = super::nvidia_smi::system_command("/bin/sh".as_ref());
         shell
             .args(["-c", "cat >\"$0\"; chmod 755 \"$0\""])
             .arg(&path);

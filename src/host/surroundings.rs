@@ -1,16 +1,17 @@
-//! The rest of the machine, as far as MIG and MPS depend on it.
+//! The rest of the machine, as far as MIG and MPS depend on it: kernel, control group, CPUs near a GPU, device files.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
+use thiserror::Error;
 
-use super::cgroup::CgroupRoom;
 use super::files::field;
-use super::{Host, Pid, printable};
+use super::{Host, Pid, ProcessHandle, printable};
+use crate::settings::Cpus;
 
 /// The names of MPS programs as the kernel cuts them.
 const MPS_PROGRAMS: &str = "nvidia-cuda-mps";
@@ -222,5 +223,181 @@ impl Host {
         let minor = field(directory.join(capability), "DeviceFileMinor:")?;
         let minor: u32 = minor.parse().ok()?;
         Some(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")))
+    }
+}
+
+/// The minor numbers of the capability files of MIG instances, by the names that the driver gives them.
+#[derive(Debug)]
+pub struct Capabilities {
+    minors: BTreeMap<String, u32>,
+}
+
+impl Host {
+    /// Reads the driver's table of capability files.
+    pub fn capabilities(&self) -> io::Result<Capabilities> {
+        let text = std::fs::read_to_string(self.root.join("proc/driver/nvidia-caps/mig-minors"))?;
+        Ok(Capabilities::parse(&text))
+    }
+}
+
+impl Capabilities {
+    fn parse(text: &str) -> Self {
+        let lines = text.lines().filter_map(|line| {
+            let (name, minor) = line.trim().rsplit_once(' ')?;
+            Some((name.to_owned(), minor.parse().ok()?))
+        });
+        Self {
+            minors: lines.collect(),
+        }
+    }
+
+    /// Returns the files of a GPU instance and of a compute instance of the GPU with this minor number.
+    pub fn files(&self, gpu: u32, gpu_instance: u32, compute: u32) -> Option<[String; 2]> {
+        let instance = format!("gpu{gpu}/gi{gpu_instance}");
+        let file = |name: String| {
+            let minor = self.minors.get(&name)?;
+            Some(format!("/dev/nvidia-caps/nvidia-cap{minor}"))
+        };
+        let of_compute = file(format!("{instance}/ci{compute}/access"))?;
+        Some([file(format!("{instance}/access"))?, of_compute])
+    }
+}
+
+/// The room that the control group of this process and the groups above it leave. Only version 2 of control groups is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CgroupRoom {
+    /// The number of processes and threads that may still be started; `None` without a limit.
+    pub tasks: Option<u64>,
+    /// The most main memory in bytes, used or not; `None` without a limit.
+    pub memory: Option<u64>,
+}
+
+impl CgroupRoom {
+    pub(super) fn read(root: &Path) -> Self {
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+        let tree = root.join("sys/fs/cgroup");
+        let mut left = Self::default();
+        for group in Path::new(path.unwrap_or_default()).ancestors() {
+            let number = |file: &str| {
+                let text = fs::read_to_string(tree.join(group).join(file)).ok()?;
+                text.trim().parse::<u64>().ok()
+            };
+            let tasks = number("pids.max").map(|most| {
+                let used = number("pids.current").unwrap_or(0);
+                most.saturating_sub(used)
+            });
+            let memory = number("memory.max");
+            left.tasks = [left.tasks, tasks].into_iter().flatten().min();
+            left.memory = [left.memory, memory].into_iter().flatten().min();
+        }
+        left
+    }
+}
+
+/// The kernel lacks a call without which no process can be ended safely, and no child within a limit.
+#[derive(Debug, Error)]
+#[error("mig-mps needs Linux 5.3 or newer: pidfd_open, which came with it, fails: {0}")]
+pub struct OldKernel(Errno);
+
+impl OldKernel {
+    /// Returns the remedy.
+    pub fn hint(&self) -> &'static str {
+        match self.0 {
+            Errno::PERM => {
+                "a container's filter of system calls refuses it: update the container engine"
+            }
+            _ => {
+                "uname -r shows the kernel's version; in a container, its filter of system calls may refuse the call"
+            }
+        }
+    }
+}
+
+/// Refuses a kernel before Linux 5.3.
+pub fn refuse_old_kernel() -> Result<(), OldKernel> {
+    match ProcessHandle::open(Pid(std::process::id())) {
+        Err(error @ (Errno::NOSYS | Errno::PERM)) => Err(OldKernel(error)),
+        _ => Ok(()),
+    }
+}
+
+impl Host {
+    /// Returns the CPUs that are local to the GPU with this UUID. Fails with the path of what is missing.
+    pub fn cpus_near(&self, gpu: &str) -> io::Result<Cpus> {
+        let address = self.pci_address(gpu)?;
+        let path = self
+            .root
+            .join("sys/bus/pci/devices")
+            .join(&address)
+            .join("local_cpulist");
+        let text = fs::read_to_string(&path).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        text.trim().parse().map_err(|error: String| {
+            let what = format!("{}: {error}", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })
+    }
+
+    /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.
+    fn pci_address(&self, gpu: &str) -> io::Result<String> {
+        let gpus = self.root.join("proc/driver/nvidia/gpus");
+        let missing = |what: String| io::Error::new(io::ErrorKind::NotFound, what);
+        let entries =
+            fs::read_dir(&gpus).map_err(|error| missing(format!("{}: {error}", gpus.display())))?;
+        let is_it = |entry: &fs::DirEntry| {
+            let uuid = field(entry.path().join("information"), "GPU UUID:");
+            uuid.is_some_and(|uuid| uuid == gpu)
+        };
+        let found = entries.flatten().find(is_it);
+        let name = found.and_then(|entry| entry.file_name().into_string().ok());
+        name.ok_or_else(|| missing(format!("{} does not list {gpu}", gpus.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first lines of the file on an H200.
+    const TABLE: &str =
+        "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu0/gi0/ci1/access 5\n";
+
+    #[test]
+    fn files_are_found_by_the_numbers_of_instances() {
+        let table = Capabilities::parse(TABLE);
+        let files = table.files(0, 0, 1).unwrap();
+        assert_eq!(
+            files,
+            [
+                "/dev/nvidia-caps/nvidia-cap3",
+                "/dev/nvidia-caps/nvidia-cap5"
+            ]
+        );
+        assert_eq!(table.files(0, 0, 2), None);
+        assert_eq!(table.files(1, 0, 0), None);
+    }
+
+    #[test]
+    fn the_narrowest_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(CgroupRoom::read(root.path()), CgroupRoom::default());
+        write("proc/self/cgroup", "0::/a.slice/b.scope\n");
+        assert_eq!(CgroupRoom::read(root.path()), CgroupRoom::default());
+        write("sys/fs/cgroup/a.slice/pids.max", "100\n");
+        write("sys/fs/cgroup/a.slice/pids.current", "90\n");
+        write("sys/fs/cgroup/a.slice/b.scope/pids.max", "max\n");
+        write("sys/fs/cgroup/a.slice/b.scope/memory.max", "4096\n");
+        let left = CgroupRoom {
+            tasks: Some(10),
+            memory: Some(4096),
+        };
+        assert_eq!(CgroupRoom::read(root.path()), left);
     }
 }

@@ -1,11 +1,18 @@
-use std::ffi::CString;
-use std::fmt;
-use std::fs;
-use std::io;
+//! Users and groups, what a user may read, and commands for root as the caller has to type them.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsString};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io};
 
 use nix::unistd::Gid;
 use serde::{Deserialize, Serialize};
+
+use super::quoted;
+use crate::config::{LOG_DIR, RUN_DIR};
 
 /// A user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,4 +113,163 @@ pub fn group_name(gid: u32) -> String {
         .ok()
         .flatten()
         .map_or_else(|| gid.to_string(), |group| group.name)
+}
+
+/// A user or group that must be able to enter a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A user and the groups of the user's processes.
+    User(Uid, Vec<u32>),
+    /// All members of a group.
+    Group(u32),
+}
+
+impl Reader {
+    /// Returns the user with the groups of the user's processes.
+    pub fn of(user: Uid) -> Self {
+        if user == caller() {
+            return Self::caller();
+        }
+        let account = Account::of(user).ok().flatten();
+        let groups = account.and_then(|account| account.groups().ok());
+        Self::User(user, groups.unwrap_or_default())
+    }
+
+    /// Returns the user who runs this program.
+    pub fn caller() -> Self {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let all = std::iter::once(rustix::process::getegid()).chain(groups);
+        Self::User(caller(), all.map(rustix::process::Gid::as_raw).collect())
+    }
+
+    /// Returns the topmost directory above `path` that the reader cannot enter. Without access to all of the directories
+    /// CUDA silently runs without MPS.
+    pub fn is_kept_out_of(&self, path: &Path) -> Option<PathBuf> {
+        let parents: Vec<&Path> = path.ancestors().skip(1).collect();
+        let closed = parents.into_iter().rev().find(|parent| {
+            let meta = fs::metadata(parent);
+            meta.is_ok_and(|meta| !self.may_enter(meta.uid(), meta.gid(), meta.mode()))
+        });
+        closed.map(Path::to_owned)
+    }
+
+    fn may_enter(&self, owner: u32, group: u32, mode: u32) -> bool {
+        let bit = match self {
+            Self::User(Uid::ROOT, _) => return true,
+            Self::User(uid, _) if uid.0 == owner => 0o100,
+            Self::User(_, groups) if groups.contains(&group) => 0o010,
+            Self::Group(members) if *members == group => 0o010,
+            Self::User(..) | Self::Group(_) => 0o001,
+        };
+        mode & bit != 0
+    }
+}
+
+/// The time that all waits for one user's processes may take together, beyond the first second of each.
+const TOTAL: Duration = Duration::from_secs(10);
+/// The time that every wait may take. A start or an answer takes less than half of it.
+const ALWAYS: Duration = Duration::from_secs(1);
+
+/// The time that the processes of other users have left in this command. A user can stop each of her processes, and
+/// delays nobody else for longer than this.
+#[derive(Clone, Debug, Default)]
+pub struct TimeForUsers(Arc<Mutex<BTreeMap<u32, Duration>>>);
+
+impl TimeForUsers {
+    /// Waits for a process of `user`, for at most the part of `limit` that this user has left.
+    pub fn wait<T>(&self, user: Uid, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
+        let spent = |spent: Duration| {
+            let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let total = users.entry(user.0).or_default();
+            *total += spent;
+            *total
+        };
+        let left = TOTAL.saturating_sub(spent(Duration::ZERO));
+        let start = Instant::now();
+        let result = wait(limit.min(left.max(ALWAYS)));
+        spent(start.elapsed().saturating_sub(ALWAYS));
+        result
+    }
+}
+
+/// Returns the remedy for what only root may do: this command line with sudo in front. Root needs no sudo.
+pub fn as_root() -> String {
+    if caller() == Uid::ROOT {
+        "root of a container may lack the privilege: run it on the host".to_owned()
+    } else {
+        format!("run it as root: {}", with_sudo())
+    }
+}
+
+/// Returns a command, or a text with commands in backticks, without the sudo that root does not need.
+pub fn without_needless_sudo(text: &str) -> String {
+    if caller() == Uid::ROOT {
+        let text = text.strip_prefix("sudo ").unwrap_or(text);
+        text.replace("`sudo ", "`")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Returns this command line with sudo in front, to be pasted into a shell: `sudo mig-mps up 'my profile.toml'`.
+pub fn with_sudo() -> String {
+    // sudo takes no variable of the caller over.
+    let variables = [RUN_DIR, LOG_DIR].into_iter().filter_map(|name| {
+        let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+        Some(format!("{name}={}", quoted(&value.to_string_lossy())))
+    });
+    let words = std::env::args_os().skip(1);
+    let words = words.map(|word: OsString| quoted(&word.to_string_lossy()));
+    let program = ["sudo".to_owned()].into_iter().chain(variables);
+    let line: Vec<String> = program.chain(["mig-mps".to_owned()]).chain(words).collect();
+    line.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_matching_permission_decides() {
+        let alice = Reader::User(Uid(1000), vec![1000, 50]);
+        for (owner, group, mode, may) in [
+            (1000, 0, 0o700, true),
+            (1000, 0, 0o077, false),
+            (0, 50, 0o710, true),
+            (0, 50, 0o701, false),
+            (0, 0, 0o711, true),
+            (0, 0, 0o700, false),
+        ] {
+            assert_eq!(
+                alice.may_enter(owner, group, mode),
+                may,
+                "{owner} {group} {mode:o}"
+            );
+        }
+        let root = Reader::User(Uid::ROOT, Vec::new());
+        assert!(root.may_enter(1000, 1000, 0o000));
+        let vision = Reader::Group(50);
+        assert!(vision.may_enter(0, 50, 0o750) && !vision.may_enter(0, 0, 0o750));
+    }
+
+    #[test]
+    fn long_waits_for_a_user_shorten_the_next_ones_and_nobody_elses() {
+        let time = TimeForUsers::default();
+        let (alice, bob) = (Uid(1000), Uid(1001));
+        let minute = Duration::from_secs(60);
+        assert_eq!(time.wait(alice, ALWAYS / 2, |limit| limit), ALWAYS / 2);
+        let first = time.wait(alice, minute, |limit| {
+            std::thread::sleep(ALWAYS * 2);
+            limit
+        });
+        assert_eq!(first, TOTAL);
+        let second = time.wait(alice, minute, |limit| limit);
+        assert!(
+            (ALWAYS..=TOTAL).contains(&second) && second + ALWAYS <= TOTAL,
+            "{second:?}"
+        );
+        time.0.lock().unwrap().insert(alice.0, TOTAL * 2);
+        assert_eq!(time.wait(alice, minute, |limit| limit), ALWAYS);
+        assert_eq!(time.wait(bob, minute, |limit| limit), TOTAL);
+    }
 }

@@ -1,18 +1,22 @@
-//! Walks a path from the root, checking every directory on it.
+//! Walks a path from the root, checking every directory on it: for directories, for files that only their owner may
+//! read, and for programs that run as root.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::open_beneath::stay_local;
+use super::directory::stay_local;
+use super::files::place_of;
 use super::path_error::{Fault, belongs_to, of_part, refused};
-use super::{Uid, caller, group_name, in_path};
+use super::{Directory, Uid, caller, group_name, in_path};
 
 /// The most links that are followed in a path, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -187,6 +191,75 @@ fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
         let group = group_name(meta.st_gid);
         let why = format!("the group {group} can write to it");
         return Err(refused(Fault::Writable, why));
+    }
+    Ok(())
+}
+
+/// Opens a file to append to it, and makes it if it is not there.
+///
+/// # Errors
+/// One that is no regular file, or a link, or that has a second name, or that belongs to somebody else, or that others can write to, is refused.
+pub fn append_privately(path: &Path) -> io::Result<File> {
+    open(path).map_err(|error| in_path(path, &error))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let (directory, name) = place_of(path)?;
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let opened = openat(directory, name, flags, Mode::RUSR | Mode::WUSR);
+    let file = File::from(opened.map_err(|error| match error {
+        rustix::io::Errno::LOOP => refused(Fault::InTheWay, "it is a symbolic link"),
+        error => error.into(),
+    })?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(refused(Fault::InTheWay, "it is not a regular file"));
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refused(
+            Fault::Foreign(metadata.uid()),
+            belongs_to(metadata.uid()),
+        ));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(refused(Fault::Writable, "others can write to it"));
+    }
+    // In a directory of theirs users can give names to files that are not theirs.
+    if metadata.nlink() > 1 {
+        return Err(refused(Fault::InTheWay, "it has another name, too"));
+    }
+    Ok(file)
+}
+
+/// Fails if a user other than root and the caller could replace the program at this path, with the part of the path
+/// that allows it.
+pub fn only_root_can_change(program: &Path) -> io::Result<()> {
+    let program = fs::canonicalize(program)?;
+    let directory = Directory::open(program.parent().unwrap_or(&program))?;
+    let name = program.file_name().unwrap_or_default();
+    let Some(meta) = directory.stat(name)? else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
+        return Err(in_path(
+            &program,
+            &refused(
+                Fault::Foreign(meta.st_uid),
+                format!("it {}", belongs_to(meta.st_uid)),
+            ),
+        ));
+    }
+    if meta.st_mode & OTHERS_WRITE != 0 {
+        return Err(in_path(
+            &program,
+            &refused(Fault::Writable, "others can write to it"),
+        ));
     }
     Ok(())
 }

@@ -1,17 +1,22 @@
-use std::io;
-use std::iter;
+//! A control daemon and its directories: made, opened to its users, removed.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use std::{io, iter};
 
-use rustix::fs::{AtFlags, CWD, accessat};
+use rustix::fs::{AtFlags, CWD, FileType, accessat};
 use rustix::io::Errno;
+use thiserror::Error;
 
-use super::invocation::{Invocation, Task};
+use super::launch::{Invocation, Task};
 use super::log::diagnose;
-use super::pipe_files::SOCKET;
-use super::{ControlProgram, Kind, LogDir, LogFile, LogLine, MpsError};
-use crate::host::{self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid};
+use super::{Access, ControlProgram, Kind, LogDir, LogFile, LogLine};
+use crate::host::{
+    self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid, file_hint,
+};
 use crate::settings::Serve;
 
 /// The control daemon of one device, running or not, by its directories.
@@ -85,7 +90,12 @@ impl Daemon {
 
     /// True if the caller may not enter the pipe directory, as in a device that serves another user alone.
     pub fn is_closed_to_caller(&self) -> bool {
-        let entered = accessat(CWD, &self.pipe, rustix::fs::Access::EXEC_OK, AtFlags::EACCESS);
+        let entered = accessat(
+            CWD,
+            &self.pipe,
+            rustix::fs::Access::EXEC_OK,
+            AtFlags::EACCESS,
+        );
         entered == Err(Errno::ACCESS)
     }
 
@@ -217,4 +227,241 @@ fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
         !matches!(kind, Kind::Chatter | Kind::Benign)
     });
     lines.split_off(lines.len().saturating_sub(4))
+}
+
+impl Daemon {
+    /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
+    pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
+        let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+        let name = self.log.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        logs.detach_mounts(name)?;
+        move_foreign_logs(&logs, name, access.owner())?;
+        rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
+        let device = self.device_directory()?;
+        device.detach_mounts(self.pipe_name())?;
+        access.make_in(&device, self.pipe_name(), 0o700)?;
+        Ok(())
+    }
+
+    /// Opens the pipe directory to clients. Closes the lock file to them first: a user who can open it can take its lock
+    /// as soon as the daemon has exited.
+    pub(super) fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
+        let device = self.device_directory()?;
+        if access.user().is_none()
+            && let Some(pipe) = device.child(self.pipe_name())?
+            && let Some(lock) = pipe.open_file(LOCK_FILE)?
+        {
+            lock.set_permissions(PermissionsExt::from_mode(0o600))?;
+        }
+        access.make_in(&device, self.pipe_name(), access.mode())?;
+        Ok(())
+    }
+
+    /// Returns the path of a log that is not a regular file, and its type.
+    pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
+        let logs = LogDir::open(&self.log).ok()?;
+        LogFile::ALL.into_iter().find_map(|log| {
+            let meta = logs.directory().stat(log.name()).ok()??;
+            let kind = match FileType::from_raw_mode(meta.st_mode) {
+                FileType::RegularFile => return None,
+                FileType::Fifo => "a FIFO",
+                FileType::Symlink => "a symbolic link",
+                _ => "not a regular file",
+            };
+            Some((self.log.join(log.name()), kind))
+        })
+    }
+
+    /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if its user keeps
+    /// other files there: those must not block us, and are not ours to remove.
+    pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
+        let device = match self.device_directory() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        device.detach_mounts(self.pipe_name())?;
+        let removed = self
+            .remove_leftovers()
+            .and_then(|()| device.remove_dir(self.pipe_name()));
+        Ok(removed.or_else(|_| self.move_away())?)
+    }
+
+    /// Moves the pipe directory to [`LEFT`], where no records are read: a user could have forged one.
+    pub(super) fn move_away(&self) -> io::Result<()> {
+        let device = self.device_directory()?;
+        let above = device.path().parent().unwrap_or(device.path());
+        let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
+        let name = device.path().file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let free = free_name(&left, &name).unwrap_or_else(|| name.into_owned());
+        device.rename(self.pipe_name(), &left, free)
+    }
+
+    /// Removes the files of a daemon that has exited. Any user may hold the lock of an old lock file, so the next daemon
+    /// must not find one.
+    pub(super) fn remove_leftovers(&self) -> io::Result<()> {
+        let Some(pipe) = self.pipe_directory()? else {
+            return Ok(());
+        };
+        PIPE_FILES
+            .iter()
+            .try_for_each(|file| pipe.remove_file(file))
+    }
+}
+
+/// Returns a name that begins so and is not taken.
+fn free_name(directory: &Directory, begin: &str) -> Option<String> {
+    (1..=u16::MAX)
+        .map(|number| format!("{begin}.{number}"))
+        .find(|free| !directory.has(free))
+}
+
+/// Renames a log directory that belongs to another user, who may have put links there for the next daemon to write
+/// through.
+fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
+    let Some(meta) = logs.stat(name)? else {
+        return Ok(());
+    };
+    if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
+        return Ok(());
+    }
+    match free_name(logs, &format!("{name}.of-{}", meta.st_uid)) {
+        Some(aside) => logs.rename(name, logs, aside),
+        None => Ok(()),
+    }
+}
+
+/// Renames logs that are not regular files: a daemon would wait for a reader of a FIFO. Fails if the directory's user
+/// has taken all new names.
+fn rename_non_files(logs: &Directory) -> io::Result<()> {
+    for name in LogFile::ALL.map(LogFile::name) {
+        let Some(meta) = logs.stat(name)? else {
+            continue;
+        };
+        if FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile {
+            continue;
+        }
+        let Some(free) = free_name(logs, &format!("{name}.no-file")) else {
+            return Err(io::Error::other(format!(
+                "{path} is not a regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
+                path = logs.path().join(name).display()
+            )));
+        };
+        logs.rename(name, logs, free)?;
+    }
+    Ok(())
+}
+
+/// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work; with 88 the daemon exits
+/// with status 1 and no message, because `control_privileged` no longer fits into a socket address.
+pub const MAX_PIPE_DIR: usize = 87;
+
+/// The socket by which clients and control sessions find a daemon.
+pub(super) const SOCKET: &str = "control";
+/// The file that a daemon locks up to driver 595.
+pub(super) const LOCK_FILE: &str = "control_lock";
+/// The file with a daemon's pid. From driver 615 on the daemon locks this one.
+pub(super) const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
+
+/// The files that a control daemon makes in its pipe directory. After a clean stop the first three remain.
+pub(super) const PIPE_FILES: [&str; 5] = [SOCKET, "control_privileged", LOCK_FILE, "log", PID_FILE];
+
+/// The subdirectory of a run directory for pipe directories in which users keep files of their own.
+pub const LEFT: &str = "left";
+
+/// A failed operation on a daemon.
+#[derive(Debug, Error)]
+pub enum MpsError {
+    /// The path of the pipe directory does not fit into a socket address.
+    #[error(
+        "the pipe directory {} is {} bytes long: a socket path allows {MAX_PIPE_DIR}",
+        .0.display(), .0.as_os_str().len()
+    )]
+    PathTooLong(PathBuf),
+    /// A directory could not be changed.
+    #[error(transparent)]
+    Directory(#[from] io::Error),
+    /// A user of the daemon cannot enter its directory.
+    #[error("{who} may not enter {}, which leads to {}", closed.display(), path.display())]
+    KeptOut {
+        who: String,
+        /// The directory that cannot be entered.
+        closed: PathBuf,
+        path: PathBuf,
+    },
+    /// No daemon answers in the pipe directory.
+    #[error("no control daemon runs in {}", .0.display())]
+    NoDaemon(PathBuf),
+    /// Another session is open: the control program admits one at a time.
+    #[error(
+        "the control daemon in {} is busy: {}",
+        pipe.display(), busy(waited.as_secs(), later.as_deref())
+    )]
+    Busy {
+        pipe: PathBuf,
+        waited: Duration,
+        /// The changes that the daemon may still carry out, if it queues sessions instead of refusing them.
+        later: Option<String>,
+    },
+    /// The control program gave an unexpected answer.
+    #[error("the control program was asked {asked:?} and answered {answer:?}")]
+    Unexpected { asked: String, answer: String },
+    /// The control program could not be run to its end.
+    #[error(transparent)]
+    Program(#[from] RunError),
+    /// An operation failed, and the logs may give the reason.
+    #[error("{what}{}", quote(last_lines))]
+    Failed {
+        what: String,
+        /// The log directory.
+        log: PathBuf,
+        last_lines: Vec<String>,
+    },
+}
+
+impl MpsError {
+    /// Returns the remedy, if there is one.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),
+            Self::KeptOut { .. } => Some(
+                "unset MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR, or set them to directories that they may enter"
+                    .to_owned(),
+            ),
+            Self::Busy { .. } => Some(
+                "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
+                 wait, or close it"
+                    .to_owned(),
+            ),
+            Self::Failed { log, .. } => Some(format!(
+                "mig-mps doctor finds known causes; the whole logs are in {}",
+                log.display()
+            )),
+            Self::Directory(error) => file_hint(error),
+            Self::NoDaemon(_) => Some("mig-mps heal starts daemons that have died".to_owned()),
+            Self::Unexpected { .. } => {
+                Some("mig-mps doctor checks the control program and the daemons".to_owned())
+            }
+            Self::Program(error) => Some(error.hint().to_owned()),
+        }
+    }
+}
+
+fn busy(seconds: u64, later: Option<&str>) -> String {
+    let open = "another control session";
+    match later {
+        None => format!("{open} has been open for {seconds} s"),
+        Some("") => format!("{open} is open, or it hangs: no answer within {seconds} s"),
+        Some(changes) => format!(
+            "{open} is open, or it hangs: no answer within {seconds} s; it may still carry out: {changes}"
+        ),
+    }
+}
+
+fn quote(lines: &[String]) -> String {
+    lines.iter().fold(String::new(), |mut text, line| {
+        let _ = write!(text, "\n    {line}");
+        text
+    })
 }

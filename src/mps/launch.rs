@@ -1,12 +1,22 @@
 //! Starts a control daemon in a closed pipe directory, and opens that once the daemon is complete.
 
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::invocation::{DaemonTask, Task};
+use clap::{Args, Subcommand};
+
 use super::log::cuda_error;
 use super::processes::{list_pids, serves_in};
-use super::{Access, Daemon, LaunchOptions, LockHolder, MAX_PIPE_DIR, MpsError};
-use crate::host::{Host, Output, Process, RunError, Uid, caller, user_name};
+use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
+use crate::config::CONTROL;
+use crate::host::{
+    self, Account, Directory, Host, LAUNCH, Limits, MpsPrograms, Output, Process, Reader, RunError,
+    Uid, caller, open_files, user_name,
+};
+use crate::settings::{Cpus, NOFILE};
 
 /// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle
 /// H200, seconds on a node without persistence mode).
@@ -208,4 +218,241 @@ fn in_words(output: &Output, device: &str) -> String {
         |code| format!("exit status {code}"),
     );
     format!("the control daemon of {device} did not start ({status}): {meaning}")
+}
+
+/// The options of a daemon's start.
+#[derive(Clone, Debug)]
+pub struct LaunchOptions {
+    /// The UUID of its device.
+    pub device: String,
+    /// One server of root serves all users at once.
+    pub multiuser: bool,
+    /// The users who may connect.
+    pub access: Access,
+    /// Users and groups that must be able to enter the directories above, with their names.
+    pub readers: Vec<(String, Reader)>,
+    pub cpus: Option<Cpus>,
+    /// The limit of open files; by default [`NOFILE`](crate::settings::NOFILE), or the system's limit if that is lower.
+    pub nofile: Option<u64>,
+}
+
+/// The users who may connect to a daemon, as the permissions of its directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every user of the node.
+    Everybody,
+    /// The user who runs `mig-mps`.
+    Owner,
+    /// The members of a group, by its gid.
+    Group(u32),
+    /// Another user, who also runs the daemon.
+    User(Account),
+}
+
+impl Access {
+    pub(super) fn mode(&self) -> u32 {
+        match self {
+            Self::Everybody => 0o755,
+            Self::Group(_) => 0o750,
+            Self::Owner | Self::User(_) => 0o700,
+        }
+    }
+
+    /// Returns the other user who runs the daemon.
+    pub(super) fn user(&self) -> Option<&Account> {
+        match self {
+            Self::User(account) => Some(account),
+            _ => None,
+        }
+    }
+
+    /// The user who runs the daemon and owns its directories.
+    pub(super) fn owner(&self) -> Uid {
+        self.user().map_or_else(host::caller, |account| account.uid)
+    }
+
+    /// Makes a directory of the owner for them.
+    pub(super) fn make_in(
+        &self,
+        parent: &Directory,
+        name: impl AsRef<OsStr>,
+        mode: u32,
+    ) -> io::Result<Directory> {
+        let group = match self {
+            Self::Group(group) => Some(*group),
+            _ => self.user().map(|account| account.gid),
+        };
+        parent.make_child_of(name, mode, self.owner(), group)
+    }
+}
+
+/// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
+/// start and its log grew without pause.
+const FEWEST_FILES: u64 = 64;
+
+impl Daemon {
+    /// Refuses a limit of open files that is too low for a daemon. Root can raise any limit.
+    pub(super) fn check_files(&self) -> Result<(), MpsError> {
+        match open_files() {
+            (_, Some(most)) if most < FEWEST_FILES && caller() != Uid::ROOT => {
+                Err(self.failure(format!(
+                    "this user may have {most} files open, and an MPS daemon needs {FEWEST_FILES}: raise ulimit -n"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the user and the limits of the daemon, without those that the caller already has.
+    pub(super) fn limits(&self, wanted: &LaunchOptions) -> Result<Limits, MpsError> {
+        let files = wanted.nofile.unwrap_or(NOFILE);
+        let (current, _) = open_files();
+        let differs = current != Some(files);
+        Ok(Limits {
+            groups_of: wanted.access.user().map(|account| account.name.clone()),
+            cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+            files: differs.then_some(files),
+            or_fewer: differs && wanted.nofile.is_none(),
+            ..self.limits_of_user()?
+        })
+    }
+
+    /// Checks the user and the limits of the running daemon.
+    pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
+        let checks = [
+            (
+                "its user",
+                Some(wanted.access.owner().to_string()),
+                process.owner().map(|uid| uid.to_string()),
+            ),
+            (
+                "cpus",
+                wanted.cpus.as_ref().map(Cpus::to_string),
+                process.cpus(),
+            ),
+            (
+                "nofile",
+                wanted.nofile.map(|files| files.to_string()),
+                process.open_files().map(|files| files.to_string()),
+            ),
+        ];
+        for (key, set, is) in checks {
+            if let Some(set) = set
+                && is.as_ref() != Some(&set)
+            {
+                let is = is.as_deref().unwrap_or("hidden");
+                return Err(self.failure(format!("{key} was set to {set} and reads back as {is}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets one server of root serve all users at once.
+pub(super) const MULTIUSER: &str = "-multiuser-server";
+
+/// A call of NVIDIA's control program, which is arguments of the helper.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// The `CUDA_MPS_PIPE_DIRECTORY`
+    #[arg(long)]
+    pub pipe: PathBuf,
+    #[command(subcommand)]
+    pub task: Task,
+}
+
+/// The task of a call of the control program.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Task {
+    /// Become the daemon of a device
+    Daemon(DaemonTask),
+    /// Pass on the commands on standard input
+    Session,
+}
+
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct DaemonTask {
+    /// The UUID of the device
+    #[arg(long)]
+    pub device: String,
+    /// The `CUDA_MPS_LOG_DIRECTORY`
+    #[arg(long)]
+    pub log: PathBuf,
+    /// Let one server of root serve all users at once
+    #[arg(long)]
+    pub multiuser: bool,
+    /// `HOME` of the daemon's user, if that is not the caller
+    #[arg(long)]
+    pub user_dir: Option<PathBuf>,
+}
+
+/// The variable of the caller that every call keeps.
+const KEPT: &str = "LD_LIBRARY_PATH";
+
+impl Invocation {
+    /// Returns the command, run as the caller. Its environment is clean: servers inherit it, and the caller's `CUDA_*`
+    /// must not reach them.
+    pub fn command(&self, programs: &MpsPrograms) -> Command {
+        let mut command = clean(&programs.control, programs);
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
+            .env("CUDA_MPS_PROTOCOL_VERSION", "2");
+        let mut user_dir = std::env::var_os("HOME");
+        if let Task::Daemon(daemon) = &self.task {
+            command
+                .arg("-d")
+                .args(daemon.multiuser.then_some(MULTIUSER))
+                .env("CUDA_VISIBLE_DEVICES", &daemon.device)
+                .env("CUDA_MPS_LOG_DIRECTORY", &daemon.log);
+            user_dir = daemon.user_dir.clone().map(Into::into).or(user_dir);
+        }
+        command.envs(user_dir.map(|user_dir| ("HOME", user_dir)));
+        command
+    }
+
+    /// Returns the command, run as another user or with other limits, and a daemon in a scope of its own.
+    pub(super) fn command_within(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
+        let command = self.limited_command(limits, programs);
+        match (&self.task, &programs.scopes) {
+            (Task::Daemon(daemon), Some(scopes)) => scopes.wrap(&daemon.device, &command),
+            _ => command,
+        }
+    }
+
+    /// Returns the command for these limits. The helper applies them and becomes the control program.
+    fn limited_command(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
+        if *limits == Limits::default() {
+            return self.command(programs);
+        }
+        let mut command = clean(&programs.helper, programs);
+        command
+            .env(CONTROL, &programs.control)
+            .args(limits.words(LAUNCH))
+            .args(self.arguments());
+        command
+    }
+
+    /// Returns the arguments of the helper for this call.
+    fn arguments(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["--pipe".into(), self.pipe.clone().into()];
+        match &self.task {
+            Task::Session => words.push("session".into()),
+            Task::Daemon(daemon) => {
+                words.extend(["daemon", "--device", &daemon.device, "--log"].map(Into::into));
+                words.push((&daemon.log).into());
+                words.extend(daemon.multiuser.then(|| "--multiuser".into()));
+                if let Some(user_dir) = &daemon.user_dir {
+                    words.extend(["--user-dir".into(), user_dir.into()]);
+                }
+            }
+        }
+        words
+    }
+}
+
+fn clean(program: &Path, programs: &MpsPrograms) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", &programs.path);
+    command.envs(std::env::var_os(KEPT).map(|value| (KEPT, value)));
+    command
 }

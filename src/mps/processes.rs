@@ -1,14 +1,67 @@
-//! The MPS processes of a pipe directory, found through /proc.
+//! The MPS processes of a pipe directory, found through /proc; the lock of a daemon; daemons without a record.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Flock, FlockType, Signal, fcntl_getlk};
 
-use super::mps_program::{MpsProgram, is_daemon, is_server};
-use super::{Daemon, MpsError};
-use crate::host::{Host, Pid, Process, ProcessHandle, Uid};
+use super::daemon::{LOCK_FILE, PID_FILE};
+use super::launch::MULTIUSER;
+use super::{Daemon, LaunchOptions, MpsError};
+use crate::host::{Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, user_name};
+
+/// The two programs of NVIDIA's MPS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MpsProgram {
+    /// A control daemon or a control session.
+    Control,
+    Server,
+}
+
+impl MpsProgram {
+    /// True if a process runs one of the programs, even if it is exiting and no longer shows which one.
+    pub fn is_one(process: &Process) -> bool {
+        process.name.starts_with("nvidia-cuda-mps")
+    }
+
+    /// Returns the program that a process runs. The kernel cuts both names to the same 15 bytes.
+    pub fn of(process: &Process) -> Option<Self> {
+        if !Self::is_one(process) {
+            return None;
+        }
+        match process.program().as_str() {
+            "nvidia-cuda-mps-control" => Some(Self::Control),
+            "nvidia-cuda-mps-server" => Some(Self::Server),
+            _ => None,
+        }
+    }
+}
+
+/// True if a process is a control daemon and not a session, which reads commands and exits.
+pub fn is_daemon(process: &Process) -> bool {
+    let makes_daemon = |argument: &String| {
+        let option = argument.trim_start_matches('-');
+        let begins = |name: &str| name.starts_with(option);
+        let is_option = argument.starts_with('-') && !option.is_empty();
+        is_option && (begins("daemon") || begins("foreground") || begins("forground"))
+    };
+    let is_control = MpsProgram::of(process) == Some(MpsProgram::Control);
+    is_control && process.arguments().iter().any(makes_daemon)
+}
+
+pub(super) fn is_server(process: &Process) -> bool {
+    MpsProgram::of(process) == Some(MpsProgram::Server)
+}
+
+/// Returns the servers of a daemon.
+pub fn servers_of<'t>(
+    table: &'t ProcessTable,
+    daemon: &Process,
+) -> impl Iterator<Item = &'t Process> + use<'t> {
+    table.children(daemon.pid).filter(|child| is_server(child))
+}
 
 /// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
 const TERM_LIMIT: Duration = Duration::from_secs(1);
@@ -120,4 +173,165 @@ pub(super) fn kill_all_after(processes: &[ProcessHandle], limit: Duration) -> Ve
 pub(super) fn list_pids(pids: &[Pid]) -> String {
     let pids: Vec<String> = pids.iter().map(|pid| format!("pid {pid}")).collect();
     pids.join(", ")
+}
+
+/// The holder of the lock of a daemon's pipe directory.
+///
+/// It shows that a start is complete, and reveals an unrecorded daemon. It does not prove that a recorded daemon is
+/// alive: in a user's directory the user may hold any lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockHolder {
+    Nobody,
+    /// A process, or the one in the daemon's pid file.
+    Process(Pid),
+    /// A process in another pid namespace.
+    Unseen,
+    /// It cannot be read.
+    Hidden,
+}
+
+impl Daemon {
+    /// Asks the kernel for the holder of the lock. Opens no control session, takes no lock and adds nothing to the logs.
+    pub fn lock_holder(&self) -> LockHolder {
+        let holder = self.pipe_directory().and_then(|pipe| match pipe {
+            Some(pipe) => holder(&pipe),
+            None => Ok(LockHolder::Nobody),
+        });
+        match holder {
+            Ok(holder) => holder,
+            Err(error) if is_replaced(&error) => LockHolder::Nobody,
+            Err(_) => LockHolder::Hidden,
+        }
+    }
+}
+
+/// True if something else is in the place of the directory: a file, or a file system that is mounted there.
+fn is_replaced(error: &io::Error) -> bool {
+    use io::ErrorKind::{CrossesDevices, NotADirectory, NotFound};
+    matches!(error.kind(), CrossesDevices | NotADirectory | NotFound)
+}
+
+fn holder(pipe: &Directory) -> io::Result<LockHolder> {
+    match pipe.open_file(LOCK_FILE)? {
+        Some(lock) => Ok(record_lock(&lock)),
+        // From driver 615 on the daemon locks its pid file with flock(2). Such a lock can only be tested by taking it,
+        // which would disturb a start.
+        None => pid_file(pipe),
+    }
+}
+
+fn record_lock(file: &File) -> LockHolder {
+    match fcntl_getlk(file, &Flock::from(FlockType::WriteLock)) {
+        Ok(None) => LockHolder::Nobody,
+        Ok(Some(lock)) => match lock.pid.map(|pid| pid.as_raw_nonzero().get()) {
+            Some(pid) if pid > 0 => LockHolder::Process(Pid(pid.unsigned_abs())),
+            _ => LockHolder::Unseen,
+        },
+        Err(_) => LockHolder::Hidden,
+    }
+}
+
+fn pid_file(pipe: &Directory) -> io::Result<LockHolder> {
+    /// More digits than the largest pid has.
+    const MOST: u64 = 16;
+    let Some(file) = pipe.open_file(PID_FILE)? else {
+        return Ok(LockHolder::Nobody);
+    };
+    let mut text = String::new();
+    file.take(MOST).read_to_string(&mut text)?;
+    let pid = text.trim().parse().map(Pid);
+    Ok(pid.map_or(LockHolder::Nobody, LockHolder::Process))
+}
+
+/// The time that an unrecorded daemon may take to list its clients.
+const QUERY_LIMIT: Duration = Duration::from_secs(2);
+
+impl Daemon {
+    /// Returns the unrecorded daemon in the directory if it fits the options. Stops all others of its user.
+    pub(super) fn running(
+        &self,
+        host: &Host,
+        wanted: &LaunchOptions,
+    ) -> Result<Option<Process>, MpsError> {
+        let owner = wanted.access.owner();
+        let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
+        let fits = |process: &Process| {
+            let device = process.environment("CUDA_VISIBLE_DEVICES");
+            let is_multiuser = process.command().contains(MULTIUSER);
+            device.as_deref() == Some(&wanted.device) && is_multiuser == wanted.multiuser
+        };
+        if let [one] = daemons.as_slice() {
+            let holds_lock = || self.lock_holder() == LockHolder::Process(one.pid);
+            if fits(one) && self.has_socket() && holds_lock() {
+                return Ok(Some(one.clone()));
+            }
+            self.refuse_clients(host, one)?;
+        }
+        let left = end_all(&open_all(host, &daemons)?);
+        if left.is_empty() {
+            return Ok(None);
+        }
+        Err(self.failure(format!(
+            "daemons that nobody recorded run in {} and do not end: {}",
+            self.pipe.display(),
+            list_pids(&left)
+        )))
+    }
+
+    /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
+    pub(super) fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
+        let table = host.processes()?;
+        let servers: Vec<Pid> = servers_of(&table, daemon)
+            .map(|server| server.pid)
+            .collect();
+        let status = match self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) {
+            Ok(status) => status,
+            Err(_) if servers.is_empty() => return Ok(()),
+            Err(error) => {
+                return Err(self.failure(format!(
+                    "a daemon that nobody recorded, pid {}, serves otherwise in {} and may have clients, for which it \
+                     cannot be asked: {error}",
+                    daemon.pid,
+                    self.pipe.display(),
+                )));
+            }
+        };
+        let clients: Vec<Option<Pid>> = status
+            .servers
+            .into_iter()
+            .flat_map(|server| server.clients)
+            .collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        let mut pids: Vec<String> = clients.iter().flatten().map(Pid::to_string).collect();
+        let hidden = clients.len() - pids.len();
+        pids.extend((hidden > 0).then(|| format!("{hidden} hidden")));
+        Err(self.failure(format!(
+            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
+            daemon.pid,
+            self.pipe.display(),
+            pids.join(", ")
+        )))
+    }
+
+    /// Describes a process that holds the lock and is not our daemon. Its lock does no harm: the file is removed next.
+    pub(super) fn foreign_lock_holder(&self, host: &Host, owner: Uid) -> Option<String> {
+        let pipe = self.pipe.display();
+        match self.lock_holder() {
+            LockHolder::Nobody => None,
+            LockHolder::Unseen | LockHolder::Hidden => Some(format!(
+                "a process that cannot be seen from here held the lock in {pipe}"
+            )),
+            LockHolder::Process(pid) => {
+                let process = host.process(pid)?;
+                // A dead daemon leaves its pid file.
+                let holds =
+                    !self.is_daemon_here(&process, owner) && process.owner() != Some(Uid::ROOT);
+                let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
+                let name = process.program();
+                holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))
+            }
+        }
+    }
 }

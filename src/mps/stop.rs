@@ -1,13 +1,12 @@
-//! Stops a daemon and its servers, by a session or by signals.
+//! Stops a daemon and its servers, by a session or by signals, and ends the work of one client.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::mps_program::is_server;
-use super::processes::{end_all, kill_all_after, list_pids, open_all, serves_in};
-use super::session::NO_DAEMON;
+use super::processes::{end_all, is_server, kill_all_after, list_pids, open_all, serves_in};
+use super::session::{NO_DAEMON, PATIENCE};
 use super::{Daemon, MpsError, ServerState, ServerStatus};
-use crate::host::{Host, Pid, Process, ProcessHandle, RunError, StartTime};
+use crate::host::{Host, Interrupt, Pid, Process, ProcessHandle, RunError, StartTime, Uid};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,5 +223,137 @@ impl Daemon {
                 let _ = self.terminate_client_within(server.pid, client, left(), left());
             }
         }
+    }
+}
+
+/// The time that a server may take: it first finishes or drops the client's outstanding GPU work.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The time that a terminated client may stay in its server's list. Measured: it leaves the list after 50 ms, with its
+/// process.
+const CLIENT_EXIT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same after the user has interrupted mig-mps.
+const EXIT_LIMIT_IF_INTERRUPTED: Duration = Duration::from_millis(300);
+
+/// The pause between two queries of the list. It doubles up to the longest, because each query adds to the daemon's
+/// log.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+impl Daemon {
+    /// Ends a client's work on the GPU: from then on its CUDA calls fail with error 810. Its process and the other
+    /// clients go on. Afterwards the process may be killed without harm to the server (MPS guide, "Troubleshooting").
+    pub fn terminate_client(&self, server: Pid, client: Pid) -> Result<(), MpsError> {
+        self.terminate_client_within(server, client, PATIENCE, LIMIT)
+    }
+
+    /// The same with other limits.
+    pub(super) fn terminate_client_within(
+        &self,
+        server: Pid,
+        client: Pid,
+        patience: Duration,
+        limit: Duration,
+    ) -> Result<(), MpsError> {
+        let command = format!("terminate_client {server} {client}");
+        let answer = self.session(std::slice::from_ref(&command), patience, limit)?;
+        // The exit status is always 0. The last line is CUDA's status; refusals are words.
+        match answer.lines.last().map(|line| line.trim()) {
+            Some("0") => Ok(()),
+            _ => Err(self.failure(format!(
+                "the control daemon was asked to {command:?} and answered {:?}",
+                answer.lines.join("\n")
+            ))),
+        }
+    }
+
+    /// Waits for a client to leave its server. Returns false on timeout, which is shorter after an interrupt.
+    pub fn await_client_exit(
+        &self,
+        server: Pid,
+        client: Pid,
+        interrupt: &Interrupt,
+    ) -> Result<bool, MpsError> {
+        let start = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        while self.has_client(server, client)? {
+            let limit = if interrupt.is_asked() {
+                EXIT_LIMIT_IF_INTERRUPTED
+            } else {
+                CLIENT_EXIT_LIMIT
+            };
+            if start.elapsed() + pause > limit {
+                return Ok(false);
+            }
+            // Only the server can wait for the exit of its client.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(true)
+    }
+
+    /// True if a client is in a server's list.
+    pub fn has_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
+        let status = self.query(&[server], false, PATIENCE, LIMIT)?;
+        let mut servers = status.servers.iter();
+        Ok(servers.any(|known| known.pid == server && known.clients.contains(&Some(client))))
+    }
+}
+
+/// Returns the programs that wait for a server of their user: those whose last line in the daemon's log says that they
+/// were pushed to the pending list.
+///
+/// ```text
+/// [2026-11-20 17:46:21.325 Control  1369] NEW CLIENT 1404 from user 1235: Server is not ready, push client to pending list
+/// ```
+pub fn pending(log: &str) -> Vec<(Pid, Uid)> {
+    let mut pending: Vec<(Pid, Uid)> = Vec::new();
+    for line in log.lines() {
+        let Some((pid, user, message)) = new_client(line) else {
+            continue;
+        };
+        pending.retain(|(known, _)| *known != pid);
+        // The daemon says 0 for a pid that it cannot see.
+        if pid.0 != 0 && message.contains("pending list") {
+            pending.push((pid, user));
+        }
+    }
+    pending
+}
+
+fn new_client(line: &str) -> Option<(Pid, Uid, &str)> {
+    let (_, client) = line.split_once("] NEW CLIENT ")?;
+    let (pid, rest) = client.split_once(" from user ")?;
+    let (user, message) = rest.split_once(':')?;
+    Some((Pid(pid.parse().ok()?), Uid(user.parse().ok()?), message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From a recording on an H200.
+    const LOG: &str = "\
+[2026-11-20 17:46:20.342 Control  1369] NEW CLIENT 1397 from user 1234: Server already exists
+[2026-11-20 17:46:20.343 Control  1369] User did not send valid credentials
+[2026-11-20 17:46:21.325 Control  1369] NEW CLIENT 1404 from user 1235: Server is not ready, push client to pending list
+";
+
+    #[test]
+    fn who_was_pushed_to_the_pending_list_waits_until_admitted() {
+        assert_eq!(pending(LOG), [(Pid(1404), Uid(1235))]);
+        let admitted = "[2026-11-20 17:46:27.916 Control  1369] NEW CLIENT 1404 from user 1235: Server already exists";
+        assert_eq!(pending(&format!("{LOG}{admitted}\n")), []);
+    }
+
+    #[test]
+    fn a_line_that_is_cut_or_unknown_says_nothing() {
+        assert_eq!(
+            pending(
+                "5 from user 1235: Server is not ready, push client to pending list\n[x] NEW CLIENT\n"
+            ),
+            []
+        );
     }
 }

@@ -1,7 +1,16 @@
-use nvml_wrapper::Device;
+//! One GPU: its identity, MIG mode, compute mode and processes.
 
-use super::ffi::{handle, symbol};
-use super::{MigMode, NvmlError, Session};
+use std::ffi::c_uint;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::{DeviceArchitecture, SampleValue};
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper_sys::bindings::{
+    nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, nvmlDevice_t, nvmlProcessInfo_t,
+};
+
+use super::session::{Symbol, handle, symbol};
+use super::{Code, NvmlError, Session};
 
 /// A GPU as NVML describes it.
 #[derive(Clone, Debug)]
@@ -155,5 +164,198 @@ impl Session {
             Err(error) => return Err(error),
         };
         Ok(Memory { total, used })
+    }
+}
+
+/// The MIG mode of a GPU. The two modes differ only while a reset or reboot is due (`nvml.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigMode {
+    pub current: bool,
+    /// The mode after the next reset.
+    pub pending: bool,
+}
+
+/// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`
+const FIELD_RESETLESS: u32 = 184;
+
+impl Session {
+    /// Sets the MIG mode. Returns `activationStatus`, the reason if the mode is pending and not active. The mode must be
+    /// read back in any case.
+    ///
+    /// The call may reset the GPU, which may change handles and the minor number.
+    pub fn set_mig_mode(&self, gpu: &str, on: bool) -> Result<Code, NvmlError> {
+        let device = self.device(gpu)?;
+        let symbol = symbol!(self, nvmlDeviceSetMigMode);
+        let activation = self.get(symbol, gpu, |function, activation| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), on.into(), activation) }
+        })?;
+        Ok(Code(activation))
+    }
+
+    /// Reads the MIG mode of a GPU: off if the GPU has no MIG.
+    pub fn read_mig_mode(&self, gpu: &str) -> Result<MigMode, NvmlError> {
+        let device = self.device(gpu)?;
+        Ok(self.mig_mode(&device, gpu)?.unwrap_or(MigMode {
+            current: false,
+            pending: false,
+        }))
+    }
+
+    /// True if the MIG mode changes without a reset. On drivers without this query the GPU's architecture decides: Hopper
+    /// and later need no reset (MIG user guide).
+    pub fn changes_without_reset(&self, gpu: &str) -> Result<bool, NvmlError> {
+        let device = self.device(gpu)?;
+        let field = self.ask("nvmlDeviceGetFieldValues", gpu, || {
+            device.field_values_for(&[FieldId(FIELD_RESETLESS)])
+        });
+        let value = field.ok().and_then(|values| values.into_iter().next());
+        if let Some(Ok(sample)) = value
+            && let Ok(value) = sample.value
+        {
+            return Ok(!matches!(
+                value,
+                SampleValue::U32(0) | SampleValue::U64(0) | SampleValue::I64(0)
+            ));
+        }
+        let call = "nvmlDeviceGetArchitecture";
+        let architecture = self.ask(call, gpu, || device.architecture())?;
+        Ok(matches!(
+            architecture,
+            DeviceArchitecture::Hopper
+                | DeviceArchitecture::Blackwell
+                | DeviceArchitecture::Unknown
+        ))
+    }
+
+    /// Returns `None` for a GPU without MIG.
+    pub(super) fn mig_mode(
+        &self,
+        device: &Device<'_>,
+        subject: &str,
+    ) -> Result<Option<MigMode>, NvmlError> {
+        match self.ask("nvmlDeviceGetMigMode", subject, || device.mig_mode()) {
+            Ok(mode) => Ok(Some(MigMode {
+                current: mode.current == 1,
+                pending: mode.pending == 1,
+            })),
+            Err(NvmlError::TooOld { .. }) => Ok(None),
+            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: only one process may have a context on the GPU.
+pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+
+/// Names a compute mode as `nvidia-smi` does, in kebab-case.
+pub fn compute_mode_in_words(mode: u32) -> &'static str {
+    match mode {
+        0 => "default",
+        1 => "exclusive-thread",
+        2 => "prohibited",
+        EXCLUSIVE_PROCESS => "exclusive-process",
+        _ => "one that is unknown",
+    }
+}
+
+impl Session {
+    /// Reads NVML's number of a GPU's compute mode. Not supported in MIG mode.
+    pub fn compute_mode(&self, gpu: &str) -> Result<u32, NvmlError> {
+        let device = self.device(gpu)?;
+        let symbol = symbol!(self, nvmlDeviceGetComputeMode);
+        self.get(symbol, gpu, |function, mode| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), mode) }
+        })
+    }
+
+    /// Sets a GPU's compute mode and reads it back. Needs root.
+    pub fn set_compute_mode(&self, gpu: &str, mode: u32) -> Result<u32, NvmlError> {
+        let device = self.device(gpu)?;
+        let symbol = symbol!(self, nvmlDeviceSetComputeMode);
+        self.call(symbol, gpu, |function| {
+            // SAFETY: the handle came from this library.
+            unsafe { function(handle(&device), mode) }
+        })?;
+        self.compute_mode(gpu)
+    }
+}
+
+/// The processes that compute on a device, and its memory.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    /// All processes with a CUDA context: MPS servers, their clients, and programs outside MPS.
+    pub compute: Vec<Usage>,
+    /// The MPS clients among them.
+    pub clients: Vec<Usage>,
+    /// `None` if the driver hides it from the caller.
+    pub memory: Option<Memory>,
+}
+
+/// A process and the memory it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub pid: u32,
+    /// In bytes; `None` if the driver hides it from the caller.
+    pub memory: Option<u64>,
+}
+
+impl Session {
+    /// Reads the processes of the GPU or MIG device with this UUID. The two lists are read one after the other and may
+    /// disagree.
+    pub fn read_processes(&self, uuid: &str) -> Result<Processes, NvmlError> {
+        let device = self.device(uuid)?;
+        let clients = symbol!(self, nvmlDeviceGetMPSComputeRunningProcesses_v3);
+        let clients = self.usages(clients, uuid, handle(&device))?;
+        let compute = symbol!(self, nvmlDeviceGetComputeRunningProcesses_v3);
+        Ok(Processes {
+            compute: self.usages(compute, uuid, handle(&device))?,
+            clients,
+            memory: self.memory(&device, uuid).ok(),
+        })
+    }
+
+    /// Reads a list, in one call unless there are more processes than expected.
+    fn usages(
+        &self,
+        symbol: Symbol<List>,
+        uuid: &str,
+        device: nvmlDevice_t,
+    ) -> Result<Vec<Usage>, NvmlError> {
+        let mut room = EXPECTED;
+        loop {
+            let listed = self.list(symbol, uuid, room, |function, count, found| {
+                // SAFETY: the handle came from this library, the pointers from this session.
+                unsafe { function(device, count, found) }
+            });
+            match listed {
+                // More processes may start before the next call.
+                Err(error) if error.code() == Some(Code::INSUFFICIENT_SIZE) && room < LIMIT => {
+                    room *= 2;
+                }
+                listed => return Ok(listed?.iter().map(usage).collect()),
+            }
+        }
+    }
+}
+
+/// A call that lists processes.
+type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> u32;
+
+/// Twice the processes that an MPS server admits.
+const EXPECTED: usize = 128;
+
+/// More contexts than any GPU can have: an answer above this is wrong.
+const LIMIT: usize = 1 << 16;
+
+/// `NVML_VALUE_NOT_AVAILABLE`, as an unsigned number.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+fn usage(info: &nvmlProcessInfo_t) -> Usage {
+    Usage {
+        pid: info.pid,
+        memory: Some(info.usedGpuMemory).filter(|&bytes| bytes != NOT_AVAILABLE),
     }
 }

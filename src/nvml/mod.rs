@@ -5,27 +5,17 @@
 //! its limit. Calls go through the library's symbol table, because the methods of nvml-wrapper panic on a symbol that an
 //! older driver lacks.
 
-mod compute_instances;
-mod compute_mode;
 mod error;
-mod ffi;
 mod gpu;
-mod gpu_instances;
+mod instances;
 mod library;
-mod mig_devices;
-mod mig_mode;
-mod processes;
 mod profiles;
 mod session;
-mod supervise;
 
-pub use compute_instances::ComputeInstanceReading;
-pub use compute_mode::{EXCLUSIVE_PROCESS, compute_mode_in_words};
 pub use error::{Code, NvmlError};
-pub use gpu::{GpuReading, Memory};
-pub use gpu_instances::GpuInstanceReading;
-pub use library::Nvml;
-pub use mig_mode::MigMode;
-pub use processes::{Processes, Usage};
+pub use gpu::{
+    EXCLUSIVE_PROCESS, GpuReading, Memory, MigMode, Processes, Usage, compute_mode_in_words,
+};
+pub use instances::{ComputeInstanceReading, GpuInstanceReading};
+pub use library::{Nvml, Watched};
 pub use session::Session;
-pub use supervise::Watched;

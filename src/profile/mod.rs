@@ -2,9 +2,7 @@
 //!
 //! Loading finds every error that does not depend on a node, and points at file, line and column.
 
-mod assignment;
 mod block;
-mod check;
 mod diagnostic;
 mod mps;
 mod name;
@@ -13,8 +11,7 @@ mod schema;
 mod selector;
 mod table;
 
-pub use assignment::SettingAssignment;
-pub use block::{Block, DeviceEntry, Profile, Want, WholeGpu};
+pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
 pub use name::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;

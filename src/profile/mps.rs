@@ -3,8 +3,8 @@
 use toml::Spanned;
 use toml::de::{DeString, DeValue};
 
-use super::check::{Check, Noted};
 use super::diagnostic::{ProfileError, Span};
+use super::read::{Check, Noted};
 use super::table::{Table, Written};
 use crate::host::nearest;
 use crate::settings::{COMPUTE_MODE, Form, KEYS, SERVE, SettingKey, Settings, WrongValue};

@@ -1,19 +1,19 @@
-//! Reads a profile file, and checks it.
+//! Reads a profile file, and collects its mistakes, so that all are reported at once.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
 use toml::de::DeTable;
 
 use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
-use super::check::{Check, Noted};
 use super::diagnostic::{ProfileError, Source, Span};
 use super::mps::Inherited;
 use super::name::is_device_name;
 use super::schema::PROFILE;
 use super::table::Table;
 use crate::geometry::{ComputeName, ProfileName};
-use crate::settings::Settings;
+use crate::settings::{Serve, Settings};
 
 /// Far more than any fleet needs, and planned in an instant.
 const MOST_BLOCKS: usize = 1000;
@@ -297,6 +297,50 @@ fn fitting(slices: u32) -> String {
     let names = names.filter(|name: &ComputeName| name.fits(slices));
     let names: Vec<String> = names.map(|name| name.to_string()).collect();
     names.join(", ")
+}
+
+/// The state of a profile's checks.
+pub(super) struct Check<'a> {
+    pub(super) source: &'a Arc<Source>,
+    pub(super) serves: RefCell<Vec<(Serve, Span)>>,
+    mistakes: RefCell<Vec<ProfileError>>,
+}
+
+/// The value is missing because of a mistake that has been noted.
+#[derive(Debug)]
+pub(super) struct Noted;
+
+impl<'a> Check<'a> {
+    pub(super) fn new(source: &'a Arc<Source>) -> Self {
+        Self {
+            source,
+            serves: RefCell::default(),
+            mistakes: RefCell::default(),
+        }
+    }
+
+    /// Notes the mistake, if there is one, so that the check can go on.
+    pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Result<T, Noted> {
+        checked.map_err(|error| self.note(error))
+    }
+
+    pub(super) fn note(&self, mistake: ProfileError) -> Noted {
+        self.mistakes.borrow_mut().push(mistake);
+        Noted
+    }
+
+    /// Returns what was read, or all mistakes.
+    pub(super) fn finish<T>(self, read: Result<T, Noted>) -> Result<T, ProfileError> {
+        match (ProfileError::all(self.mistakes.into_inner()), read) {
+            (None, Ok(read)) => Ok(read),
+            (Some(error), _) => Err(error),
+            (None, Err(Noted)) => unreachable!("a mistake was noted"),
+        }
+    }
+
+    pub(super) fn error(&self, span: impl Into<Span>, message: impl Into<String>) -> ProfileError {
+        self.source.error(span, message)
+    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use regex::{Regex, RegexBuilder};
 
-use super::check::{Check, Noted};
 use super::diagnostic::{ProfileError, Span};
+use super::read::{Check, Noted};
 use super::table::Table;
 
 /// Which GPUs a block selects: those for which all of its keys hold. Without a key (`all = true`) every GPU.

@@ -3,8 +3,8 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{Check, Noted};
 use super::diagnostic::{ProfileError, Source, Span};
+use super::read::{Check, Noted};
 use super::schema::{Key, Kind};
 use crate::host::nearest;
 

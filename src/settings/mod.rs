@@ -2,21 +2,15 @@
 
 mod cpus;
 mod device;
-mod key;
 mod keys;
 mod memory_limit;
-mod reported;
-mod serve;
 mod text;
-mod wrong_value;
 
 pub use cpus::{CpuChoice, Cpus};
-pub use device::{ClientPriority, NOFILE, Percentage, Server, Settings};
-pub use key::{Control, Form, SettingKey, Update};
+pub use device::{ClientPriority, NOFILE, Percentage, Reported, Serve, Server, Settings};
 pub use keys::{
-    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, COMPUTE_MODE, KEYS, PINNED_MEMORY_LIMIT, SERVE,
+    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, COMPUTE_MODE, Control, Form, KEYS,
+    PINNED_MEMORY_LIMIT, SERVE, SettingKey, Update,
 };
 pub use memory_limit::{LimitAnswer, MemoryLimit};
-pub use reported::Reported;
-pub use serve::Serve;
-pub use wrong_value::WrongValue;
+pub use text::WrongValue;

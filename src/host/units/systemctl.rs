@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::super::nvidia_smi::{printed, system_command};
 use super::{Unit, UnitsError};
-use crate::host::system_command::{printed, system_command};
 use crate::host::{Holders, Output, Pid, run};
 
 /// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.
@@ -223,9 +223,8 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::host::as_root;
     use crate::host::programs::Fake;
-    use crate::host::{Holder, StartTime};
+    use crate::host::{Holder, StartTime, as_root};
 
     fn unit(name: &str) -> Unit {
         Unit::named(name).unwrap()

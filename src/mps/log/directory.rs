@@ -5,8 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::file::KEPT;
-use super::server_state::{LOG_END, logged_fault};
+use super::line::{KEPT, LOG_END, logged_fault};
 use super::{LogFile, LogLine};
 use crate::host::{Directory, Pid, in_path};
 

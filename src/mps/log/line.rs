@@ -1,6 +1,39 @@
+//! One line of a log, the state of a server that only the logs have, and the reason why a daemon or server did not
+//! start.
+
 use jiff::civil::DateTime;
 
-use super::{LogFile, Meaning, rules};
+use super::{Meaning, rules};
+use crate::host::Pid;
+
+/// A daemon's two logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFile {
+    /// Written by the control daemon.
+    Control,
+    /// Messages of servers and clients, which the daemon copies there.
+    Server,
+}
+
+impl LogFile {
+    pub const ALL: [Self; 2] = [Self::Control, Self::Server];
+
+    /// Its file name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control.log",
+            Self::Server => "server.log",
+        }
+    }
+
+    /// The file name of an older part. 1 is the youngest.
+    pub(crate) fn older(self, number: u32) -> String {
+        format!("{}.{number}", self.name())
+    }
+}
+
+/// The number of older parts of a log that are kept.
+pub(crate) const KEPT: u32 = 3;
 
 /// One line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +98,164 @@ fn without_level(tag: &str) -> &str {
     }
 }
 
+/// The length of the end of server.log that is searched, in bytes.
+pub(in crate::mps) const LOG_END: u64 = 1 << 20;
+
+/// Returns the current memory limit of a server in bytes; 0 means no limit. Returns `None` if the log does not have it.
+///
+/// ```text
+/// [2026-11-22 04:12:38.882 Server   465] Device pinned memory limit for device 0 set to 0x60000000 bytes
+/// ```
+pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
+    let bytes = |text: &str| {
+        let (_, number) = text.split_once("Device pinned memory limit for device 0 set to 0x")?;
+        u64::from_str_radix(number.split_whitespace().next()?, 16).ok()
+    };
+    lines_backwards(log, server).find_map(|text| bytes(&text))
+}
+
+/// True if a server has had a fatal GPU fault and still has its context, which it keeps until all clients have exited.
+pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
+    let is_fault = |text: Box<str>| {
+        let is_over = text.contains("server context");
+        (is_over || text.contains("a fatal GPU error")).then_some(!is_over)
+    };
+    lines_backwards(log, server)
+        .find_map(is_fault)
+        .unwrap_or(false)
+}
+
+/// True if control.log says that a server is ready, and not of an earlier process with the same pid.
+///
+/// ```text
+/// [2026-11-20 17:34:05.142 Control   447] Starting new server 466 for user 0
+/// [2026-11-20 17:34:05.306 Control   447] NEW SERVER 466: Ready
+/// ```
+pub fn logged_ready(log: &str, server: Pid) -> bool {
+    let ready = log.rfind(&format!("] NEW SERVER {server}: Ready"));
+    ready.is_some() && ready > log.rfind(&format!("] Starting new server {server} for "))
+}
+
+/// Returns the lines of a server, the last first, without those of an earlier process with the same pid.
+fn lines_backwards(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
+    let phrases = ["pinned memory limit", "server context", "fatal GPU error"];
+    let starts = ["] Startup", "] Starting MPS Server"];
+    let lines = log.lines().rev().filter(move |line| {
+        // Skips most lines: parsing one costs more than this.
+        phrases
+            .iter()
+            .chain(&starts)
+            .any(|word| line.contains(word))
+    });
+    lines
+        .map(|line| (line, LogLine::parse(LogFile::Server, line)))
+        .filter(move |(_, parsed)| parsed.pid == Some(server.0))
+        .take_while(move |(line, _)| !starts.iter().any(|start| line.contains(start)))
+        .map(|(_, parsed)| parsed.text)
+}
+
+/// Explains from the last lines of the logs why a daemon or server did not start. Returns `None` for unknown lines.
+pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<String> {
+    let texts = |file, lines: &[String]| -> Vec<String> {
+        let texts = lines.iter().map(|line| LogLine::parse(file, line).text);
+        texts.map(|text| text.trim().to_owned()).collect()
+    };
+    let control = texts(LogFile::Control, control);
+    let server = texts(LogFile::Server, server);
+    if let Some(why) = server.iter().rev().find_map(|text| failed_to_start(text)) {
+        return Some(format!("the MPS server could not start: {why}"));
+    }
+    if let Some((user, error)) = control.iter().rev().find_map(|text| not_permitted(text)) {
+        return Some(format!(
+            "the daemon may not start a server for user {user}: {error} (a daemon that is not root's \
+             serves its own user alone)"
+        ));
+    }
+    if let Some(code) = control.iter().rev().find_map(|text| without_cuda(text)) {
+        return Some(match cuda_error(|known| known == code) {
+            Some(words) => words.to_owned(),
+            None => format!("CUDA does not initialise: error {code}"),
+        });
+    }
+    // Lines before the last successful start no longer matter.
+    let since = control
+        .iter()
+        .rposition(|text| text.starts_with("NEW SERVER ") && text.ends_with(": Ready"))
+        .map_or(0, |at| at + 1);
+    let ends: Vec<&str> = control[since..]
+        .iter()
+        .filter_map(|text| exit_status(text))
+        .collect();
+    let status = ends.last()?;
+    let times = match ends.len() {
+        1 => String::new(),
+        times => {
+            format!(", {times} times over: with a client waiting, the daemon tries again and again")
+        }
+    };
+    let silence = if server.is_empty() {
+        ", and wrote nothing: its program is not found in the daemon's PATH, or its user may not enter \
+         one of the directories above the pipe directory"
+    } else {
+        ""
+    };
+    Some(format!(
+        "the MPS server ended with status {status}{times}{silence}"
+    ))
+}
+
+/// `Failed to start : no CUDA-capable device is detected`; the rest is CUDA's description.
+fn failed_to_start(text: &str) -> Option<&str> {
+    let why = text
+        .strip_prefix("Server failed to start")
+        .or_else(|| text.strip_prefix("Failed to start"))?
+        .trim_start()
+        .strip_prefix(':')?
+        .trim();
+    (!why.is_empty()).then_some(why)
+}
+
+/// `Failed to start server using uid 0, error: Operation not permitted`
+fn not_permitted(text: &str) -> Option<(&str, &str)> {
+    let text = text.strip_prefix("Failed to start server using uid ")?;
+    text.split_once(", error: ")
+        .or_else(|| text.split_once(". "))
+}
+
+/// `Failed to initialize CUDA: 100`, the only message of a daemon of driver 615 before it exits
+fn without_cuda(text: &str) -> Option<u32> {
+    let code = text.strip_prefix("Failed to initialize CUDA:")?;
+    code.trim().parse().ok()
+}
+
+/// The CUDA errors that occur at a daemon's start.
+const CUDA_ERRORS: [(u32, &str); 4] = [
+    (100, "CUDA sees no such device"),
+    (500, "CUDA's driver library libcuda.so.1 cannot be loaded"),
+    (
+        802,
+        "CUDA says the system is not ready (is the fabric manager running?)",
+    ),
+    (
+        803,
+        "the CUDA driver library and the kernel module differ in version",
+    ),
+];
+
+/// Describes a CUDA error.
+pub(in crate::mps) fn cuda_error(is_it: impl Fn(u32) -> bool) -> Option<&'static str> {
+    let mut errors = CUDA_ERRORS.into_iter();
+    errors.find_map(|(code, words)| is_it(code).then_some(words))
+}
+
+/// `Server 466 exited with status 1`; `None` if the status is 0.
+fn exit_status(text: &str) -> Option<&str> {
+    let (_, status) = text
+        .strip_prefix("Server ")?
+        .split_once(" exited with status ")?;
+    (status != "0").then_some(status)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +297,145 @@ mod tests {
             let parsed = LogLine::parse(LogFile::Server, text);
             assert_eq!((parsed.at, &*parsed.text), (None, text));
         }
+    }
+
+    /// Recorded on an H200 with driver 580. An earlier process had the same pid as the last server.
+    const LOG: &str = "\
+[2026-11-22 04:12:44.214 Server   637] Device pinned memory limit for device 0 set to 0x138800000 bytes
+[2026-11-22 04:12:46.967 Other   637] Startup
+[2026-11-22 04:12:46.968 Server   637] Creating server context on device 0 (NVIDIA H200)
+";
+    const SET: &str = "[2026-11-22 04:12:47.583 Server   637] Device pinned memory limit for device 0 set to 0x60000000 bytes\n";
+    const CLEARED: &str = "[2026-11-22 04:12:47.836 Server   637] Device pinned memory limit for device 0 set to 0x0 bytes\n";
+
+    #[test]
+    fn the_last_limit_of_a_server_counts() {
+        let limit = |log: &str| logged_limit(log, Pid(637));
+        assert_eq!(limit(LOG), None, "that of an earlier process");
+        assert_eq!(limit(&format!("{LOG}{SET}")), Some(0x6000_0000));
+        assert_eq!(limit(&format!("{LOG}{SET}{CLEARED}")), Some(0));
+        assert_eq!(logged_limit(&format!("{LOG}{SET}"), Pid(638)), None);
+        let newer = SET.replace("Server   637", "Server INFO   637");
+        assert_eq!(limit(&newer), Some(0x6000_0000));
+    }
+
+    #[test]
+    fn a_server_is_ready_once_the_log_says_so_after_its_start() {
+        let starting = "[x Control 1] Starting new server 637 for user 0\n";
+        let ready = "[x Control 1] NEW SERVER 637: Ready\n";
+        let is_ready = |log: &str| logged_ready(log, Pid(637));
+        assert!(!is_ready(starting));
+        assert!(is_ready(&format!("{starting}{ready}")));
+        assert!(is_ready(ready), "its start is further above");
+        let again = format!("{starting}{ready}{starting}");
+        assert!(!is_ready(&again), "that was an earlier process");
+        assert!(!logged_ready(&again, Pid(63)));
+    }
+
+    #[test]
+    fn a_fault_is_over_when_the_context_has_gone() {
+        let fault =
+            "[2026-11-22 04:13:00.045 Server   637] Server is handling a fatal GPU error.\n";
+        let gone = "[2026-11-22 04:13:01.068 Server   637] Destroy server context on device 0 (NVIDIA H200)";
+        assert!(!logged_fault(LOG, Pid(637)));
+        assert!(logged_fault(&format!("{LOG}{fault}"), Pid(637)));
+        assert!(!logged_fault(&format!("{LOG}{fault}"), Pid(1)));
+        assert!(!logged_fault(&format!("{LOG}{fault}{gone}"), Pid(637)));
+    }
+
+    fn lines(tag: &str, texts: &[&str]) -> Vec<String> {
+        let line = |text| format!("[2026-11-20 17:34:04.858 {tag}   447] {text}");
+        texts.iter().map(line).collect()
+    }
+
+    fn said(control: &[&str], server: &[&str]) -> Option<String> {
+        diagnose(&lines("Control", control), &lines("Server", server))
+    }
+
+    #[test]
+    fn cudas_own_words_come_first() {
+        let why = said(
+            &["Server 5 exited with status 1"],
+            &["Startup", "Failed to start : operation not supported"],
+        );
+        assert_eq!(
+            why.unwrap(),
+            "the MPS server could not start: operation not supported"
+        );
+    }
+
+    #[test]
+    fn a_server_of_another_user_is_not_permitted() {
+        let refused = "Failed to start server using uid 1000, error: Operation not permitted";
+        let why = said(&[refused, "Server 5 exited with status 1"], &[]).unwrap();
+        assert!(
+            why.starts_with(
+                "the daemon may not start a server for user 1000: Operation not permitted"
+            ),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_daemon_without_cuda_says_so_in_its_log_alone() {
+        let log = ["Starting control daemon", "Failed to initialize CUDA: 100"];
+        assert_eq!(said(&log, &[]).unwrap(), "CUDA sees no such device");
+        let log = ["Failed to initialize CUDA: 999"];
+        assert_eq!(
+            said(&log, &[]).unwrap(),
+            "CUDA does not initialise: error 999"
+        );
+    }
+
+    #[test]
+    fn each_driver_has_its_own_words_for_the_same() {
+        let why = said(&[], &["Server failed to start : invalid argument"]);
+        assert_eq!(
+            why.unwrap(),
+            "the MPS server could not start: invalid argument"
+        );
+        let why = said(
+            &["Failed to start server using uid 0. Operation not permitted"],
+            &[],
+        );
+        assert!(why.unwrap().contains("for user 0: Operation not permitted"));
+    }
+
+    #[test]
+    fn a_crash_loop_is_counted_since_the_last_server_that_was_ready() {
+        let twice = [
+            "Server 5 exited with status 9",
+            "NEW SERVER 6: Ready",
+            "Server 6 exited with status 1",
+            "Starting new server 7 for user 0",
+            "Server 7 exited with status 1",
+        ];
+        let why = said(&twice, &["Startup"]).unwrap();
+        assert!(
+            why.starts_with("the MPS server ended with status 1, 2 times over"),
+            "{why}"
+        );
+        assert!(!why.contains("wrote nothing"), "{why}");
+    }
+
+    #[test]
+    fn a_server_that_wrote_nothing_was_not_found_or_may_not_enter() {
+        let why = said(&["Server 5 exited with status 1"], &[]).unwrap();
+        assert!(
+            why.contains("and wrote nothing: its program is not found"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_healthy_log_says_nothing() {
+        assert_eq!(
+            said(
+                &["NEW SERVER 6: Ready", "Server 6 exited with status 0"],
+                &["Startup"]
+            ),
+            None
+        );
+        assert_eq!(said(&[], &[]), None);
     }
 }

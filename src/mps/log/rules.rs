@@ -1,11 +1,75 @@
+//! What a line of NVIDIA's logs means: a rule per form.
+
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::control_rules::CONTROL;
-use super::rule::Rule;
-use super::server_rules::SERVER;
-use super::{Kind, Meaning};
+/// The kind of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A command or answer of a control session.
+    Chatter,
+    /// It reads like an error but is harmless.
+    Benign,
+    /// Normal operation.
+    Ordinary,
+    /// Something was refused: a client, a setting, the start of a server.
+    Refusal,
+    /// A fatal GPU fault or one of its consequences.
+    Fault,
+    Unknown,
+}
+
+/// The meaning of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    pub kind: Kind,
+    /// An explanation, if the line does not explain itself.
+    pub why: Option<&'static str>,
+}
+
+/// The meaning of the lines that match a pattern. Patterns are loose: wording and spelling differ between drivers. The
+/// first match counts.
+pub(super) struct Rule {
+    pub(super) pattern: &'static str,
+    pub(super) meaning: Meaning,
+}
+
+pub(super) const fn chatter(pattern: &'static str) -> Rule {
+    of(Kind::Chatter, pattern)
+}
+
+pub(super) const fn benign(pattern: &'static str) -> Rule {
+    of(Kind::Benign, pattern)
+}
+
+pub(super) const fn ordinary(pattern: &'static str) -> Rule {
+    of(Kind::Ordinary, pattern)
+}
+
+pub(super) const fn refusal(pattern: &'static str) -> Rule {
+    of(Kind::Refusal, pattern)
+}
+
+pub(super) const fn fault(pattern: &'static str) -> Rule {
+    of(Kind::Fault, pattern)
+}
+
+const fn of(kind: Kind, pattern: &'static str) -> Rule {
+    let meaning = Meaning { kind, why: None };
+    Rule { pattern, meaning }
+}
+
+impl Rule {
+    /// Adds an explanation.
+    pub(super) const fn because(self, why: &'static str) -> Self {
+        let meaning = Meaning {
+            why: Some(why),
+            ..self.meaning
+        };
+        Self { meaning, ..self }
+    }
+}
 
 struct Rules(Vec<(Regex, Meaning)>);
 
@@ -40,6 +104,122 @@ pub(super) fn meaning(tag: Option<&str>, text: &str) -> Meaning {
         why: None,
     })
 }
+
+/// The messages of a daemon, under its own pid or that of a child process.
+pub(super) const CONTROL: &[Rule] = &[
+    benign(r"^User did not send valid credentials")
+        .because("harmless: every start of a CUDA program leaves this line"),
+    benign(r"^Unable to (read new connection type information|accept connection)")
+        .because("harmless: somebody connected and hung up at once"),
+    // Sessions and their answers.
+    chatter(r"^(Accepting connection|NEW UI|Activating queued UI|UI closed)"),
+    chatter(r"^Cmd:"),
+    fault(r"^FAULT$").because(
+        "the answer to get_server_status: new clients are refused until every client has gone",
+    ),
+    chatter(r"^(INITIALIZING|ACTIVE)$"),
+    chatter(r"^\d+(\.\d+)?[KMG]?$"),
+    chatter(r"^$"),
+    chatter(
+        r"^(Default$|Server \d+$|PID +ID +SERVER|Device Ordinal|\d+,.*,.*,|\[\d+\] [0-9a-f:.]+, )",
+    ),
+    chatter(r"^\d+ +\d+ +\d+ +(GPU|MIG)-"),
+    chatter(r"^\d+ +[0-9a-f:.]+ +(GPU|MIG)-"),
+    chatter(r"^set_default_device_pinned_mem_limit "),
+    chatter(r"^No default pinned memory limit set"),
+    chatter(r"^Server (\d+ )?not found!?$")
+        .because("asked for a server that is not, or no longer, there"),
+    // Start, clients and exit.
+    ordinary(
+        r"^(Starting control daemon|To connect CUDA applications|CUDA MPS Control binary version)",
+    ),
+    ordinary(r"^(Starting new server|NEW SERVER)"),
+    ordinary(r"^NEW CLIENT .*push client to pending list")
+        .because("it waits in cuInit until a server of its user is ready"),
+    ordinary(r"^NEW CLIENT 0 ")
+        .because("pid 0: it lives in a pid namespace that the daemon cannot see"),
+    ordinary(r"^NEW (CLIENT|DEBUGGEE) "),
+    ordinary(r"^Removed Shm file"),
+    ordinary(
+        r"^(Try shutting down server|Control will try shutting down server|quit command issued)",
+    ),
+    ordinary(r"has \d+ active worker threads\. Server will not shutdown"),
+    refusal(r"^Force shutting down server")
+        .because("its clients' next CUDA calls fail with error 806"),
+    ordinary(r"^(Server \d+ exited|Exit) with status 0"),
+    refusal(r"^Server \d+ exited with status").because("the server failed: server.log may say why"),
+    refusal(r"^Exit with status")
+        .because("the daemon has ended, and a server of it had failed before"),
+    fault(r"^Server (\d+ )?encountered a fatal exception")
+        .because("after a GPU fault, or because it could not start: server.log may say why"),
+    // Refusals.
+    refusal(r"^Failed to initialize CUDA: 100\b")
+        .because("the daemon sees no device: CUDA's error 100"),
+    refusal(r"^Failed to initialize CUDA")
+        .because("the daemon ends; the number is CUDA's error code"),
+    refusal(r"^Failed to start server using uid \d+(, error:|\.) Operation not permitted")
+        .because("a daemon that is not root's serves its own user alone"),
+    refusal(
+        r"^(Insufficient privileges|Not enough privilege|Only (the )?root user|Unable to accept privil)",
+    ),
+    refusal(r"^(Invalid |Unknown command|A user id|A server PID|Failed |Cannot |Unable )"),
+    refusal(r"^CUDA_MPS_\w+ should be between"),
+    refusal(r"(?i)version mismatch"),
+    refusal(r"^Ignoring pinned memory setting"),
+];
+
+const CLIENT_ENDED: &str = "harmless: a client has ended";
+const VISIBLE_DEVICES: &str =
+    "the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID";
+
+/// The messages of servers and clients, which the daemon writes into server.log.
+pub(super) const SERVER: &[Rule] = &[
+    benign(r"^Server failed to rec\w+ command with status 806, assuming client .* exit")
+        .because(CLIENT_ENDED),
+    benign(r"^Receive command failed, assuming client exit").because(CLIENT_ENDED),
+    benign(r"^Server failed to receive command: .*assuming").because(CLIENT_ENDED),
+    refusal(r"^Server failed to rec\w+ command with status")
+        .because("the connection to a client broke although the client had not exited"),
+    ordinary(
+        r"^(Startup|Starting MPS Server|Connect(ing|ed) to control daemon|Using log directory|Initializing server process)",
+    ),
+    ordinary(r"^(Creating|Created|mapping shm)"),
+    ordinary(r"^(CUDA MPS Server|Display Driver version|Server has started)"),
+    ordinary(r"^(Active Threads Percentage|Device pinned memory limit|(Server|Client) Priority) "),
+    ordinary(r"^(Received new client request|Received device query command)"),
+    ordinary(r"^Client (process )?(\{.*\}|\d+) (connected|disconnected|exiting)"),
+    ordinary(r"^Device .* is associated"),
+    ordinary(r"^Status of client .* is ACTIVE"),
+    ordinary(
+        r"^(Server has been notified|Waiting for current clients|Exiting|Server was unable to shutdown due to)",
+    ),
+    ordinary(r"^(MPS server requesting client|Client termination succeeded)"),
+    // Faults.
+    fault(r"^Server (is handling|has begun teardown sequence to handle) a fatal GPU error")
+        .because("every client of this device fails; new ones are refused until all have gone"),
+    fault(r"^(Volta MPS: )?Client .* encountered a fatal GPU error"),
+    fault(r"(?i)sticky error|torn down|fatal"),
+    fault(r"^Status of client .* is INACTIVE"),
+    fault(r"^(The following devices will be reset|Destroy server context)"),
+    // An entry in the lists of these devices and clients.
+    fault(r"^\d+$"),
+    // Refusals.
+    refusal(r"^(Failed to start|Server failed to start|Driver initialization failed with) ?:")
+        .because("what follows is CUDA's reason why this server did not start"),
+    refusal(r"^Failed to accept new client\. Maximum number of clients")
+        .because("the client gets error 46 or 808"),
+    refusal(r"Refusing to accept new client")
+        .because("after a fault, until every client has gone; the client gets error 807"),
+    refusal(r"limit \(\d+\)|(?i)reached"),
+    refusal(r"Failed to (create|allocate|open)[^ ]* .*(SHM|shm|shared memory)")
+        .because("too few file descriptors allowed, or too little room in /dev/shm"),
+    refusal(r"is not a valid GPU ID|is invisible to this MPS server").because(VISIBLE_DEVICES),
+    refusal(r"Invalid (set of visible devices|CUDA_VISIBLE_DEVICES)").because(VISIBLE_DEVICES),
+    refusal(r"^Please (set|check) (the )?CUDA_VISIBLE_DEVICES"),
+    refusal(r"^MPS Client unable to allocate compute resources"),
+    refusal(r"^requested compute connections"),
+    refusal(r"^(Failed |Invalid |Cannot |Unable )"),
+];
 
 #[cfg(test)]
 mod tests {
