@@ -3,15 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::cause::Cause;
-use super::context::StepOf;
-use super::effect::Effect;
-use super::error::Failure;
-use super::history::History;
-use super::names::Name;
-use super::owner::{serve, user_beside_caller};
-use super::shared::Shared;
-use super::start::DeviceNow;
+use super::daemons::{DeviceNow, serve, user_beside_caller};
+use super::error::{Cause, Failure};
+use super::rollback::{Effect, History};
+use super::shared::{Name, Shared, StepOf};
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Job, Pool};
 use crate::mps::Patience;

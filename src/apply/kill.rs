@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal as Number;
 
-use super::cause::Cause;
-use super::context::{ApplyContext, Progress};
-use super::error::{ApplyError, Failure};
+use super::error::{ApplyError, Cause, Failure};
+use super::shared::{ApplyContext, Progress};
 use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::{Daemon, MpsError, Patience};
 use crate::plan::{Kill, Signal, Victim};

@@ -1,18 +1,18 @@
-//! Undoes the changes of a failed run, in reverse order.
+//! The changes that a run has made to one GPU, and how they are undone, in reverse order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use super::cause::Cause;
-use super::effect::Effect;
-use super::error::RolledBack;
+use super::daemons::starts_again;
+use super::error::{Cause, Failure, RolledBack};
 use super::gpu::GpuRun;
-use super::mutex::lock;
-use super::stop::starts_again;
+use super::shared::lock;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement};
 use crate::host::Pool;
 use crate::mps::{Means, Patience};
 use crate::nvml::NvmlError;
+use crate::plan::GpuInstance;
 use crate::state::{DeviceKey, DeviceRecord};
 
 /// The results of the rollback, by the GPU's position in the plan and the order of the tries.
@@ -179,5 +179,160 @@ impl RolledBack {
             Err(cause) if step.took_away() => self.missing.push(format!("{gpu}: {step}: {cause}")),
             Err(cause) => self.stands.push(format!("{gpu}: {step}: {cause}")),
         }
+    }
+}
+
+/// A change that a run has made to a GPU, with what undoing it takes.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// MIG mode was switched, or the change is pending in the driver.
+    MigMode {
+        on: bool,
+        /// True if mig-mps had switched it on before.
+        was_ours: bool,
+    },
+    /// A GPU instance was made, or may have been.
+    GpuInstance(GpuInstance),
+    /// A GPU instance was destroyed.
+    GpuInstanceGone {
+        instance: GpuInstance,
+        /// True if mig-mps had made it.
+        ours: bool,
+    },
+    /// A compute instance was made, or may have been; then its placement is unknown.
+    ComputeInstance {
+        instance: Placement,
+        compute: Option<Placement>,
+    },
+    /// A compute instance was destroyed.
+    ComputeInstanceGone {
+        instance: Placement,
+        profile: ComputeProfileId,
+        compute: Placement,
+        /// True if mig-mps had made it in a GPU instance that it had not made.
+        ours: bool,
+    },
+    /// A daemon was started.
+    Started(Box<DeviceRecord>),
+    /// A daemon was ended.
+    Stopped {
+        record: Box<DeviceRecord>,
+        /// The number of clients that were terminated with it.
+        clients: usize,
+    },
+    /// Settings of a running daemon were changed, or may have been.
+    Set {
+        /// The record with the old settings.
+        before: Box<DeviceRecord>,
+        /// The record with the new settings.
+        after: Box<DeviceRecord>,
+    },
+}
+
+impl Effect {
+    /// True if it removed something, which is missing unless it is undone.
+    pub(super) fn took_away(&self) -> bool {
+        match self {
+            Self::MigMode { on, .. } => !on,
+            Self::GpuInstanceGone { .. }
+            | Self::ComputeInstanceGone { .. }
+            | Self::Stopped { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Names what was made or removed.
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MigMode { .. } => f.write_str("MIG mode on"),
+            Self::GpuInstance(instance) | Self::GpuInstanceGone { instance, .. } => instance.fmt(f),
+            Self::ComputeInstance {
+                instance,
+                compute: Some(compute),
+            }
+            | Self::ComputeInstanceGone {
+                instance, compute, ..
+            } => write!(
+                f,
+                "compute instance {compute} of the GPU instance at {instance}"
+            ),
+            Self::ComputeInstance {
+                instance,
+                compute: None,
+            } => write!(f, "a compute instance of the GPU instance at {instance}"),
+            Self::Started(record) | Self::Stopped { record, .. } => {
+                write!(f, "daemon of {}", record.name)
+            }
+            Self::Set { before, .. } => write!(f, "changed settings of {}", before.name),
+        }
+    }
+}
+
+/// The changes that a run has made to one GPU so far. Several threads write it.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    done: Mutex<Vec<Effect>>,
+    /// The plan's steps that succeeded or failed.
+    over: Mutex<BTreeSet<usize>>,
+    /// The steps that failed.
+    failures: Mutex<BTreeMap<usize, Failure>>,
+}
+
+impl History {
+    /// Records a change.
+    pub(super) fn did(&self, done: Effect) {
+        lock(&self.done).push(done);
+    }
+
+    /// True if the MIG mode was switched, or its change is pending.
+    pub(super) fn has_switched(&self) -> bool {
+        let done = lock(&self.done);
+        done.iter()
+            .any(|done| matches!(done, Effect::MigMode { .. }))
+    }
+
+    /// Takes all changes, in order.
+    pub(super) fn take(&self) -> Vec<Effect> {
+        std::mem::take(&mut *lock(&self.done))
+    }
+
+    /// Takes the change of a daemon's settings: the record before and after it.
+    pub(super) fn take_change(&self, uuid: &str) -> Option<(Box<DeviceRecord>, Box<DeviceRecord>)> {
+        let mut done = lock(&self.done);
+        let is_it =
+            |done: &Effect| matches!(done, Effect::Set { before, .. } if before.uuid == uuid);
+        let place = done.iter().rposition(is_it)?;
+        match done.remove(place) {
+            Effect::Set { before, after } => Some((before, after)),
+            _ => None,
+        }
+    }
+
+    /// Records the failure of the step with that number.
+    pub(super) fn did_not(&self, step: usize, failure: Failure) {
+        lock(&self.failures).insert(step, failure);
+    }
+
+    /// The number of steps that have failed so far.
+    pub(super) fn failed(&self) -> usize {
+        lock(&self.failures).len()
+    }
+
+    /// Takes the failures, in the plan's order.
+    pub(super) fn take_failures(&self) -> Vec<Failure> {
+        let failures = std::mem::take(&mut *lock(&self.failures));
+        failures.into_values().collect()
+    }
+
+    /// Records that the step with that number has succeeded or failed.
+    pub(super) fn over(&self, step: usize) {
+        lock(&self.over).insert(step);
+    }
+
+    /// True if the step has succeeded or failed.
+    pub(super) fn is_over(&self, step: usize) -> bool {
+        lock(&self.over).contains(&step)
     }
 }

@@ -3,18 +3,14 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use super::context::{ApplyContext, OnFailure, Progress};
+use super::cleanup::purge;
 use super::error::{ApplyError, Failure};
 use super::gpu::GpuRun;
-use super::held::held;
-use super::journal::OpenJournal;
+use super::journal::{NodeRecord, OpenJournal, record_profile};
 use super::kill::kill;
-use super::mutex::lock;
-use super::names::NamesInUse;
-use super::node_record::{NodeRecord, record_profile};
-use super::purge::purge;
+use super::mig_mode::held;
 use super::rollback::Outcomes;
-use super::shared::Shared;
+use super::shared::{ApplyContext, NamesInUse, OnFailure, Progress, Shared, lock};
 use crate::host::{Change, Pool};
 use crate::nvml::Nvml;
 use crate::plan::{GpuPlan, Plan};

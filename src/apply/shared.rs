@@ -1,17 +1,75 @@
-//! The state that the threads of a run share.
+//! The surroundings of a run, its permissions, the trait it reports to, and the state that its threads share.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use super::context::{ApplyContext, OnFailure, Progress};
-use super::journal::OpenJournal;
-use super::names::NamesInUse;
-use super::node_record::NodeRecord;
-use crate::host::{Holder, Holders, Pid};
+use super::journal::{NodeRecord, OpenJournal};
+use crate::host::{Directories, Environment, Holder, Holders, MpsPrograms, Pid};
 use crate::mps::Daemon;
-use crate::node::{Gpu, Served};
+use crate::node::{Gpu, Node, Served};
 use crate::nvml::{Nvml, NvmlError, Session};
+use crate::plan::{Action, GpuPlan, Plan};
 use crate::state::{DeviceRecord, RunDir};
+
+/// The surroundings in which a plan is applied.
+pub struct ApplyContext<'a> {
+    pub environment: &'a Environment,
+    /// The run and log directories.
+    pub directories: &'a Directories,
+    /// The MPS programs.
+    pub programs: &'a MpsPrograms,
+    /// The node for which the plan was made, read under the lock.
+    pub node: &'a Node,
+    /// The permissions beyond the plan.
+    pub allowed: Allowed,
+}
+
+/// The side effects that a run may have where a step needs them. Each has a flag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Reset a GPU whose MIG mode is pending.
+    pub reset: bool,
+    /// Stop the known monitoring units that hold a GPU, and start them again.
+    pub stop_holders: bool,
+}
+
+/// A step of a GPU's plan, by its place there.
+#[derive(Clone, Copy, Debug)]
+pub struct StepOf<'a> {
+    pub gpu: &'a GpuPlan,
+    /// From 0.
+    pub number: usize,
+}
+
+impl<'a> StepOf<'a> {
+    pub fn action(self) -> &'a Action {
+        &self.gpu.steps[self.number].action
+    }
+}
+
+/// Receives the events of a run, from several threads.
+pub trait Progress: Sync {
+    /// A step begins.
+    fn begin(&self, step: StepOf<'_>);
+    /// A step that has begun waits for others, such as `pid 4711 (alice, python train.py)`.
+    fn waits(&self, step: StepOf<'_>, others: &str);
+    /// A step is over; `is_done` is false if it failed or was interrupted.
+    fn end(&self, step: StepOf<'_>, is_done: bool);
+    /// The changes made to a GPU are being undone.
+    fn undoes(&self, gpu: &GpuPlan);
+    /// Something else that the user should know.
+    fn note(&self, what: &str);
+}
+
+/// The reaction to a failed step or an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Undo the run, unless only daemons of users other than the caller have failed.
+    RollBack,
+    /// Leave the GPU as it is and continue with the others; stop on an interrupt.
+    GoOn,
+}
 
 /// The state that the threads of one run share.
 pub(super) struct Shared<'a> {
@@ -105,5 +163,111 @@ impl<'a> Shared<'a> {
     pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
         let minor = self.nvml_on(&gpu?.uuid, Session::minor_number);
         self.context.environment.host.holders(minor.ok()?).ok()
+    }
+}
+
+/// The names of the daemons that are still to stop. A name may move to another GPU once its daemon has stopped.
+pub(super) struct NamesInUse {
+    names: Mutex<Names>,
+    one_has_gone: Condvar,
+}
+
+#[derive(Default)]
+struct Names {
+    /// Those of daemons that have not stopped yet.
+    in_use: Vec<String>,
+    /// Those of daemons that this run does not stop any more.
+    kept: Vec<String>,
+}
+
+/// The outcome of a wait for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Free,
+    /// The daemon that has it was not stopped.
+    Kept,
+    /// The run is over.
+    Pointless,
+}
+
+/// The interval at which a wait checks whether it is pointless.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+impl NamesInUse {
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self::new(plan.stops().map(|stop| stop.name.clone()).collect())
+    }
+
+    fn new(in_use: Vec<String>) -> Self {
+        let kept = Vec::new();
+        Self {
+            names: Mutex::new(Names { in_use, kept }),
+            one_has_gone: Condvar::new(),
+        }
+    }
+
+    /// Frees the name of a stopped daemon.
+    pub(super) fn gone(&self, name: &str) {
+        self.take(&mut lock(&self.names), name);
+    }
+
+    /// Ends every wait for the name of a daemon that this run does not stop any more.
+    pub(super) fn keep(&self, name: &str) {
+        let mut names = lock(&self.names);
+        if self.take(&mut names, name) {
+            names.kept.push(name.to_owned());
+        }
+    }
+
+    fn take(&self, names: &mut Names, name: &str) -> bool {
+        let position = names.in_use.iter().position(|other| other == name);
+        position.map(|position| names.in_use.swap_remove(position));
+        self.one_has_gone.notify_all();
+        position.is_some()
+    }
+
+    /// Waits until the name is free, its daemon is not stopped any more, or the wait becomes pointless.
+    pub(super) fn wait_for(&self, name: &str, is_pointless: impl Fn() -> bool) -> Name {
+        let mut names = lock(&self.names);
+        while names.in_use.iter().any(|other| other == name) {
+            if is_pointless() {
+                return Name::Pointless;
+            }
+            let waited = self.one_has_gone.wait_timeout(names, INTERVAL);
+            names = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if names.kept.iter().any(|other| other == name) {
+            return Name::Kept;
+        }
+        Name::Free
+    }
+}
+
+/// Locks a mutex. A poisoned one is used all the same: what it guards is valid between operations.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No command plans a start that waits for a stop which may fail without an end of the run: so this is no scene.
+    #[test]
+    fn nobody_waits_for_the_name_of_a_daemon_that_stays() {
+        let names = NamesInUse::new(vec!["a".to_owned(), "b".to_owned()]);
+        std::thread::scope(|scope| {
+            let a = scope.spawn(|| names.wait_for("a", || false));
+            let b = scope.spawn(|| names.wait_for("b", || false));
+            names.gone("a");
+            names.keep("b");
+            assert_eq!(a.join().unwrap(), Name::Free);
+            assert_eq!(b.join().unwrap(), Name::Kept);
+        });
+        // One that has stopped is not kept by the end of its GPU's run.
+        names.keep("a");
+        assert_eq!(names.wait_for("a", || false), Name::Free);
+        let over = NamesInUse::new(vec!["c".to_owned()]);
+        assert_eq!(over.wait_for("c", || true), Name::Pointless);
     }
 }

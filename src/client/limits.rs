@@ -1,6 +1,12 @@
+//! The limits that a program takes on itself, and the memory limit in the caller's own environment.
+
+use std::ffi::OsStr;
+
 use thiserror::Error;
 
+use crate::host::bounded;
 use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings};
+use crate::state::DeviceRecord;
 
 /// The limits that a program sets for itself. They can only be tighter than those of its device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,5 +79,101 @@ impl ClientLimits {
             });
         }
         Ok(())
+    }
+}
+
+/// The variable by which a program limits its own memory.
+///
+/// An entry for a device that the program does not see, or a text that CUDA cannot read, lifts the device's limit as well
+/// (measured on driver 580). So no program gets the caller's text.
+pub(super) const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// The caller's memory limit cannot be read.
+#[derive(Debug, Error)]
+#[error("cannot read {MEMORY}={text}: {why}")]
+pub struct UnreadableLimit {
+    text: String,
+    why: String,
+}
+
+impl UnreadableLimit {
+    /// Returns the remedy.
+    pub fn hint() -> String {
+        format!("unset {MEMORY}; with this value CUDA would lift the memory limit of the device")
+    }
+}
+
+/// Returns the limit that the caller's environment has for programs on this device.
+pub fn own_memory(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
+    let text = std::env::var_os(MEMORY).unwrap_or_default();
+    read(&text, &record.uuid)
+}
+
+/// Reads `0=1G,1=512MB`, where a UUID may stand for a number. The program sees one device, which is number 0; what is said
+/// of others does not concern it.
+fn read(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, UnreadableLimit> {
+    let text = text.to_string_lossy();
+    let unreadable = |why: String| UnreadableLimit {
+        text: bounded(&text).into_owned(),
+        why,
+    };
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mut tightest: Option<MemoryLimit> = None;
+    for entry in text.split(',') {
+        let entry = entry.trim();
+        let divided = entry.split_once('=');
+        let (device, size) = divided
+            .ok_or_else(|| unreadable(format!("\"{entry}\" is not DEVICE=SIZE, as in 0=4G")))?;
+        let is_named = device.starts_with("GPU-") || device.starts_with("MIG-");
+        let ordinal = device.parse::<u32>().ok();
+        if ordinal.is_none() && !is_named {
+            return Err(unreadable(format!(
+                "\"{device}\" is no number and no UUID of a device"
+            )));
+        }
+        // NVIDIA's manual writes MB.
+        let limit: MemoryLimit = size
+            .strip_suffix('B')
+            .unwrap_or(size)
+            .parse()
+            .map_err(&unreadable)?;
+        if ordinal == Some(0) || device == uuid {
+            tightest = Some(tightest.map_or(limit, |other| other.min(limit)));
+        }
+    }
+    Ok(tightest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_said_of_the_device_counts() {
+        let limit = |text: &str| {
+            read(OsStr::new(text), "MIG-1")
+                .unwrap()
+                .map(|limit| limit.to_string())
+        };
+        assert_eq!(limit("0=1G,1=512MB").as_deref(), Some("1G"));
+        assert_eq!(limit("0=2G, MIG-1=512MB").as_deref(), Some("512M"));
+        for none in ["", "1=4G", "5=4G", "MIG-2=4G", "GPU-7=512MB"] {
+            assert_eq!(limit(none), None, "{none}");
+        }
+        for wrong in [
+            "junk",
+            "0=2G,junk",
+            "0=2G,",
+            "0=",
+            "0=junk",
+            "x=2G",
+            "-1=2G",
+            "0=2",
+            "0=9999G",
+        ] {
+            assert!(read(OsStr::new(wrong), "MIG-1").is_err(), "{wrong}");
+        }
     }
 }

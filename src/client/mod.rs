@@ -5,23 +5,19 @@
 //! the device now, and does CUDA really take them as MPS clients?
 
 mod access;
-mod attached;
 mod choice;
 mod comparison;
 mod limits;
-mod own_memory;
 mod rank;
 mod ready;
 mod variables;
 
 use access::access;
+
 pub use access::{NoAccess, refuse_unmapped};
-use attached::attach_as;
-pub use attached::{Attached, NotAttached};
 pub use choice::{NoneFree, Wanted, devices_for, free_devices};
 pub use comparison::{Compared, Comparison, Quantity, Spread, Way};
-pub use limits::{ClientLimits, TooMuch};
-pub use own_memory::{UnreadableLimit, own_memory};
+pub use limits::{ClientLimits, TooMuch, UnreadableLimit, own_memory};
 pub use rank::{LocalRank, Map, NoRank};
 pub use ready::{NotReady, Slot, Verified, ready, verify};
 pub use variables::{Variables, own_limits};

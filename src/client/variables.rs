@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::ClientLimits;
-use super::own_memory::MEMORY;
+use super::limits::MEMORY;
 use crate::mps::MAX_PIPE_DIR;
 use crate::state::{DeviceRecord, RunDir};
 

@@ -1,14 +1,19 @@
+//! A node as a profile: each GPU a block, and the names of devices as the templates that could have given them.
+
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use toml::{Table, Value};
 
-use super::gpu_block::{by_default, gpu_block, left_out, served, table};
-use super::{Converted, DraftBlock, DraftProfile, grouped};
+use super::mig_parted::compute_slices;
+use super::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, grouped};
 use crate::host::Uid;
-use crate::node::{DaemonState, Gpu, Node};
+use crate::node::{DaemonState, Device, Gpu, Node, Served};
+use crate::nvml::GpuInstanceReading;
 use crate::plan::check::Shape;
 use crate::plan::{self, Action, Plan};
-use crate::profile::Profile;
+use crate::profile::{NameTemplate, Profile};
+use crate::settings::Settings;
 use crate::state::RunDir;
 
 /// The present geometry and MPS settings as a profile, for `caller` with daemons in `run_dir`.
@@ -176,4 +181,226 @@ fn still_to_do(plan: &Plan) -> Vec<String> {
         "up with this profile would still:\n{}",
         steps.join("\n")
     )]
+}
+
+/// Returns the reason why a profile cannot express a GPU.
+pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
+    if let Some(why) = &gpu.hidden {
+        return Some(format!("its instances cannot be seen: {why}"));
+    }
+    let mut profiles = gpu.instances.iter().map(|instance| instance.profile);
+    let unknown = profiles.find(|profile| gpu.profile(*profile).is_none())?;
+    Some(format!(
+        "it has an instance of the profile {unknown} that it does not offer"
+    ))
+}
+
+/// Returns the record of a device's daemon.
+pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
+    let served = node.served_on(&device.key);
+    served.filter(|served| served.is_there())
+}
+
+fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
+    served(node, device).map_or(&device.default_name, |served| &served.record.name)
+}
+
+fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
+    devices.iter().map(|device| name(node, device)).collect()
+}
+
+/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names and without the GPU's index. `mps` are the
+/// settings that its devices inherit.
+pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
+    let devices = gpu.devices();
+    let mut builder = Builder {
+        node,
+        gpu,
+        mps,
+        remarks: Vec::new(),
+    };
+    let devices = match devices.as_slice() {
+        [whole] if whole.part.is_none() => DraftDevices::Whole {
+            name: builder.name(&[whole], 1).map(|(name, _)| name),
+            mps: served(node, whole).map(|_| builder.settings(&[whole])),
+        },
+        devices => {
+            let instances = gpu.instances.iter();
+            let mut entries: Vec<_> = instances
+                .filter_map(|instance| builder.entry(instance, devices))
+                .collect();
+            // A template counts from entry to entry; the others stay in the order of placements.
+            entries.sort_by_key(|(number, entry)| number.map(|_| (entry.name.clone(), *number)));
+            DraftDevices::Instances(entries.into_iter().map(|(_, entry)| entry).collect())
+        }
+    };
+    DraftBlock {
+        remarks: builder.remarks,
+        select: DraftSelect::default(),
+        devices,
+    }
+}
+
+struct Builder<'a> {
+    node: &'a Node,
+    gpu: &'a Gpu,
+    mps: &'a Table,
+    remarks: Vec<String>,
+}
+
+impl Builder<'_> {
+    /// The entry for a GPU instance, and the number with which its devices' names begin.
+    fn entry(
+        &mut self,
+        instance: &GpuInstanceReading,
+        devices: &[Device],
+    ) -> Option<(Option<u32>, DraftEntry)> {
+        let profile = self.gpu.profile(instance.profile)?;
+        let devices = devices.iter().filter(|device| {
+            let part = device.part.as_ref();
+            part.is_some_and(|part| part.gpu_instance == instance.id)
+        });
+        let (with_daemon, without): (Vec<&Device>, Vec<&Device>) =
+            devices.partition(|device| served(self.node, device).is_some());
+        let at = instance.placement.start;
+        let remark = match (with_daemon.as_slice(), without.as_slice()) {
+            ([], []) => Some("has no compute instance: up would make one"),
+            ([_, ..], [_, ..]) => Some("has devices without daemons: up would start one for each"),
+            _ => None,
+        };
+        let remark = remark.map(|what| format!("The GPU instance at {at} {what}."));
+        self.remarks.extend(remark);
+        let count = with_daemon.len() + without.len();
+        let (name, number) = self.name(&with_daemon, count).unzip();
+        let compute = compute_slices(instance, profile.multiprocessors);
+        let entry = DraftEntry {
+            name,
+            at: Some(at),
+            mps: (!with_daemon.is_empty()).then(|| self.settings(&with_daemon)),
+            ..DraftEntry::plain(profile.name.clone(), compute)
+        };
+        Some((number.flatten(), entry))
+    }
+
+    /// The name of an entry of `count` devices that gives these their names; none where they have them by default.
+    fn name(&mut self, devices: &[&Device], count: usize) -> Option<(String, Option<u32>)> {
+        let names = names(self.node, devices);
+        let mut devices = devices.iter();
+        if devices.all(|device| name(self.node, device) == device.default_name) {
+            return None;
+        }
+        let shared = shared_name(&names, count);
+        if shared.is_none() {
+            self.remarks.push(format!(
+                "A profile cannot give these names: {}",
+                names.join(", ")
+            ));
+        }
+        shared.map(|(name, number)| (with_gpu(&name, self.gpu.index), number))
+    }
+
+    /// The settings of these devices that are not inherited.
+    fn settings(&mut self, devices: &[&Device]) -> Table {
+        let own = |device: &&Device| -> Table {
+            let served = served(self.node, device);
+            let all = served.map(|served| table(&served.record.settings));
+            let inherited = |key: &String| self.mps.get(key).cloned().or_else(|| by_default(key));
+            let differs = |(key, value): &(String, Value)| inherited(key).as_ref() != Some(value);
+            all.into_iter().flatten().filter(differs).collect()
+        };
+        let mut settings: Vec<Table> = devices.iter().map(own).collect();
+        settings.dedup();
+        if settings.len() > 1 {
+            let names = names(self.node, devices).join(", ");
+            self.remarks.push(format!(
+                "The settings of {names} differ, which a profile cannot say."
+            ));
+        }
+        settings.into_iter().next().unwrap_or_default()
+    }
+}
+
+/// Settings as a profile writes them.
+pub(super) fn table(settings: &Settings) -> Table {
+    let table = Table::try_from(settings).unwrap_or_default();
+    let plain = |(key, value)| match value {
+        // 50 and not 50.0
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "it is a whole number up to 100"
+        )]
+        Value::Float(number) if number.fract() == 0.0 => (key, Value::Integer(number as i64)),
+        value => (key, value),
+    };
+    table.into_iter().map(plain).collect()
+}
+
+/// The value of a setting that a profile omits.
+pub(super) fn by_default(key: &str) -> Option<Value> {
+    table(&Settings::default()).remove(key)
+}
+
+/// The digits in a name, as byte ranges.
+fn numbers(name: &str) -> Vec<Range<usize>> {
+    let mut numbers: Vec<Range<usize>> = Vec::new();
+    for (at, _) in name.match_indices(|c: char| c.is_ascii_digit()) {
+        match numbers.last_mut() {
+            Some(number) if number.end == at => number.end += 1,
+            _ => numbers.push(at..at + 1),
+        }
+    }
+    numbers
+}
+
+fn replaced(name: &str, number: &Range<usize>, word: &str) -> String {
+    format!("{}{word}{}", &name[..number.start], &name[number.end..])
+}
+
+/// Returns a name that gives these names to devices of an entry of `count`, with the number of the first: that of a
+/// single one, or a template with `{n}`.
+pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Option<u32>)> {
+    let first = names.first()?;
+    if count == 1 {
+        return Some(((*first).to_owned(), None));
+    }
+    numbers(first).into_iter().find_map(|number| {
+        let template = replaced(first, &number, "{n}");
+        let makes = |name: &&str| NameTemplate(&template).makes(0, name);
+        let number = first[number].parse().ok();
+        names.iter().all(makes).then_some((template, number))
+    })
+}
+
+/// Puts `{gpu}` into a name where the GPU's index stands last.
+pub(super) fn with_gpu(name: &str, gpu: u32) -> String {
+    let index = gpu.to_string();
+    let numbers = numbers(name);
+    let last = numbers
+        .iter()
+        .rfind(|number| name[(*number).clone()] == index);
+    last.map_or_else(|| name.to_owned(), |number| replaced(name, number, "{gpu}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_traced_back_to_the_template_that_could_have_given_it() {
+        assert_eq!(with_gpu("trainer-3", 3), "trainer-{gpu}");
+        assert_eq!(with_gpu("node0-0", 0), "node0-{gpu}");
+        assert_eq!(with_gpu("s-1-{n}", 1), "s-{gpu}-{n}");
+        assert_eq!(with_gpu("trainer-13", 3), "trainer-13");
+        let shared = |names: &[&str]| shared_name(names, names.len());
+        assert_eq!(shared(&["one7"]), Some(("one7".to_owned(), None)));
+        let numbered = Some(("w0-{n}".to_owned(), Some(4)));
+        assert_eq!(shared(&["w0-4", "w0-5"]), numbered);
+        assert_eq!(
+            shared_name(&["w-4"], 2),
+            Some(("w-{n}".to_owned(), Some(4)))
+        );
+        for other in [&["a0", "a01"][..], &["a0", "b1"], &["a", "b"], &[]] {
+            assert_eq!(shared(other), None, "{other:?}");
+        }
+    }
 }

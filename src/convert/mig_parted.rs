@@ -1,18 +1,24 @@
 //! mig-parted's configuration file: `version: v1` and named lists of entries, each with the GPUs it is
 //! for and the MIG devices they get (`api/spec/v1/spec.go` of NVIDIA/mig-parted).
+//!
+//! It is YAML as mig-parted reads it: go-yaml makes JSON of it, and Go's JSON reader fills the fields (`ParseConfigFile`, and
+//! `yaml.go` of sigs.k8s.io/yaml).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Location, Spanned};
 
-use super::device_filter::DeviceFilter;
-use super::packing::MigDevice;
-use super::yaml::{Count, Flag, first_document};
+use crate::catalog::{PciId, products_of};
+use crate::geometry::{ComputeName, ProfileName};
 use crate::host::steers;
+use crate::nvml::GpuInstanceReading;
 use crate::profile::{ProfileError, Source, Span};
 
 /// A file, read and checked.
@@ -238,4 +244,365 @@ fn in_words(source: &Arc<Source>, error: &serde_saphyr::Error) -> ProfileError {
     // It ends with the place, which is shown anyway.
     let message = message.split(" at line ").next().unwrap_or(&message);
     source.serde_error(span, message)
+}
+
+/// A word of `device-filter`: `0x20B210DE`, `0x20B210DE:0x147F10DE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFilter {
+    text: String,
+    /// The device id, and the subsystem id if there is one; `None` for other words, by which mig-parted selects no GPU.
+    ids: Option<(PciId, Option<PciId>)>,
+}
+
+impl DeviceFilter {
+    pub(super) fn new(text: String) -> Self {
+        let (device, subsystem) = match text.split_once(':') {
+            Some((device, subsystem)) => (device, Some(subsystem)),
+            None => (text.as_str(), None),
+        };
+        let ids = match (number(device), subsystem.map(number)) {
+            (Some(device), None) => Some((device, None)),
+            (Some(device), Some(Some(subsystem))) => Some((device, Some(subsystem))),
+            _ => None,
+        };
+        Self { text, ids }
+    }
+
+    /// The product names of its GPUs, as far as the catalog knows them.
+    pub(super) fn products(&self) -> Vec<&'static str> {
+        let products = |(device, subsystem)| products_of(device, subsystem);
+        self.ids.map(products).unwrap_or_default()
+    }
+
+    pub(super) fn is_id(&self) -> bool {
+        self.ids.is_some()
+    }
+
+    pub(super) fn has_subsystem(&self) -> bool {
+        self.ids.is_some_and(|(_, subsystem)| subsystem.is_some())
+    }
+}
+
+/// A PCI id in hexadecimal or decimal digits (`NewDeviceIDFromString`).
+fn number(text: &str) -> Option<PciId> {
+    let is_decimal = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+    let decimal = || text.parse::<u32>().ok().filter(|_| is_decimal);
+    text.parse().ok().or_else(|| decimal().map(PciId::from))
+}
+
+impl fmt::Display for DeviceFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ids {
+            Some((device, Some(subsystem))) => write!(f, "{device}:{subsystem}"),
+            Some((device, None)) => device.fmt(f),
+            None => write!(f, "{:?}", self.text),
+        }
+    }
+}
+
+/// A MIG device as mig-parted names it: `3g.40gb`, `1g.10gb+me`, or `1c.3g.40gb` for one that has part
+/// of a GPU instance's SMs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MigDevice {
+    /// The GPU instance profile.
+    pub profile: ProfileName,
+    /// The slices of its compute instance, if it does not have all.
+    pub compute: Option<u32>,
+}
+
+impl FromStr for MigDevice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || {
+            format!(
+                "\"{text}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
+            )
+        };
+        let (compute, profile) = match text.split_once("c.") {
+            Some((slices, profile)) => (Some(slices), profile),
+            None => (None, text),
+        };
+        let profile: ProfileName = profile.parse().map_err(|_| wrong())?;
+        if profile.is_short() {
+            return Err(format!(
+                "\"{text}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\""
+            ));
+        }
+        if !has_one_list(text) {
+            return Err(format!(
+                "\"{text}\" is not as mig-parted writes attributes: once each, in one list behind one sign"
+            ));
+        }
+        let number = |digits: &str| digits.parse().ok().filter(|&n: &u32| n > 0);
+        let compute = compute
+            .map(|digits| number(digits).ok_or_else(wrong))
+            .transpose()?;
+        if compute.is_some_and(|slices| slices > profile.slices()) {
+            let error = "has more compute slices than its GPU instance";
+            return Err(format!("\"{text}\" {error}"));
+        }
+        if compute.is_some_and(|slices| !ComputeName { slices }.fits(profile.slices())) {
+            let error = "a GPU instance of that size offers no such compute instance";
+            return Err(format!("\"{text}\": {error}"));
+        }
+        // `3c.3g.40gb` is `3g.40gb`.
+        let compute = compute.filter(|slices| *slices < profile.slices());
+        Ok(Self { profile, compute })
+    }
+}
+
+/// True if a name has no attributes or one list in which each is once (`parseMigProfileAttributes` of go-nvlib).
+fn has_one_list(name: &str) -> bool {
+    let mut parts = name.split(['+', '-']).skip(1);
+    let Some(list) = parts.next() else {
+        return true;
+    };
+    let words: Vec<&str> = list.split(',').collect();
+    let is_once = |(nth, word): (usize, &&str)| !word.is_empty() && !words[..nth].contains(word);
+    parts.next().is_none() && words.iter().enumerate().all(is_once)
+}
+
+impl fmt::Display for MigDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.compute {
+            Some(slices) => write!(f, "{slices}c.{}", self.profile),
+            None => self.profile.fmt(f),
+        }
+    }
+}
+
+/// A GPU instance with the compute instances that share it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PackedInstance {
+    pub profile: ProfileName,
+    /// The slices of its compute instances, largest first; empty for the one that has all its SMs.
+    pub compute: Vec<u32>,
+}
+
+impl PackedInstance {
+    /// Its MIG devices, those with the most slices first.
+    pub(super) fn devices(&self) -> Vec<MigDevice> {
+        let device = |compute| MigDevice {
+            profile: self.profile.clone(),
+            compute,
+        };
+        if self.compute.is_empty() {
+            return vec![device(None)];
+        }
+        let slices = self.compute.iter();
+        slices.map(|&slices| device(Some(slices))).collect()
+    }
+}
+
+/// The GPU instances that mig-parted makes for these MIG devices, largest first.
+///
+/// It goes through the devices from large to small and puts one into the GPU instance before it where
+/// that is of the same profile and has slices left (`SetMigConfig`, `reuseGI`); where that does not
+/// lead to a geometry that the GPU takes, it tries other orders. Putting each into the first instance
+/// with room leads to the same without trying: it differs only where more than two `3g` would be
+/// needed, which no GPU has.
+pub fn pack(devices: &[MigDevice]) -> Vec<PackedInstance> {
+    let mut sorted: Vec<&MigDevice> = devices.iter().collect();
+    let slices = |device: &MigDevice| device.compute.unwrap_or(device.profile.slices());
+    sorted.sort_by_key(|device| {
+        let profile = &device.profile;
+        let size = (Reverse(profile.slices()), Reverse(profile.gigabytes()));
+        (size, profile.clone(), Reverse(slices(device)))
+    });
+    let mut instances: Vec<PackedInstance> = Vec::new();
+    for device in sorted {
+        let has_room = |instance: &&mut PackedInstance| {
+            let used: u32 = instance.compute.iter().sum();
+            let has_room = |wanted| used + wanted <= device.profile.slices();
+            let is_shared = !instance.compute.is_empty();
+            is_shared && instance.profile == device.profile && device.compute.is_some_and(has_room)
+        };
+        match instances.iter_mut().find(has_room) {
+            Some(instance) => instance.compute.extend(device.compute),
+            None => instances.push(PackedInstance {
+                profile: device.profile.clone(),
+                compute: device.compute.into_iter().collect(),
+            }),
+        }
+    }
+    instances
+}
+
+/// Returns the slices of the compute instances; none for a single one that has all SMs.
+pub(super) fn compute_slices(instance: &GpuInstanceReading, all: u32) -> Vec<u32> {
+    match instance.compute.as_slice() {
+        [one] if one.multiprocessors >= all => Vec::new(),
+        several => several.iter().map(|compute| compute.slices).collect(),
+    }
+}
+
+/// A truth value. Nothing in quotes is one; null is false.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "Scalar")]
+pub(super) struct Flag(pub(super) bool);
+
+/// A whole number, which may be written `7.0`. Nothing in quotes is one; null is 0.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "Scalar")]
+pub(super) struct Count(pub(super) i64);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a single value")]
+enum Scalar {
+    Flag(bool),
+    Whole(i64),
+    Fraction(f64),
+    #[allow(dead_code, reason = "a text is refused, no matter which")]
+    Text(String),
+    Null(()),
+}
+
+impl TryFrom<Scalar> for Flag {
+    type Error = &'static str;
+
+    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
+        match scalar {
+            Scalar::Flag(flag) => Ok(Self(flag)),
+            Scalar::Null(()) => Ok(Self(false)),
+            _ => Err("expected true or false, without quotes"),
+        }
+    }
+}
+
+impl TryFrom<Scalar> for Count {
+    type Error = &'static str;
+
+    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
+        match scalar {
+            Scalar::Whole(number) => Ok(Self(number)),
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "a number that is too large becomes the largest, and is refused as such"
+            )]
+            Scalar::Fraction(number) if number.fract() == 0.0 => Ok(Self(number as i64)),
+            Scalar::Null(()) => Ok(Self(0)),
+            _ => Err("expected a whole number, without quotes"),
+        }
+    }
+}
+
+/// Returns the text of the first document. go-yaml stops behind it, whatever follows.
+pub(super) fn first_document(text: &str) -> &str {
+    let mut has_begun = false;
+    let mut end = 0;
+    for line in text.split_inclusive('\n') {
+        let is_marker = |marker: &str| {
+            let rest = line.strip_prefix(marker);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+        };
+        if has_begun && (is_marker("---") || is_marker("...")) {
+            return &text[..end];
+        }
+        let content = line.trim_start();
+        has_begun |= !(content.is_empty() || content.starts_with(['#', '%']) || is_marker("..."));
+        end += line.len();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_hexadecimal_or_decimal_and_other_words_select_nothing() {
+        let shown = |text: &str| DeviceFilter::new(text.to_owned()).to_string();
+        assert_eq!(shown("548540638"), "0x20B210DE");
+        assert_eq!(shown("0X20b210de:343871710"), "0x20B210DE:0x147F10DE");
+        for word in [
+            "A100",
+            "",
+            "-1",
+            "+1",
+            "0x20B210DE:x",
+            "4294967296",
+            "1:2:3",
+        ] {
+            assert!(!DeviceFilter::new(word.to_owned()).is_id(), "{word}");
+        }
+    }
+
+    fn packed(devices: &str) -> String {
+        let devices: Vec<MigDevice> = devices
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect();
+        let show = |shared: &PackedInstance| format!("{}{:?}", shared.profile, shared.compute);
+        pack(&devices)
+            .iter()
+            .map(show)
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn compute_profiles_share_gpu_instances_as_with_mig_parted() {
+        assert_eq!(
+            packed("1c.3g.40gb 1c.3g.40gb 1c.3g.40gb"),
+            "3g.40gb[1, 1, 1]"
+        );
+        assert_eq!(
+            packed("1c.3g.40gb 1c.3g.40gb 1c.3g.40gb 1c.3g.40gb"),
+            "3g.40gb[1, 1, 1] 3g.40gb[1]"
+        );
+        assert_eq!(packed("1c.3g.40gb 2c.3g.40gb"), "3g.40gb[2, 1]");
+        assert_eq!(packed("1c.3g.40gb 3g.40gb"), "3g.40gb[] 3g.40gb[1]");
+        // Largest first, one after the other, would need three: mig-parted finds another order.
+        assert_eq!(
+            packed("2c.3g.40gb 2c.3g.40gb 1c.3g.40gb 1c.3g.40gb"),
+            "3g.40gb[2, 1] 3g.40gb[2, 1]"
+        );
+        assert_eq!(
+            packed("1g.10gb 1g.20gb 2g.20gb 1g.10gb+me 1c.2g.20gb"),
+            "2g.20gb[] 2g.20gb[1] 1g.20gb[] 1g.10gb[] 1g.10gb+me[]"
+        );
+    }
+
+    #[test]
+    fn all_slices_are_the_plain_device() {
+        let full: MigDevice = "3c.3g.40gb".parse().unwrap();
+        assert_eq!(full.to_string(), "3g.40gb");
+        for text in ["1c.3g.40gb", "1g.10gb+me", "1g.24gb+me.all", "2g.48gb-me"] {
+            assert_eq!(text.parse::<MigDevice>().unwrap().to_string(), text);
+        }
+        for wrong in [
+            "",
+            "3g",
+            "c.3g.40gb",
+            "0c.3g.40gb",
+            "4c.3g.40gb",
+            "1c.1c.3g.40gb",
+            "1g.10gb+me,me",
+            "1g.10gb+me+me",
+            "1g.10gb+me,",
+            "all",
+        ] {
+            assert!(wrong.parse::<MigDevice>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_document_ends_at_the_next_marker() {
+        for (text, first) in [
+            ("a: 1\n", "a: 1\n"),
+            ("a: 1", "a: 1"),
+            ("", ""),
+            ("# x\n---\na: 1\n---\n}", "# x\n---\na: 1\n"),
+            (
+                "%YAML 1.1\n--- # x\na: 1\n...\n}",
+                "%YAML 1.1\n--- # x\na: 1\n",
+            ),
+            ("a: 1\n --- \n---b: 2\n", "a: 1\n --- \n---b: 2\n"),
+            ("--- 1\n--- 2\n", "--- 1\n"),
+            ("---", "---"),
+        ] {
+            assert_eq!(first_document(text), first, "{text:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::grouped;
-use super::packing::{MigDevice, PackedInstance, pack};
+use super::mig_parted::{MigDevice, PackedInstance, pack};
 use crate::geometry::ComputeInstanceProfile;
 use crate::node::{Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;

@@ -1,6 +1,12 @@
-use super::Examined;
-use crate::host::{is_plain, without_needless_sudo};
-use crate::node::{Problem, ProblemId};
+//! All checks: those of this room, and the problems and remarks of `status`.
+
+use std::collections::BTreeMap;
+
+use super::{daemons, directories, driver, gpus, surroundings};
+use crate::host::{
+    Environment, Holders, ProcessTable, Surroundings, is_plain, nearest, without_needless_sudo,
+};
+use crate::node::{Device, Gpu, Node, Problem, ProblemId, Served};
 
 /// One thing that can keep MIG or MPS from working.
 #[derive(Clone, Copy, Debug)]
@@ -155,5 +161,275 @@ impl Diagnosis {
     pub fn severity(&self) -> Severity {
         let worst = self.findings.iter().map(|finding| finding.severity).max();
         worst.unwrap_or(Severity::Ok)
+    }
+}
+
+/// A node under examination.
+pub struct Examined<'a> {
+    pub environment: &'a Environment,
+    pub node: &'a Node,
+    /// The devices to examine; all if none is named.
+    pub devices: &'a [String],
+    /// The result of the attach check of each device; `None` if it was not made.
+    pub attached: Option<Vec<Attached>>,
+    pub(super) surroundings: Surroundings,
+    pub(super) processes: ProcessTable,
+    /// The processes that have each GPU open, by its minor number.
+    holders: BTreeMap<u32, Holders>,
+    /// The problems and the remarks of `status`.
+    pub(super) problems: Vec<Problem>,
+    pub(super) remarks: Vec<Problem>,
+}
+
+/// The result of the attach check of one device.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    pub name: String,
+    pub result: AttachResult,
+}
+
+#[derive(Clone, Debug)]
+pub enum AttachResult {
+    /// A description of the client that the check was.
+    Attached(String),
+    /// The device serves others now and was left alone.
+    LeftAlone(String),
+    /// The error, and a remedy.
+    Failed(String, Option<String>),
+}
+
+impl<'a> Examined<'a> {
+    /// Reads the rest of the machine.
+    pub fn new(
+        environment: &'a Environment,
+        node: &'a Node,
+        devices: &'a [String],
+        attached: Option<Vec<Attached>>,
+    ) -> Self {
+        let minors: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.minor).collect();
+        let holders = environment.host.holders_of(&minors).unwrap_or_default();
+        Self {
+            environment,
+            node,
+            devices,
+            attached,
+            surroundings: Surroundings::read(&environment.host),
+            processes: environment.host.processes().unwrap_or_default(),
+            holders: minors.into_iter().zip(holders).collect(),
+            problems: node.problems(devices),
+            remarks: node.remarks(devices),
+        }
+    }
+
+    fn is_wanted(&self, name: &str) -> bool {
+        self.devices.is_empty() || self.devices.iter().any(|device| device == name)
+    }
+
+    /// Returns the devices with a record that are to be examined.
+    pub(super) fn served(&self) -> impl Iterator<Item = &'a Served> {
+        let served = self.node.served.iter();
+        served.filter(|served| self.is_wanted(&served.record.name))
+    }
+
+    /// Returns the devices to examine that exist, with their names.
+    pub(super) fn devices(&self) -> impl Iterator<Item = (String, Device)> {
+        let named = self.node.devices();
+        let named = named.map(|device| (self.node.name_of(&device), device));
+        named.filter(|(name, _)| self.is_wanted(name))
+    }
+
+    /// Returns the GPUs of the devices to examine.
+    pub(super) fn gpus(&self) -> impl Iterator<Item = &'a Gpu> {
+        let indices: Vec<u32> = self.devices().map(|(_, device)| device.gpu).collect();
+        let gpus = self.node.gpus.iter();
+        gpus.filter(move |gpu| self.devices.is_empty() || indices.contains(&gpu.index))
+    }
+
+    /// Returns the processes that have a GPU open; `None` if that cannot be seen.
+    pub(super) fn holders(&self, gpu: &Gpu) -> Option<&Holders> {
+        self.holders.get(&gpu.minor?)
+    }
+
+    /// Returns the driver's branch, such as 580.
+    pub(super) fn branch(&self) -> Option<u32> {
+        self.node.control_program().branch
+    }
+
+    /// True if a process with this name runs. The kernel cuts names to 15 bytes.
+    pub(super) fn runs(&self, program: &str) -> bool {
+        let name = &program[..program.len().min(15)];
+        self.processes.iter().any(|process| process.name == name)
+    }
+}
+
+/// An id or an error code, explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The id, or the number.
+    pub id: String,
+    pub meaning: String,
+    /// The reason why it matters; of an error, its causes.
+    pub why: String,
+    pub remedy: String,
+}
+
+/// Returns every explanation: checks by subject, then errors.
+pub fn explanations() -> Vec<Explanation> {
+    let checks = checks().into_iter().map(|check| Explanation {
+        id: check.id.to_owned(),
+        meaning: check.fault.to_owned(),
+        why: check.why.to_owned(),
+        remedy: check.remedy.to_owned(),
+    });
+    let codes = driver::codes().filter_map(driver::explain);
+    checks.chain(codes).collect()
+}
+
+/// Explains an id or an error code. Fails with the nearest id, if there is one.
+pub fn explain(word: &str) -> Result<Explanation, Option<String>> {
+    let all = explanations();
+    if let Some(found) = all.iter().find(|one| one.id == word) {
+        return Ok(Explanation {
+            remedy: without_needless_sudo(&found.remedy),
+            ..found.clone()
+        });
+    }
+    let ids = all.iter().map(|one| one.id.as_str());
+    Err(nearest(word, ids).map(str::to_owned))
+}
+
+/// Returns every check, by subject.
+pub fn checks() -> Vec<Check> {
+    let tables: [&[Check]; 8] = [
+        driver::CHECKS,
+        gpus::CHECKS,
+        gpus::INSTANCE_CHECKS,
+        daemons::CHECKS,
+        daemons::ATTACH_CHECKS,
+        daemons::OTHERS_CHECKS,
+        directories::CHECKS,
+        surroundings::CHECKS,
+    ];
+    let mut checks = tables.concat();
+    let is_judged = |id: &str| {
+        tables
+            .iter()
+            .any(|table| table.iter().any(|own| own.id == id))
+    };
+    checks.extend(reported_checks().filter(|check| !is_judged(check.id)));
+    checks.sort_by_key(|check| check.subject);
+    checks
+}
+
+/// Checks of other subjects than GPUs that the driver must answer for.
+const OF_DRIVER: [&str; 6] = [
+    "clients-full",
+    "memory-over-limit",
+    "outside-mps",
+    "pipe-too-long",
+    "several-daemons",
+    "too-many-clients",
+];
+
+/// Makes every check; the attach check only if it was asked for.
+pub fn examine(examined: &Examined<'_>) -> Vec<Diagnosis> {
+    let is_made = |check: &Check| check.id != daemons::ID || examined.attached.is_some();
+    let checks = checks().into_iter().filter(is_made);
+    let made = checks.map(|check| Diagnosis {
+        check,
+        findings: findings(examined, &check),
+    });
+    made.collect()
+}
+
+fn findings(examined: &Examined<'_>, check: &Check) -> Vec<Finding> {
+    let is_of_gpus = check.subject == Subject::Gpus && check.id != gpus::DEVICE_NODES;
+    let found = match check.judge {
+        Judge::Own(judge) => judge(examined),
+        Judge::Records(judge) => {
+            let unseen = examined.node.unseen_daemons().map(Finding::unknown);
+            judge(examined).into_iter().chain(unseen).collect()
+        }
+        Judge::Reported(id) => reported_findings(examined, id),
+    };
+    let needs_driver = is_of_gpus || OF_DRIVER.contains(&check.id);
+    if examined.node.has_no_driver && needs_driver && found.is_empty() {
+        return vec![Finding::unknown("the driver does not answer")];
+    }
+    found
+}
+
+/// Returns a check for each id.
+pub(super) fn reported_checks() -> impl Iterator<Item = Check> {
+    ProblemId::ALL.iter().map(|id| Check {
+        id: id.name(),
+        subject: subject(*id),
+        fault: id.meaning(),
+        why: id.why(),
+        remedy: id.remedy(),
+        judge: Judge::Reported(*id),
+    })
+}
+
+fn subject(id: ProblemId) -> Subject {
+    match id {
+        ProblemId::DriverSilent => Subject::Driver,
+        ProblemId::GpuLost | ProblemId::NoMigDevices => Subject::Gpus,
+        ProblemId::RecordUnreadable => Subject::Directories,
+        _ => Subject::Daemons,
+    }
+}
+
+/// Returns what `status` has found: a problem is a fail, a remark a warning.
+pub(super) fn reported_findings(examined: &Examined<'_>, id: ProblemId) -> Vec<Finding> {
+    let problems = examined.problems.iter();
+    let problems = problems.map(|problem| (problem, Severity::Fail));
+    let remarks = examined.remarks.iter();
+    let remarks = remarks.map(|remark| (remark, Severity::Warn));
+    let found = problems.chain(remarks);
+    let found = found.filter(|(problem, _)| problem.id == id);
+    let mut reported_findings: Vec<Finding> = found
+        .map(|(problem, severity)| Finding::of_problem(problem, severity))
+        .collect();
+    let unchecked = examined.node.unchecked(id, examined.devices).into_iter();
+    reported_findings.extend(unchecked.map(|(device, why)| Finding {
+        device,
+        ..Finding::unknown(why)
+    }));
+    reported_findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::node::ProblemId;
+
+    #[test]
+    fn everything_is_explained_in_full() {
+        for one in explanations() {
+            for text in [&one.meaning, &one.why, &one.remedy] {
+                assert!(!text.is_empty() && !text.ends_with('.'), "{one:?}");
+            }
+            assert_eq!(explain(&one.id).unwrap().meaning, one.meaning);
+        }
+        assert_eq!(explain("daemon-ded"), Err(Some("daemon-dead".to_owned())));
+        assert!(
+            explain("805")
+                .unwrap()
+                .meaning
+                .contains("CUDA_ERROR_MPS_CONNECTION_FAILED")
+        );
+    }
+
+    #[test]
+    fn ids_are_unique_and_every_problem_is_a_check() {
+        let checks = checks();
+        let ids: BTreeSet<&str> = checks.iter().map(|check| check.id).collect();
+        assert_eq!(ids.len(), checks.len());
+        for id in ProblemId::ALL.iter().map(|id| id.name()).chain(OF_DRIVER) {
+            assert!(ids.contains(id), "{id}");
+        }
     }
 }

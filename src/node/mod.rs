@@ -3,30 +3,27 @@
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
 mod daemon_health;
-mod device_order;
 mod device_word;
 mod gpu;
 mod health;
-mod name_order;
-mod no_such_device;
 mod observe;
 mod problem;
-mod program;
 mod served;
 mod snapshot;
-mod unmanaged;
 
-pub use crate::mps::MpsProgram;
+use device_word::LOST;
+
 pub use daemon_health::restored;
-pub use device_order::record_order;
+pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use gpu::{Device, Gpu};
-use no_such_device::LOST;
-pub use no_such_device::{NoSuchDevice, lost_hint};
 pub use observe::{
     Detail, DeviceLogs, Logs, ObserveError, Observer, observe, observe_device, observe_records,
 };
 pub use problem::{Problem, ProblemId};
-pub use program::{Client, Clients, OutsideMps, ServerProcess, Stray};
-pub use served::{DaemonState, Presence, Served, Unseen};
+pub use served::{
+    Client, Clients, DaemonState, OutsideMps, Presence, Served, ServerProcess, Stray, Unmanaged,
+    Unseen, Variable,
+};
 pub use snapshot::{Lost, Node, UnseenRunDir};
-pub use unmanaged::{Unmanaged, Variable};
+
+pub use crate::mps::MpsProgram;

@@ -1,8 +1,11 @@
-use std::fmt;
-use std::path::PathBuf;
+//! A served device: its daemon, the programs on it, and daemons that are not managed.
 
-use super::program::{Client, Clients, ServerProcess};
-use crate::mps::ControlProgram;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::host::{Environ, Pid, Process, StartTime, Uid, caller, is_plain, user_name};
+use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{Reported, Serve, Server};
 use crate::state::{DeviceRecord, RunDir};
@@ -207,5 +210,266 @@ impl LogGrowth {
     /// True if its daemon accepts no clients.
     pub fn accepts_nobody(&self) -> bool {
         self.text == CANNOT_ACCEPT
+    }
+}
+
+/// An MPS server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerProcess {
+    pub pid: Pid,
+    /// Its user; `None` if hidden.
+    pub user: Option<Uid>,
+}
+
+impl ServerProcess {
+    pub(super) fn of(process: &Process) -> Self {
+        Self {
+            pid: process.pid,
+            user: process.owner(),
+        }
+    }
+}
+
+/// A program that computes through MPS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its process id; `None` if it is in a pid namespace that cannot be seen from here.
+    pub pid: Option<Pid>,
+    /// Identifies the process together with the pid; `None` if the process cannot be seen.
+    pub started: Option<StartTime>,
+    /// Its server; `None` for a program that waits for one.
+    pub server: Option<Pid>,
+    /// Its user; `None` if hidden.
+    pub user: Option<Uid>,
+    /// Its command line; `None` if hidden.
+    pub command: Option<String>,
+    /// Device memory in use, in bytes; `None` if the driver does not report it.
+    pub memory: Option<u64>,
+    /// Time since it was started.
+    pub age: Option<Duration>,
+}
+
+impl Client {
+    /// Returns its process id for a message.
+    pub fn shown_pid(&self) -> String {
+        self.pid
+            .map_or_else(|| "hidden".to_owned(), |pid| pid.to_string())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Every client.
+    Known(Vec<Client>),
+    /// Some or all are unknown: the daemon or the driver did not list them.
+    Partial(Vec<Client>),
+}
+
+impl Clients {
+    /// The clients that were listed.
+    pub fn listed(&self) -> &[Client] {
+        match self {
+            Self::Known(clients) | Self::Partial(clients) => clients,
+        }
+    }
+
+    /// True if all clients are known.
+    pub fn are_known(&self) -> bool {
+        matches!(self, Self::Known(_))
+    }
+
+    /// True if there certainly are none.
+    pub fn are_none(&self) -> bool {
+        matches!(self, Self::Known(clients) if clients.is_empty())
+    }
+
+    /// True if a client has that process id.
+    pub fn have(&self, pid: Pid) -> bool {
+        self.listed().iter().any(|client| client.pid == Some(pid))
+    }
+}
+
+/// A server in a pipe directory of mig-mps that outlived its daemon. It keeps its GPU memory until it is terminated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray {
+    pub uuid: String,
+    /// Its process.
+    pub server: ServerProcess,
+    /// Identifies the process together with the pid.
+    pub started: StartTime,
+    /// The clients on its device that belong to no daemon; `None` if the driver hides clients.
+    pub clients: Option<Vec<Pid>>,
+}
+
+impl Stray {
+    /// True if terminating it disrupts nobody.
+    pub fn is_idle(&self) -> bool {
+        self.clients.as_ref().is_some_and(Vec::is_empty)
+    }
+}
+
+/// A program that computes on a device without being a client of a daemon.
+#[derive(Clone, Debug)]
+pub struct OutsideMps {
+    pub uuid: String,
+    pub pid: Pid,
+    /// Its user; `None` if hidden.
+    pub user: Option<Uid>,
+    /// Its command line.
+    pub command: String,
+    /// Device memory in use, in bytes; `None` if the driver does not report it.
+    pub memory: Option<u64>,
+    /// Time since it was started.
+    pub age: Option<Duration>,
+    /// True if a daemon serves the device: the program should be its client, and evades the limits of the others.
+    pub is_served: bool,
+    /// The most likely reason.
+    pub cause: String,
+}
+
+/// An MPS daemon that mig-mps has no record of, or a server without a daemon. It is shown and never touched.
+#[derive(Clone, Debug)]
+pub struct Unmanaged {
+    /// Daemon or server.
+    pub program: MpsProgram,
+    pub pid: Pid,
+    /// Its user; `None` if hidden.
+    pub user: Option<Uid>,
+    /// Its command line.
+    pub command: String,
+    /// Time since it was started.
+    pub age: Option<Duration>,
+    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
+    pub pipe_directory: Variable,
+    /// True if that directory is gone: no program can reach the daemon.
+    pub is_orphan: bool,
+    /// Its `CUDA_VISIBLE_DEVICES`.
+    pub visible: Variable,
+    /// The UUIDs of the devices that it serves, as far as they are known.
+    pub devices: Vec<String>,
+    pub servers: Vec<ServerProcess>,
+}
+
+/// A variable in another process's environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Variable {
+    /// The caller may not read it.
+    Hidden,
+    /// It is not set.
+    Unset,
+    /// Its value.
+    Is(String),
+}
+
+impl Variable {
+    pub(super) fn of(environ: Option<&Environ>, name: &str) -> Self {
+        let Some(environ) = environ else {
+            return Self::Hidden;
+        };
+        let value = environ.get(name).cloned();
+        value.map_or(Self::Unset, Self::Is)
+    }
+
+    /// Returns its value, if it is set and can be read.
+    pub fn value(&self) -> Option<&str> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::Hidden | Self::Unset => None,
+        }
+    }
+}
+
+/// The pipe directories that CUDA programs use by default: the documented one, and root's with protocol 3.
+pub(super) const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run/nvidia-mps"];
+
+impl Unmanaged {
+    /// True if CUDA programs without settings of their own become its clients.
+    pub fn is_at_default(&self) -> bool {
+        match &self.pipe_directory {
+            Variable::Hidden => false,
+            Variable::Unset => true,
+            Variable::Is(path) => DEFAULT_PIPE_DIRECTORIES.contains(&path.trim_end_matches('/')),
+        }
+    }
+
+    /// True if it is a daemon, and not a server without one.
+    pub fn is_daemon(&self) -> bool {
+        self.program == MpsProgram::Control
+    }
+
+    /// True if it is a daemon that such programs find.
+    pub fn captures_others(&self) -> bool {
+        self.is_daemon() && self.is_at_default()
+    }
+
+    /// True if it uses the default pipe directory, or its pipe directory is hidden.
+    pub fn may_be_at_default(&self) -> bool {
+        self.is_at_default() || self.pipe_directory == Variable::Hidden
+    }
+
+    /// True if it is a daemon whose environment the caller may not read.
+    pub fn is_hidden(&self) -> bool {
+        self.is_daemon() && self.pipe_directory == Variable::Hidden
+    }
+
+    /// Returns the command by which its owner ends it; `None` if its pipe directory is hidden. The owner chose the
+    /// directory: none is returned that a shell would interpret.
+    pub fn quit_command(&self) -> Option<String> {
+        let pipe = match &self.pipe_directory {
+            Variable::Hidden => return None,
+            Variable::Unset => DEFAULT_PIPE_DIRECTORIES[0],
+            Variable::Is(pipe) => pipe,
+        };
+        is_plain(pipe)
+            .then(|| format!("echo quit | CUDA_MPS_PIPE_DIRECTORY={pipe} nvidia-cuda-mps-control"))
+    }
+
+    /// Returns the command by which root runs `mig-mps COMMAND` as the daemon's owner, if the pipe directory is named
+    /// like one of mig-mps. The owner chose both names: none is returned that a shell would interpret.
+    pub fn managed_by(&self, command: &str) -> Option<String> {
+        let user = self.user.filter(|user| *user != caller()).map(user_name)?;
+        let run_dir = Path::new(self.pipe_directory.value()?).parent()?.parent()?;
+        let runtime = run_dir.parent()?.to_str()?;
+        let is_of_mig_mps = run_dir.file_name()? == "mig-mps";
+        (is_of_mig_mps && is_plain(runtime) && is_plain(&user)).then(|| {
+            format!("runuser -u {user} -- env XDG_RUNTIME_DIR={runtime} mig-mps {command}")
+        })
+    }
+
+    /// True if it was started with every GPU of the node visible.
+    pub fn sees_everything(&self) -> bool {
+        self.program == MpsProgram::Control && self.visible == Variable::Unset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(pipe_directory: Variable, visible: Variable) -> Unmanaged {
+        Unmanaged {
+            program: MpsProgram::Control,
+            pid: Pid(1),
+            user: None,
+            command: String::new(),
+            age: None,
+            pipe_directory,
+            is_orphan: false,
+            visible,
+            devices: Vec::new(),
+            servers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_default_directories_are_known_and_hidden_ones_are_not_guessed() {
+        let is_at_default = |pipe: Variable| daemon(pipe, Variable::Unset).is_at_default();
+        let at = |path: &str| is_at_default(Variable::Is(path.to_owned()));
+        assert!(is_at_default(Variable::Unset));
+        assert!(at("/tmp/nvidia-mps") && at("/tmp/nvidia-mps/") && at("/run/nvidia-mps"));
+        assert!(!at("/tmp/nvidia-mps-0"));
+        assert!(!is_at_default(Variable::Hidden));
+        assert!(daemon(Variable::Unset, Variable::Unset).sees_everything());
+        assert!(!daemon(Variable::Unset, Variable::Hidden).sees_everything());
     }
 }

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::device_order::device_order;
-use super::device_word::{Candidate, select};
+use super::device_word::{Candidate, device_order, select};
 use super::{Detail, Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
 use crate::catalog::Model;
 use crate::host::Pid;

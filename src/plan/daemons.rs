@@ -1,17 +1,83 @@
-//! The daemons that must start and stop on a GPU to serve its wanted devices.
+//! The daemons that must start, change and stop on a GPU to serve its wanted devices.
 
-use super::instance_use::{concerns_us, is_unknowable};
-use super::planner::Planner;
-use super::slot::{NO_DAEMON, Slot};
+use super::action::SettingChange;
+use super::layout::{concerns_us, is_unknowable};
+use super::up::Planner;
 use super::{
     Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
-    beside,
+    gpu_plan,
 };
 use crate::host::{Uid, as_root, caller};
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Node, Served};
-use crate::settings::{Server, Settings};
+use crate::profile::{NameTemplate, Span};
+use crate::settings::{KEYS, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
+
+/// The reason to stop the daemon of a device that stays.
+pub(super) const NO_DAEMON: &str = "the profile wants no daemon for it";
+
+/// A device that the profile asks for.
+pub(super) struct Slot<'a> {
+    /// Its GPU's index.
+    pub(super) gpu: u32,
+
+    /// Its entry in the block: `{n}` counts entry by entry.
+    pub(super) entry: usize,
+
+    pub(super) place: Place,
+
+    /// The name that the profile gives, or the default one. A template until the names are given.
+    pub(super) name: String,
+
+    /// Where that name, or else the block, stands in the profile.
+    pub(super) span: Span,
+
+    /// The settings of its daemon, with `serve` always set; `None` for no daemon.
+    pub(super) settings: Option<&'a Settings>,
+
+    /// Its UUID, if the device is there and stays.
+    pub(super) device: Option<&'a str>,
+
+    /// Who serves it now, if the device is there and stays.
+    pub(super) served: Option<&'a Served>,
+}
+
+impl Slot<'_> {
+    pub(super) fn template(&self) -> NameTemplate<'_> {
+        NameTemplate(&self.name)
+    }
+
+    /// Returns the settings that can change while its daemon runs, and must.
+    pub(super) fn changes(&self, served: &Served) -> Vec<SettingChange> {
+        let changes = |settings| changes(served, settings);
+        self.settings.map(changes).unwrap_or_default()
+    }
+
+    /// Returns a difference that needs a restart, in words.
+    pub(super) fn difference(&self, served: &Served) -> Option<String> {
+        let record = &served.record;
+        let Some(settings) = self.settings else {
+            return Some(NO_DAEMON.to_owned());
+        };
+        if !self.template().makes(self.gpu, &record.name) {
+            let wanted = self.template().fill(self.gpu, 0);
+            return Some(format!("it is called {}, not {wanted}", record.name));
+        }
+        let in_words = |settings: &Settings| match &settings.serve {
+            Some(serve) => serve.to_string(),
+            None => "?".to_owned(),
+        };
+        if record.settings.serve != settings.serve {
+            let (is, wanted) = (in_words(&record.settings), in_words(settings));
+            return Some(format!("serve is \"{is}\", not \"{wanted}\""));
+        }
+        needs_restart(served, settings).or_else(|| {
+            let because = "the GPU's compute mode is no longer exclusive-process";
+            served.mode_is_lost().then(|| because.to_owned())
+        })
+    }
+}
 
 /// The steps for the daemons of one GPU.
 #[derive(Default)]
@@ -77,7 +143,7 @@ impl Daemons {
                     self.stop(run_dir, lost, because);
                     because.to_owned()
                 }
-                None => beside::because(&beside),
+                None => gpu_plan::because(&beside),
             },
             Some(served) if served.run_dir != *run_dir => {
                 self.obstacles.push(elsewhere(served));
@@ -371,4 +437,83 @@ fn unknowable(served: &Served) -> Obstacle {
     };
     let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
     Obstacle::new(what, hint)
+}
+
+impl SettingChange {
+    fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
+        Self {
+            key: key.name,
+            is: (key.show)(is),
+            wanted: (key.show)(wanted),
+        }
+    }
+}
+
+impl Set {
+    /// The step that makes these changes to a running daemon.
+    pub(super) fn step(
+        served: &Served,
+        settings: Settings,
+        changes: Vec<SettingChange>,
+        by_hand: Vec<String>,
+    ) -> Step {
+        let change = |change: &SettingChange| {
+            let (key, is, wanted) = (change.key, &change.is, &change.wanted);
+            format!("{key} from {is} to {wanted}")
+        };
+        let because: Vec<String> = changes.iter().map(change).collect();
+        let set = Self {
+            name: served.record.name.clone(),
+            uuid: served.record.uuid.clone(),
+            settings,
+            keep: keep(&changes, served),
+            changes,
+            by_hand,
+        };
+        Action::Set(set).because(because.join("; "))
+    }
+}
+
+/// The clients that keep their old settings; none for settings that MPS does not know.
+fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
+    let reaches_clients = |key: &SettingKey| {
+        let is_changed = changes.iter().any(|change| change.key == key.name);
+        is_changed && key.control().is_some()
+    };
+    if KEYS.iter().any(reaches_clients) {
+        ClientOf::all(served)
+    } else {
+        Vec::new()
+    }
+}
+
+/// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
+/// those that the daemon itself reports.
+pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
+    let live = KEYS.iter().filter(|key| key.is_live());
+    live.filter_map(|key| live_change(key, served, wanted))
+        .collect()
+}
+
+fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
+    let record = &served.record;
+    let mut change = SettingChange::of(key, &record.settings, wanted);
+    if change.is == change.wanted {
+        // Somebody else may have set another value in the daemon.
+        let reported = served.answered.as_ref()?;
+        change.is = format!("{} in the daemon", reported.difference(key, wanted)?);
+    }
+    if record.by_hand.iter().any(|by_hand| by_hand == key.name) {
+        change.is.push_str(" (set by hand)");
+    }
+    Some(change)
+}
+
+/// Returns a setting that differs from the wanted one and needs a restart, in words.
+pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
+    KEYS.iter()
+        .filter(|key| matches!(key.update, Update::Restart))
+        .map(|key| SettingChange::of(key, &served.record.settings, wanted))
+        .find(|change| change.is != change.wanted)
+        .map(|change| change.to_string())
 }

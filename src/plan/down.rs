@@ -1,14 +1,14 @@
-//! Plans `down`.
+//! Plans `down`, and the end of servers that have outlived their daemons.
 
 use super::daemons::{ailment, all_elsewhere, check_ours, for_its_owner, unreadable};
-use super::instance_use::{is_made_by_us, outside_mps};
+use super::layout::{is_made_by_us, outside_mps};
 use super::{
-    ASKED_FOR, Action, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mode, strays,
+    ASKED_FOR, Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mig_mode,
 };
 use crate::geometry::SliceMap;
 use crate::host::Pid;
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Gpu, Node, Served};
+use crate::node::{DaemonState, Gpu, Node, Served, Stray};
 use crate::state::RunDir;
 
 /// A request to take devices down.
@@ -52,7 +52,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
             .steps
             .push(stop(served, wanted.force));
     }
-    strays::end_all(node, &mut plan, wanted.force.is_some(), |stray| {
+    end_all(node, &mut plan, wanted.force.is_some(), |stray| {
         selected(&node.name_of_uuid(&stray.uuid))
     })?;
     let everything = wanted.devices.is_empty();
@@ -231,8 +231,50 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     if gpu_plan.after.is_empty() {
         let off = Action::SwitchMig { on: false };
         gpu_plan.steps.push(off.because("mig-mps switched it on"));
-        gpu_plan.due = mode::due(gpu, false);
+        gpu_plan.due = mig_mode::due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
     }
+}
+
+/// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
+pub(super) fn end_idle(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Stray) -> bool) {
+    let idle = node.strays.iter().filter(|stray| stray.is_idle());
+    for stray in idle.filter(|stray| is_meant(stray)) {
+        end(node, plan, stray);
+    }
+}
+
+/// Adds the end of every stray on these devices. One that may have clients is refused unless `force` is given.
+pub(super) fn end_all(
+    node: &Node,
+    plan: &mut Plan,
+    force: bool,
+    is_meant: impl Fn(&Stray) -> bool,
+) -> Result<(), Obstacle> {
+    for stray in node.strays.iter().filter(|stray| is_meant(stray)) {
+        if !force && !stray.is_idle() {
+            let (name, pid) = (node.name_of_uuid(&stray.uuid), stray.server.pid);
+            return Err(Obstacle::new(
+                format!("server {pid} of {name} outlived its daemon and may have clients"),
+                format!("let them end first, or mig-mps down {name} --force"),
+            ));
+        }
+        end(node, plan, stray);
+    }
+    Ok(())
+}
+
+fn end(node: &Node, plan: &mut Plan, stray: &Stray) {
+    let mut devices = node.devices();
+    let Some(device) = devices.find(|device| device.uuid == stray.uuid) else {
+        return;
+    };
+    let end = Action::EndStray(EndStray {
+        name: node.name_of(&device),
+        uuid: stray.uuid.clone(),
+        server: (stray.server.pid, stray.started),
+    });
+    let steps = &mut plan.of_gpu(node, &device.key.gpu).steps;
+    steps.insert(0, end.because("it keeps its GPU memory"));
 }

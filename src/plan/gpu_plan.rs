@@ -1,17 +1,16 @@
-//! The plan, and its part for one GPU.
+//! The plan, its part for one GPU, and the permission to apply it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::action::{Action, Part, Place, Set, Start, Step, Stop};
-use super::cdi_change::CdiChange;
-use super::purge::Purge;
-use super::refusal::{ClientOf, Obstacle};
-use super::victim::Kill;
+use super::action::{Action, CdiChange, Kill, Part, Place, Purge, Set, Start, Step, Stop};
+use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
-use crate::mps::{ControlProgram, Means};
-use crate::node::{Gpu, Node};
+use crate::host::{Pid, user_name};
+use crate::mps::{ControlProgram, Means, Patience};
+use crate::node::{Gpu, MpsProgram, Node, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::MemoryLimit;
+use crate::state::RunDir;
 
 /// The steps that meet a request, by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -318,4 +317,124 @@ impl GpuPlan {
         });
         destroyed.collect()
     }
+}
+
+impl Plan {
+    /// Checks that the plan may be applied: it has no obstacles, and terminates only clients that it may.
+    ///
+    /// # Errors
+    /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as the remedy.
+    pub fn permit(&self, hint: &str) -> Result<(), Refusal> {
+        if let Some(obstacle) = self.gpus.iter().flat_map(|gpu| &gpu.obstacles).next() {
+            return Err(obstacle.clone().into());
+        }
+        let gently = |stop: &&Stop| stop.patience == Patience::Idle;
+        if let Some(obstacle) = self.stops().filter(gently).find_map(|s| s.unasked.as_ref()) {
+            return Err(obstacle.clone().into());
+        }
+        let clients: Vec<ClientOf> = self.clients_in_the_way().cloned().collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::InUse {
+            clients,
+            hint: hint.to_owned(),
+        })
+    }
+
+    /// The clients that must exit before the plan may be applied.
+    pub fn clients_in_the_way(&self) -> impl Iterator<Item = &ClientOf> {
+        self.clients(|patience| patience == Patience::Idle)
+    }
+
+    /// The clients that are terminated, not waited for.
+    pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
+        self.clients(|patience| patience != Patience::Idle)
+    }
+
+    fn clients(&self, is_meant: fn(Patience) -> bool) -> impl Iterator<Item = &ClientOf> {
+        let stops = self.stops().filter(move |stop| is_meant(stop.patience));
+        let kill = self.kill.iter().filter(move |kill| is_meant(kill.patience));
+        let stopped = stops.flat_map(|stop| &stop.clients);
+        stopped.chain(kill.flat_map(Kill::clients))
+    }
+
+    /// Returns the plan with clients terminated after so many seconds, in which no new one is admitted.
+    #[must_use]
+    pub fn by_force(mut self, seconds: u32) -> Self {
+        for step in self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps) {
+            if let Action::Stop(stop) = &mut step.action
+                && (!stop.clients.is_empty() || stop.unasked.is_some())
+            {
+                stop.patience = Patience::Force(seconds);
+            }
+        }
+        self
+    }
+}
+
+/// An unmanaged daemon that serves a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    pub pid: Pid,
+    /// Whose it is; `None` where that is hidden.
+    pub user: Option<String>,
+    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
+    pub pipe_directory: Variable,
+}
+
+impl Beside {
+    /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
+    pub(super) fn all(node: &Node, run_dir: &RunDir, uuid: &str) -> Vec<Self> {
+        let pipe = run_dir.pipe_dir(uuid).display().to_string();
+        let unmanaged = node.unmanaged.iter().filter(|unmanaged| {
+            unmanaged.program == MpsProgram::Control
+                && unmanaged.devices.iter().any(|device| device == uuid)
+                && unmanaged.pipe_directory.value() != Some(&pipe)
+        });
+        unmanaged
+            .map(|unmanaged| Self {
+                pid: unmanaged.pid,
+                user: unmanaged.user.map(user_name),
+                pipe_directory: unmanaged.pipe_directory.clone(),
+            })
+            .collect()
+    }
+}
+
+/// The reason to start a daemon for a device without a record.
+pub(super) fn because(beside: &[Beside]) -> String {
+    let pids: Vec<String> = beside.iter().map(|daemon| daemon.pid.to_string()).collect();
+    match pids.as_slice() {
+        [] => "no daemon yet".to_owned(),
+        [pid] => format!("only an unmanaged daemon, pid {pid}, serves it"),
+        _ => format!("only unmanaged daemons, pids {}, serve it", pids.join(", ")),
+    }
+}
+
+impl Plan {
+    /// Adds to each GPU the change of its compute mode.
+    pub(super) fn with_compute_modes(mut self, node: &Node, run_dir: &RunDir) -> Self {
+        for plan in &mut self.gpus {
+            let gpu = node.gpu(&plan.uuid);
+            plan.compute_mode = gpu.and_then(|gpu| change(node, run_dir, gpu, &plan.steps));
+        }
+        self
+    }
+}
+
+fn change(node: &Node, run_dir: &RunDir, gpu: &Gpu, steps: &[Step]) -> Option<ModeChange> {
+    let actions = || steps.iter().map(|step| &step.action);
+    let mut starts = actions().filter_map(Action::as_start);
+    let start = starts.find(|start| start.place == Place::Whole);
+    let mut ends = actions().filter_map(Action::as_stop);
+    let from = gpu.compute_mode;
+    let to = match start.map(|start| start.settings.compute_mode.is_some()) {
+        Some(true) => EXCLUSIVE_PROCESS,
+        None if !ends.any(|stop| stop.uuid == gpu.uuid) => return None,
+        // A mode that somebody else has set since then stays.
+        Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
+        Some(false) | None => node.mode_before(&gpu.uuid, run_dir)?,
+    };
+    (from != Some(to)).then_some(ModeChange { from, to })
 }

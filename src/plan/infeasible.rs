@@ -1,6 +1,6 @@
 //! Requests that do not fit on a GPU, and the nearest ones that do.
 
-use super::gpu_request::GpuRequest;
+use super::arrange::GpuRequest;
 use super::{Misfit, Refusal};
 use crate::geometry::{GpuInstanceProfile, ProfileId, Request, count, nearest, slice_map};
 use crate::node::Gpu;

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::daemons::{check_answers, recorded};
-use super::driver::too_old;
-use super::no_client::no_client;
+use super::refusal::{no_client, too_old};
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, as_root, user_name};
 use crate::mps::Patience;

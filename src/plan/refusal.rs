@@ -1,13 +1,15 @@
-//! The reasons for refusing to plan or to apply.
+//! The reasons for refusing to plan or to apply: what is in use, what is no client, what the driver cannot do.
 
 use std::fmt;
 
 use thiserror::Error;
 
 use crate::geometry::SliceMap;
-use crate::host::{Pid, bounded, user_name};
-use crate::node::{Client, NoSuchDevice, Served};
+use crate::host::{Pid, as_root, bounded, user_name};
+use crate::mps::{ContextMemory, ControlProgram};
+use crate::node::{Client, Gpu, NoSuchDevice, Node, Served};
 use crate::profile::{Profile, ProfileError, Span};
+use crate::settings::MemoryLimit;
 
 /// The reason for refusing to plan. Nothing has been touched.
 #[derive(Debug, Error)]
@@ -199,4 +201,106 @@ impl Refusal {
             Self::InUse { hint, .. } => Some(hint.clone()),
         }
     }
+}
+
+/// Returns the reason why a process is not a client that could be terminated.
+pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
+    let name = &served.record.name;
+    if served
+        .waiting
+        .iter()
+        .any(|waiting| waiting.pid == Some(pid))
+    {
+        return Obstacle::new(
+            format!(
+                "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
+            ),
+            format!("end the process itself: kill {pid}"),
+        )
+        .into();
+    }
+    let (what, hint) = elsewhere(node, served, pid).unwrap_or_else(|| {
+        let clients = served.clients.listed();
+        let pids = clients.iter().filter_map(|client| Some(client.pid?.to_string()));
+        let pids: Vec<String> = pids.collect();
+        let unseen = clients.len() - pids.len();
+        let hint = match (unseen, pids.as_slice()) {
+            (0, []) => "it has no clients".to_owned(),
+            (0, pids) => format!("its clients are pid {}", pids.join(", ")),
+            (unseen, _) => format!(
+                "the daemon does not see the pids of {unseen} of its clients, in containers that number processes \
+                 anew: end them there, or all clients with mig-mps restart {name} --force"
+            ),
+        };
+        (format!("pid {pid} is not a client of {name}"), hint)
+    });
+    Refusal::NotMeant(Obstacle::new(what, hint))
+}
+
+/// Returns what the process is instead, if known, with a hint.
+fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
+    let name = &here.record.name;
+    let what = |is: String| format!("pid {pid} is not a client of {name}: it {is}");
+    let end_itself = || format!("end the process itself: kill {pid}");
+    for served in &node.served {
+        let of = &served.record.name;
+        let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == Some(pid));
+        if is_client(served.clients.listed()) {
+            let hint = format!("mig-mps kill {of} {pid}");
+            return Some((what(format!("is one of {of}")), hint));
+        }
+        if is_client(&served.waiting) {
+            return Some((what(format!("waits for {of}")), end_itself()));
+        }
+        let daemon = served.record.daemon.filter(|_| served.is_alive());
+        let program = if daemon.is_some_and(|daemon| daemon.pid == pid) {
+            "control daemon"
+        } else if served.servers.iter().any(|server| server.pid == pid) {
+            "MPS server"
+        } else {
+            continue;
+        };
+        let hint = format!("mig-mps restart {of} ends both and starts others");
+        return Some((what(format!("is the {program} of {of}")), hint));
+    }
+    for (uuid, processes) in &node.processes {
+        let of = node.name_of_uuid(uuid);
+        let served = node.serving(uuid);
+        let is_known = served.is_none_or(|served| served.clients.are_known());
+        let how = if processes.clients.iter().any(|usage| usage.pid == pid.0) {
+            "through an MPS daemon that mig-mps has not started"
+        } else if is_known && node.unaccounted_for(uuid).contains(&pid) {
+            "outside MPS, where no daemon can end its work"
+        } else {
+            continue;
+        };
+        return Some((what(format!("computes on {of} {how}")), end_itself()));
+    }
+    None
+}
+
+/// Refuses a driver that is too old for any change but the end of what runs.
+pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
+    if !node.control_program().is_too_old {
+        return Ok(());
+    }
+    let (driver, first) = (&node.driver, ControlProgram::FIRST);
+    let what =
+        format!("driver {driver} is too old: mig-mps changes a node with driver {first} or newer");
+    let hint = "install a newer driver; mig-mps list, status, check and down work with this one";
+    Err(Refusal::NotMeant(Obstacle::new(what, hint)))
+}
+
+/// The reason why no program starts with that limit on a whole GPU, if that was measured.
+pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> Option<String> {
+    ContextMemory::forbids(limit, &gpu.product, node.control_program().branch)
+}
+
+/// Instances that cannot be seen cannot be planned with.
+pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
+    let Some(why) = &gpu.hidden else {
+        return Ok(());
+    };
+    let what = format!("GPU {}: its instances cannot be seen: {why}", gpu.index);
+    Err(Obstacle::new(what, as_root()))
 }

@@ -1,9 +1,9 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
 use super::daemons::{ailment, all_elsewhere, check_ours, is_stuck, recorded};
-use super::driver::{too_old, visible};
+use super::refusal::{too_old, visible};
 use super::{
-    ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, strays,
+    ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, down,
 };
 use crate::node::{DaemonState, Gpu, Node, Presence, Served, Stray, Unseen, lost_hint, restored};
 use crate::state::RunDir;
@@ -46,7 +46,7 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         .unzip();
     let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
     // The server of a dead daemon keeps its GPU memory.
-    strays::end_idle(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
+    down::end_idle(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
     Ok(plan.with_compute_modes(node, run_dir))
 }
 
@@ -58,7 +58,7 @@ pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
             .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == stray.uuid))
     };
     let known = plan.clone();
-    strays::end_idle(node, &mut plan, |stray| {
+    down::end_idle(node, &mut plan, |stray| {
         let is_meant = names.is_empty() || names.contains(&node.name_of_uuid(&stray.uuid));
         is_meant && !node.is_changing() && !is_planned(&known, stray)
     });

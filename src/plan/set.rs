@@ -1,8 +1,7 @@
 //! Settings that `mig-mps set` changes.
 
-use super::daemons::{check_answers, check_ours, recorded};
-use super::driver::{no_program_starts, too_old};
-use super::setting_change::changes;
+use super::daemons::{changes, check_answers, check_ours, recorded};
+use super::refusal::{no_program_starts, too_old};
 use super::{Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{DaemonState, Node, Served, lost_hint};
 use crate::profile::SettingAssignment;

@@ -1,21 +1,19 @@
-//! Plans `up`.
+//! Plans `up`: checks that a profile suits this node, plans each GPU, and names the devices.
 
+use std::collections::BTreeSet;
 use std::ptr;
 
-use super::daemons::unseen;
-use super::driver::{no_program_starts, too_old, visible};
-use super::gpu_request::GpuRequest;
-use super::instance_use::{self, InstanceUse};
-use super::layout::Layout;
-use super::names::name_all;
-use super::planner::Planner;
-use super::slot::Slot;
-use super::strays;
-use super::{Misfit, Obstacle, Place, Plan, Refusal, mode};
+use super::arrange::GpuRequest;
+use super::daemons::{Slot, unseen};
+use super::layout::{self, InstanceUse, Layout};
+use super::refusal::{no_program_starts, too_old, visible};
+use super::{Misfit, Obstacle, Place, Plan, Refusal, down, mig_mode};
+use crate::catalog;
 use crate::geometry::SliceMap;
-use crate::host::Uid;
-use crate::node::{Gpu, Node};
-use crate::profile::{Block, DeviceEntry, Profile, ProfileError, Want, WholeGpu};
+use crate::host::{Uid, as_root};
+use crate::mps::ControlProgram;
+use crate::node::{Gpu, Lost, Node, lost_hint};
+use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
 use crate::settings::Serve;
 use crate::state::{DeviceKey, RunDir};
 
@@ -53,7 +51,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         remarks: planner.remarks(),
         ..Plan::default()
     };
-    strays::end_idle(node, &mut plan, |stray| {
+    down::end_idle(node, &mut plan, |stray| {
         let mut devices = node.devices();
         let device = devices.find(|device| device.uuid == stray.uuid);
         let gpu = device.and_then(|device| node.gpu(&device.key.gpu));
@@ -139,7 +137,9 @@ impl<'a> Planner<'a> {
             Want::Parts(parts) => self.parts(&mut layout, block, parts)?,
         }
         if layout.mode.is_some() {
-            layout.obstacles.extend(mode::in_the_way(self.node, gpu));
+            layout
+                .obstacles
+                .extend(mig_mode::in_the_way(self.node, gpu));
         }
         Ok(layout)
     }
@@ -165,7 +165,7 @@ impl<'a> Planner<'a> {
             let error = self.profile.error(block.span, why);
             return Err(error.with_hint("give it more, or \"none\"").into());
         }
-        layout.mode = mode::switch(gpu, false);
+        layout.mode = mig_mode::switch(gpu, false);
         let key = DeviceKey::whole(&gpu.uuid);
         let default = || (gpu.index.to_string(), block.span);
         let (name, span) = whole.name.clone().unwrap_or_else(default);
@@ -177,7 +177,7 @@ impl<'a> Planner<'a> {
             span,
             settings,
             device: (!gpu.in_mig_mode()).then_some(gpu.uuid.as_str()),
-            served: instance_use::served_here(self.node, self.run_dir, &key),
+            served: layout::served_here(self.node, self.run_dir, &key),
         });
         Ok(())
     }
@@ -195,7 +195,7 @@ impl<'a> Planner<'a> {
             return Err(error.with_hint("use mig = false for it").into());
         }
         visible(gpu)?;
-        layout.mode = mode::switch(gpu, true);
+        layout.mode = mig_mode::switch(gpu, true);
         if gpu.profiles.is_empty() {
             if gpu.in_mig_mode() {
                 let what = format!("GPU {}: the driver lists no profiles for it", gpu.index);
@@ -211,5 +211,240 @@ impl<'a> Planner<'a> {
             gpu,
         };
         request.plan(layout)
+    }
+}
+
+/// The node, profile and run directory that `up` is planned for.
+#[derive(Clone, Copy)]
+pub(super) struct Planner<'a> {
+    pub(super) node: &'a Node,
+    pub(super) profile: &'a Profile,
+    pub(super) run_dir: &'a RunDir,
+}
+
+impl<'a> Planner<'a> {
+    pub(super) fn block_of(self, gpu: &Gpu) -> Option<&'a Block> {
+        let mut blocks = self.profile.blocks.iter();
+        blocks.find(|block| selects(block, gpu))
+    }
+
+    /// Root's daemon is for others, a plain user's for that user alone: NVIDIA's daemon refuses the
+    /// other way round, after it has started. One server for several users takes a driver that has it.
+    pub(super) fn serve_mistakes(self, caller: Uid) -> Vec<ProfileError> {
+        let (who, may) = if caller == Uid::ROOT {
+            (
+                "root",
+                "\"one-at-a-time\", \"all\", \"group:NAME\" or \"user:NAME\"",
+            )
+        } else {
+            ("a plain user", "\"self\"")
+        };
+        let mut mistakes = Vec::new();
+        for (serve, span) in &self.profile.serves {
+            if (*serve == Serve::Own) == (caller == Uid::ROOT) {
+                let message = format!("{who} cannot serve \"{serve}\"");
+                let mut hint = format!("for {who} it is {may}, or leave serve out");
+                if caller != Uid::ROOT {
+                    hint = format!("{}; {hint}", as_root());
+                }
+                mistakes.push(self.profile.error(*span, message).with_hint(hint));
+                continue;
+            }
+            if serve.is_shared() && !self.node.control_program().has_multiuser_server {
+                let since = ControlProgram::FIRST_MULTIUSER;
+                let message = format!(
+                    "\"{serve}\" is not possible here: driver {} has no multi-user server",
+                    self.node.driver
+                );
+                let hint = format!(
+                    "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
+                );
+                mistakes.push(self.profile.error(*span, message).with_hint(hint));
+            }
+        }
+        mistakes
+    }
+
+    /// A GPU that a selector names may be one that is lost.
+    pub(super) fn lost_gpu(self) -> Option<Obstacle> {
+        let blocks = self.profile.blocks.iter();
+        let is_named = |block: &&Block, lost: &Lost| match lost.index {
+            _ if block.select.names_one_gpu() => {
+                !self.node.gpus.iter().any(|gpu| selects(block, gpu))
+            }
+            Some(index) => block.select.indices().any(|named| named == index),
+            None => false,
+        };
+        let mut named = self.node.lost.iter();
+        let lost = named.find(|lost| blocks.clone().any(|block| is_named(&block, lost)))?;
+        let hint = format!("{}; or leave it out of the profile", lost_hint());
+        Some(Obstacle::new(&lost.why, hint))
+    }
+
+    /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
+    /// GPUs.
+    pub(super) fn selector_mistakes(self) -> Vec<ProfileError> {
+        let gpus = &self.node.gpus;
+        let mut mistakes: Vec<(Span, String)> = Vec::new();
+        for block in &self.profile.blocks {
+            if let Some(missing) = missing(block, gpus) {
+                mistakes.push((block.span, missing));
+                continue;
+            }
+            let selected = gpus.iter().filter(|gpu| selects(block, gpu)).count();
+            let mistake = match selected {
+                0 if block.select.names_a_gpu() => "this selects a GPU that is not there",
+                2.. if block.select.names_one_gpu() => {
+                    "several GPUs have UUIDs with this prefix: write more of it"
+                }
+                _ => continue,
+            };
+            mistakes.push((block.span, mistake.to_owned()));
+        }
+        if mistakes.is_empty() && gpus.iter().all(|gpu| self.block_of(gpu).is_none()) {
+            let first = self.profile.blocks.first();
+            let span = first.map_or(Span::default(), |block| block.span);
+            mistakes.push((span, "the profile selects no GPU of this node".to_owned()));
+        }
+        let line = |gpu: &Gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci);
+        let lines: Vec<String> = gpus.iter().map(line).collect();
+        let mut here = Some(format!("this node has:\n  {}", lines.join("\n  ")));
+        let mistakes = mistakes.into_iter().map(|(span, message)| {
+            let error = self.profile.error(span, message);
+            match here.take() {
+                Some(here) => error.with_hint(here),
+                None => error,
+            }
+        });
+        mistakes.collect()
+    }
+
+    /// Describes blocks that select no GPU here and no model that the catalog knows: probably by a typing error, which a
+    /// block for all other GPUs hides.
+    pub(super) fn remarks(self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (position, block) in self.profile.blocks.iter().enumerate() {
+            let is_here = self.node.gpus.iter().any(|gpu| selects(block, gpu));
+            if !is_here && !catalog::has_product(|name| block.select.may_select(name)) {
+                remarks.push(format!(
+                    "{}: selects no GPU of this node, and no model that mig-mps knows",
+                    self.profile.heading(position)
+                ));
+            }
+        }
+        remarks
+    }
+}
+
+/// Names the indices of a selector that no GPU has.
+fn missing(block: &Block, gpus: &[Gpu]) -> Option<String> {
+    let indices: BTreeSet<u32> = block.select.indices().collect();
+    let is_missing = |index: &u32| !gpus.iter().any(|gpu| gpu.index == *index);
+    let missing = indices.into_iter().filter(is_missing);
+    let missing: Vec<String> = missing.map(|index| index.to_string()).collect();
+    match missing.as_slice() {
+        [] => None,
+        [one] => Some(format!("there is no GPU {one}")),
+        several => Some(format!("there are no GPUs {}", several.join(", "))),
+    }
+}
+
+fn selects(block: &Block, gpu: &Gpu) -> bool {
+    let selector = &block.select;
+    selector.selects(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
+}
+
+/// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
+/// given it: a change to another device renames nobody.
+pub(super) fn name_all(
+    planner: Planner<'_>,
+    names: &mut Names,
+    slots: Vec<&mut Slot<'_>>,
+) -> Result<(), Refusal> {
+    let to = |slot: &Slot<'_>| format!("a device of GPU {}", slot.gpu);
+    let (mut numbered, others): (Vec<_>, Vec<_>) = slots
+        .into_iter()
+        .partition(|slot| slot.template().is_numbered());
+    let mut mistakes: Vec<(Span, ProfileError)> = Vec::new();
+    for slot in others {
+        let name = slot.template().fill(slot.gpu, 0);
+        if let Err(holder) = names.give(&name, &to(slot)) {
+            planner.check_record_of(&name)?;
+            let message = format!(
+                "\"{}\" would name a device of GPU {} and {holder}",
+                slot.name, slot.gpu
+            );
+            // Once for all GPUs.
+            if mistakes.iter().all(|(span, _)| *span != slot.span) {
+                let error = planner.profile.error(slot.span, message);
+                let error = error.with_hint("put {gpu} or {n} into the name");
+                mistakes.push((slot.span, error));
+            }
+        }
+        slot.name = name;
+    }
+    let mistakes = mistakes.into_iter().map(|(_, error)| error);
+    if let Some(error) = ProfileError::all(mistakes.collect()) {
+        return Err(error.into());
+    }
+    numbered.retain_mut(|slot| {
+        let has = slot.served.map(|served| &served.record.name);
+        let has = has.filter(|has| slot.template().makes(slot.gpu, has));
+        let kept = has.filter(|has| names.give(has, &to(slot)).is_ok());
+        if let Some(kept) = kept {
+            slot.name.clone_from(kept);
+        }
+        kept.is_none()
+    });
+    numbered.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
+    for slot in numbered {
+        slot.name = names.give_next(slot.template(), slot.gpu, &to(slot));
+    }
+    Ok(())
+}
+
+impl Planner<'_> {
+    /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
+    /// a default name.
+    fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
+        let mut ours = self.node.served.iter().filter(|served| {
+            served.run_dir == *self.run_dir && self.node.gpu(&served.record.key.gpu).is_none()
+        });
+        let Some(served) = ours.find(|served| served.record.name == name) else {
+            return Ok(());
+        };
+        let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
+        let what = format!(
+            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: no such GPU is seen here"
+        );
+        Err(Obstacle::new(
+            what,
+            format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
+        ))
+    }
+
+    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
+    pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
+        let mut names = Names::default();
+        let is_left_alone = |gpu: &&Gpu| self.block_of(gpu).is_none();
+        let left_alone = self.node.gpus.iter().filter(is_left_alone);
+        for device in left_alone.flat_map(Gpu::devices) {
+            if self.node.served_on(&device.key).is_none() {
+                // Default names differ from each other.
+                let _ = names.give(&device.default_name, "a device of another GPU");
+            }
+        }
+        for served in &self.node.served {
+            let gpu = self.node.gpu(&served.record.key.gpu);
+            if served.run_dir == *self.run_dir && gpu.as_ref().is_none_or(is_left_alone) {
+                let name = &served.record.name;
+                let given = names.give(name, "a device of another GPU");
+                given.map_err(|_| {
+                    let what = format!("two devices are recorded as \"{name}\"");
+                    Obstacle::new(what, "take one down")
+                })?;
+            }
+        }
+        Ok(names)
     }
 }

@@ -5,8 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::json::{HALF_MADE, half_made};
-use super::run_dir::{BY_NAME, JOURNAL, NODE, RECORD, RunDir};
+use super::run_dir::{BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made};
 use crate::mps::LEFT;
 
 impl RunDir {

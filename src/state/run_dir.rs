@@ -1,14 +1,15 @@
-//! The run directory and its files.
+//! The run directory: its files in JSON, and the space that root keeps free for the next change.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use super::json::{self, HALF_MADE, half_made};
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
 use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::LEFT;
@@ -107,7 +108,7 @@ impl RunDir {
     /// Reads a file of the directory; `None` if there is none.
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         match self.open_if_there()? {
-            Some(directory) => json::read(&directory, name),
+            Some(directory) => read(&directory, name),
             None => Ok(None),
         }
     }
@@ -230,7 +231,7 @@ impl RunDir {
     fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, 0o755)?;
-        json::write(&device, RECORD, record, PUBLIC)?;
+        write(&device, RECORD, record, PUBLIC)?;
         let target = Path::new("..").join(&record.uuid);
         let new = format!(".{}.{HALF_MADE}", record.name);
         let relink = || {
@@ -314,7 +315,7 @@ impl RunDir {
 
     /// Replaces the journal. It names a user's command line, so only its owner may read it.
     pub fn write_journal(&self, journal: &Journal) -> io::Result<()> {
-        json::write(&self.open()?, JOURNAL, journal, PRIVATE)
+        write(&self.open()?, JOURNAL, journal, PRIVATE)
     }
 
     /// Removes the journal.
@@ -333,14 +334,14 @@ impl RunDir {
         if node.created.is_empty() && node.switched_on.is_empty() && node.profile.is_none() {
             return directory.remove_file(NODE);
         }
-        json::write(&directory, NODE, node, PUBLIC)
+        write(&directory, NODE, node, PUBLIC)
     }
 }
 
 /// Returns the record of one device; `None` if the entry is no device directory.
 fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
     match directory.child(name) {
-        Ok(Some(device)) => json::read(&device, RECORD),
+        Ok(Some(device)) => read(&device, RECORD),
         Err(error) if error.kind() != io::ErrorKind::NotADirectory => Err(error),
         _ => Ok(None),
     }
@@ -397,4 +398,136 @@ fn mark(directory: &Directory, name: &str) -> Option<(PathBuf, u64, SystemTime)>
     let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
     let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
     Some((directory.path().join(name), meta.st_ino, written))
+}
+
+/// The version of the format that this program writes, and the newest it reads. Files without a version were written
+/// before there was one; they have the same format.
+const VERSION: u32 = 1;
+
+/// The extension of a file before it is renamed into place.
+pub(super) const HALF_MADE: &str = "new";
+
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    content: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    #[serde(default)]
+    version: u32,
+}
+
+/// Reads a file. Returns `None` if there is none. Fails with `InvalidData` if its content is unexpected, and with
+/// `Unsupported` if a newer mig-mps wrote it.
+pub(super) fn read<T: DeserializeOwned>(
+    directory: &Directory,
+    name: &str,
+) -> io::Result<Option<T>> {
+    let Some(text) = directory.read_file(name)? else {
+        return Ok(None);
+    };
+    let failed = |kind, why| in_path(&directory.path().join(name), &io::Error::new(kind, why));
+    if let Ok(Version { version }) = serde_json::from_slice(&text)
+        && version > VERSION
+    {
+        let why = format!(
+            "a newer mig-mps wrote it (format {version}; this program reads up to {VERSION})"
+        );
+        return Err(failed(io::ErrorKind::Unsupported, why));
+    }
+    serde_json::from_slice(&text).map(Some).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        let why = format!("line {line}, column {column}: not what mig-mps writes there");
+        failed(io::ErrorKind::InvalidData, why)
+    })
+}
+
+/// Replaces a file atomically.
+pub(super) fn write(
+    directory: &Directory,
+    name: &str,
+    content: &impl Serialize,
+    mode: u32,
+) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(&Versioned {
+        version: VERSION,
+        content,
+    })?;
+    text.push(b'\n');
+    directory.replace_file(name, &half_made(name), &text, mode)
+}
+
+/// Returns the name of a file before it is renamed into place.
+pub(super) fn half_made(name: &str) -> String {
+    format!("{name}.{HALF_MADE}")
+}
+
+/// The number of files, since a file system limits that as well, and the bytes of each: together a journal, and a record
+/// for each of 56 devices.
+const FILES: u32 = 16;
+const BYTES_EACH: u64 = 16 << 10;
+
+/// The time for removing the files.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// True for the error of a write for which there is no room.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
+}
+
+impl RunDir {
+    /// Keeps the reserve while there are devices, and removes it after the last one. A full disk has none.
+    pub fn keep_reserve(&self) {
+        let Ok(directory) = self.open() else { return };
+        let is_used = !self.records().0.is_empty();
+        if !is_used || (caller() == Uid::ROOT && make(&directory).is_err()) {
+            let _ = remove(&directory);
+        }
+    }
+
+    /// Frees the reserve; returns true if there was one.
+    pub fn give_up_reserve(&self) -> bool {
+        let given_up = || {
+            let directory = self.open()?;
+            let is_there = directory.stat(RESERVE)?.is_some();
+            remove(&directory)?;
+            io::Result::Ok(is_there)
+        };
+        given_up().unwrap_or(false)
+    }
+}
+
+fn make(directory: &Directory) -> io::Result<()> {
+    let is_new = directory.stat(RESERVE)?.is_none();
+    let (bytes, files) = directory.room()?;
+    if is_new && (bytes < 2 * u64::from(FILES) * BYTES_EACH || files < 2 * u64::from(FILES)) {
+        // It is not to take the last room.
+        return Err(ErrorKind::StorageFull.into());
+    }
+    let reserve = directory.make_child(RESERVE, 0o700)?;
+    for number in 0..FILES {
+        let name = number.to_string();
+        // One that was cut short by a kill has no size.
+        let meta = reserve.stat(&name)?;
+        if meta.is_some_and(|meta| u64::try_from(meta.st_size) == Ok(BYTES_EACH)) {
+            continue;
+        }
+        reserve.remove_file(&name)?;
+        let file = reserve.create_file(&name, 0o600)?;
+        fallocate(&file, FallocateFlags::empty(), 0, BYTES_EACH)?;
+    }
+    Ok(())
+}
+
+fn remove(directory: &Directory) -> io::Result<()> {
+    if directory.stat(RESERVE)?.is_none() {
+        return Ok(());
+    }
+    directory.remove_all(RESERVE, Instant::now() + LIMIT)
 }

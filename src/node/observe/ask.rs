@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::detail::Detail;
-use super::liveness::EXIT_GRACE;
-use super::probe::{Probe, Remembered, Seen};
+use super::observer::Detail;
+use super::probe::{EXIT_GRACE, Probe, Remembered, Seen};
 use crate::host::{Pid, RunError};
 use crate::mps::{DaemonStatus, LogFile, MpsError, ServerState, ServerStatus};
 use crate::node::{Client, Clients, DaemonState};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::detail::Detail;
+use super::observer::Detail;
 use crate::node::{Gpu, Lost, Node};
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 

@@ -1,19 +1,61 @@
-//! Takes snapshots, and remembers daemons that do not answer.
+//! Takes snapshots with as much detail as is asked for, and remembers daemons that do not answer.
+//!
+//! Devices can be looked at without the driver: programs start often, and soon.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use thiserror::Error;
 
-use super::detail::Detail;
 use super::hardware::read_hardware;
 use super::probe::Answers;
-use super::records::read_records;
-use super::{daemons, outside_mps, strays, unmanaged, unrecorded};
-use crate::host::Environment;
+use super::records::{self, read_records};
+use super::{daemons, outside_mps, unmanaged};
+use crate::host::{Environment, ProcessTable};
 use crate::node::{Lost, Node};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
+
+/// The amount of detail of a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// GPUs, instances, and which daemons run; no profiles of GPUs whose MIG mode is off.
+    #[default]
+    Geometry,
+    /// Geometry, the profiles that every GPU offers, and how many instances of each would fit now.
+    Offers,
+    /// Geometry, servers, clients, the processes on each device, and MPS programs that mig-mps does not manage, but
+    /// only profiles in use. A control session costs the daemon log lines and 1 to 2 ms: one is opened only if NVML and
+    /// `/proc` leave a question open.
+    Status,
+    /// `Status`, and the profiles that every GPU offers: enough to draw a GPU with its free slices.
+    Map,
+    /// `Status`, with every daemon asked, all GPU instances, and the facts about GPUs that only `doctor` needs.
+    Doctor,
+    /// Geometry, servers and clients, with every daemon asked: enough to see which clients a change would disrupt.
+    Clients,
+    /// `Clients`, and the daemons' current settings: enough to plan changes of daemons.
+    Settings,
+    /// `Settings`, and the profiles that every GPU offers: enough to plan changes of instances.
+    Plan,
+}
+
+impl Detail {
+    /// True if the snapshot is for people to see: everything is read, and daemons are asked only if need be.
+    pub fn is_for_show(self) -> bool {
+        matches!(self, Self::Status | Self::Map | Self::Doctor)
+    }
+
+    /// True if GPUs are asked for all their profiles, whatever their MIG mode and instances.
+    pub(super) fn reads_offers(self) -> bool {
+        matches!(self, Self::Offers | Self::Map | Self::Plan)
+    }
+
+    /// True if the processes on each device are read, and with them servers and clients.
+    pub fn reads_processes(self) -> bool {
+        !matches!(self, Self::Geometry | Self::Offers)
+    }
+}
 
 /// Retries of a snapshot during which records changed. A change of one device writes them at most this often. A planner
 /// holds the lock and needs none.
@@ -106,12 +148,12 @@ impl<'a> Observer<'a> {
         self.read_driver(opening, all_instances, &mut node)?;
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
-        unrecorded::find(environment, &table, &mut node);
+        unmanaged::find_unrecorded(environment, &table, &mut node);
         daemons::observe(environment, &table, detail, &mut node, &mut self.answers);
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {
                 let run_dir = RunDir::at(&directories.run);
-                strays::find(&environment.host, &table, &run_dir, &mut node);
+                outside_mps::find_strays(&environment.host, &table, &run_dir, &mut node);
             }
             unmanaged::find(environment, &table, &mut node);
         }
@@ -176,4 +218,30 @@ impl<'a> Observer<'a> {
             None => Ok(work()),
         }
     }
+}
+
+/// Reads the records alone, which says nothing about daemons.
+pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> {
+    let mut node = Node {
+        boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
+        detail: Detail::Clients,
+        has_no_driver: true,
+        ..Node::default()
+    };
+    records::read_records(environment, &mut node);
+    Ok(node)
+}
+
+/// Finds out the state of one device's daemon, with its servers and clients, from its processes and a control session.
+/// The other devices are removed from the node.
+pub fn observe_device(environment: &Environment, node: &mut Node, name: &str) {
+    node.served.retain(|served| served.record.name == name);
+    node.driver = environment.host.driver_version().unwrap_or_default();
+    let mut daemons = node.served.iter().filter_map(|served| served.record.daemon);
+    let table = match daemons.next() {
+        // A daemon that has exited has no family.
+        Some(daemon) => environment.host.family(daemon.pid).unwrap_or_default(),
+        None => ProcessTable::default(),
+    };
+    daemons::observe(environment, &table, node.detail, node, &mut Answers::new());
 }

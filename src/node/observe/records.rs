@@ -1,12 +1,17 @@
-//! Reads the run directories.
+//! Reads the run directories, and finds the log directories of daemons.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use crate::host::{Environment, file_hint, printable};
-use crate::node::device_order::record_order;
-use crate::node::{Clients, DaemonState, Node, Presence, Served, Unseen, UnseenRunDir};
+use super::super::device_word::{Candidate, record_order, select};
+use super::probe::configured_logs;
+use crate::host::{Environment, file_hint, printable, steers};
+use crate::node::{
+    Clients, DaemonState, NoSuchDevice, Node, Presence, Served, Unseen, UnseenRunDir,
+};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
@@ -128,5 +133,160 @@ pub(super) fn served(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir)
         compute_mode: None,
         answered: None,
         log_growth: None,
+    }
+}
+
+/// The log directories of all daemons that run or ran.
+#[derive(Debug, Default)]
+pub struct Logs {
+    all: Vec<DeviceLogs>,
+    /// Descriptions of what could not be read.
+    pub hidden: Vec<String>,
+}
+
+/// A device that has or had a daemon, and its log directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLogs {
+    /// Its name; `None` if it has no record.
+    pub name: Option<String>,
+    /// Its UUID, or `<UUID>.of-1000.1` for a directory of another user's logs that was set aside.
+    pub uuid: String,
+    /// The index of its GPU; `None` if that is not recorded.
+    pub gpu: Option<u32>,
+    /// The directory; `None` if unknown: a dead daemon of another user had one of its own.
+    pub path: Option<PathBuf>,
+}
+
+impl Logs {
+    /// Finds the logs of every run and log directory of the environment. This needs no driver: logs are read when
+    /// something is wrong.
+    pub fn read(environment: &Environment) -> Self {
+        let mut node = Node {
+            // If it is hidden, so are the daemons.
+            boot_id: environment.host.boot_id().unwrap_or_default(),
+            ..Node::default()
+        };
+        read_records(environment, &mut node);
+        let recorded = node.served.iter().map(|served| {
+            let record = &served.record;
+            let default = environment.logs_of(served.run_dir.path());
+            let default = default.map(|logs| logs.join(&record.uuid));
+            let daemon = record
+                .daemon
+                .filter(|_| record.boot_id == node.boot_id)
+                .and_then(|daemon| daemon.running(&environment.host));
+            let configured = daemon.as_ref().and_then(configured_logs);
+            DeviceLogs {
+                name: Some(record.name.clone()),
+                uuid: record.uuid.clone(),
+                gpu: record.gpu,
+                path: configured.or(default),
+            }
+        });
+        let mut logs = Self {
+            all: recorded.collect(),
+            hidden: node.hidden,
+        };
+        for dir in environment.log_dirs() {
+            logs.add_unrecorded(&dir);
+        }
+        logs
+    }
+
+    /// Adds the logs in this directory that belong to no record.
+    fn add_unrecorded(&mut self, dir: &Path) {
+        let entries = match std::fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(error) => {
+                let hidden = format!("cannot read {}: {error}", dir.display());
+                return self.hidden.push(hidden);
+            }
+        };
+        let mut found: Vec<DeviceLogs> = entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+            .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
+            .filter(|(name, _)| !name.contains(steers))
+            .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name))
+            .map(|(uuid, path)| DeviceLogs {
+                name: None,
+                uuid,
+                gpu: None,
+                path: Some(path),
+            })
+            .collect();
+        found.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        self.all.append(&mut found);
+    }
+
+    /// Returns the logs that a word of the command line means. A device's prefix means no logs that were set aside.
+    pub fn of(&self, word: &str) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
+        let is_meant = |logs: &&DeviceLogs| word.contains(".of-") || !logs.uuid.contains(".of-");
+        let candidates = self.all.iter().filter(is_meant).map(|logs| Candidate {
+            value: logs,
+            name: logs.name.as_deref(),
+            uuids: vec![&logs.uuid],
+        });
+        select(word, candidates.collect())
+    }
+
+    /// Returns the logs of the GPU's devices, as far as they are recorded; never none.
+    pub fn on(&self, gpu: u32) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
+        let on_it = self.all.iter().filter(|logs| logs.gpu == Some(gpu));
+        let on_it: Vec<&DeviceLogs> = on_it.collect();
+        if on_it.is_empty() {
+            let gpus: BTreeSet<u32> = self.all.iter().filter_map(|logs| logs.gpu).collect();
+            return Err(NoSuchDevice::OfGpu {
+                index: gpu,
+                gpus: gpus.into_iter().collect(),
+            });
+        }
+        Ok(on_it)
+    }
+}
+
+impl DeviceLogs {
+    /// Returns its name, or its UUID.
+    pub fn title(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logs(all: &[(Option<&str>, &str)]) -> Logs {
+        let one = |(name, uuid): &(Option<&str>, &str)| DeviceLogs {
+            name: name.map(str::to_owned),
+            uuid: (*uuid).to_owned(),
+            gpu: None,
+            path: None,
+        };
+        Logs {
+            all: all.iter().map(one).collect(),
+            hidden: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_name_a_uuid_or_its_prefix_selects_logs() {
+        let logs = logs(&[
+            (Some("0.0"), "MIG-11"),
+            (None, "MIG-11.of-1000.1"),
+            (None, "MIG-22"),
+            (None, "MIG-23"),
+        ]);
+        let uuid = |word| logs.of(word).map(|found| found[0].uuid.as_str());
+        assert_eq!(uuid("0.0"), Ok("MIG-11"));
+        assert_eq!(uuid("MIG-11"), Ok("MIG-11"));
+        assert_eq!(uuid("MIG-1"), Ok("MIG-11"));
+        assert_eq!(uuid("MIG-11.of-"), Ok("MIG-11.of-1000.1"));
+        let ambiguous = uuid("MIG-").unwrap_err().to_string();
+        assert_eq!(ambiguous, "\"MIG-\" can mean 0.0, MIG-22 or MIG-23");
+        let ambiguous = uuid("MIG-2").unwrap_err().to_string();
+        assert_eq!(ambiguous, "\"MIG-2\" can mean MIG-22 or MIG-23");
     }
 }

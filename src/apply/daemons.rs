@@ -1,0 +1,506 @@
+//! Starts daemons, changes their settings and the compute mode of their GPUs, and stops them.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::error::Cause;
+use super::gpu::GpuRun;
+use super::rollback::Effect;
+use super::shared::{Shared, lock};
+use crate::host::{Account, Pid, Reader, Uid, group_named};
+use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
+use crate::nvml::{EXCLUSIVE_PROCESS, Session};
+use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, StartedBy};
+use crate::settings::{CpuChoice, Serve, Server, Settings};
+use crate::state::{DaemonId, DeviceKey, DeviceRecord, is_full};
+
+/// A device that exists, as its record describes it.
+pub(super) struct DeviceNow {
+    pub(super) key: DeviceKey,
+    pub(super) uuid: String,
+    /// Its GPU's index.
+    pub(super) gpu: Option<u32>,
+    /// `3g.40gb`; `None` for a whole GPU.
+    pub(super) profile: Option<String>,
+}
+
+impl Shared<'_> {
+    /// Starts a daemon for a device, and an eager server; returns once everything has been read back. Returns the
+    /// record, and true if the daemon is new, false if it was running.
+    pub(super) fn bring_up_new(
+        &self,
+        device: DeviceNow,
+        start: &Start,
+    ) -> (DeviceRecord, Result<bool, Cause>) {
+        let now = Timestamp::now();
+        let before = self.served(&device.uuid).map(|served| &served.record);
+        let before = before.filter(|record| record.boot_id == self.context.node.boot_id);
+        let mut healed = Vec::new();
+        if start.by == StartedBy::Heal {
+            healed.extend(before.iter().flat_map(|record| record.recently_healed(now)));
+            healed.push(now);
+        }
+        let mut record = DeviceRecord {
+            name: start.name.clone(),
+            compute_mode_before: self.context.node.mode_before(&device.uuid, &self.run_dir),
+            key: device.key,
+            uuid: device.uuid,
+            gpu: device.gpu,
+            profile: device.profile,
+            settings: start.settings.clone(),
+            by_hand: start.by_hand.clone(),
+            daemon: None,
+            finished: false,
+            boot_id: self.context.node.boot_id.clone(),
+            since: now,
+            restarts: before.map_or(0, |record| record.restarts + u64::from(record.finished)),
+            healed,
+            leaving: false,
+        };
+        let is_new = self.bring_up(&mut record);
+        (record, is_new)
+    }
+
+    /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
+    pub(super) fn restart_daemon(&self, record: &DeviceRecord, uuid: &str) -> Result<(), Cause> {
+        let mut record = DeviceRecord {
+            uuid: uuid.to_owned(),
+            daemon: None,
+            finished: false,
+            since: Timestamp::now(),
+            ..record.clone()
+        };
+        self.bring_up(&mut record).map(drop)
+    }
+
+    /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
+    pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
+        let host = &self.context.environment.host;
+        let count =
+            owner(record).and_then(|owner| Ok(self.daemon(record).count_processes(host, owner)?));
+        count.map_or(true, |count| count > 0)
+    }
+
+    /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.
+    fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
+        let daemon = self.daemon(record);
+        daemon.check_path()?;
+        let launch = self.launch_options(record)?;
+        let host = &self.context.environment.host;
+        self.run_dir.write_record(record)?;
+        let launched = self.hold_mode(record);
+        let launched = match launched.and_then(|()| Ok(daemon.launch(host, &launch)?)) {
+            Ok(launched) => launched,
+            // A process that the kernel cannot end keeps its record.
+            Err(cause) if self.is_alive(record) => return Err(cause),
+            Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
+        };
+        if let Some(in_the_way) = &launched.in_the_way {
+            self.progress
+                .note(&format!("{}: {in_the_way}", record.name));
+        }
+        let is_new = launched.is_new;
+        match self.configure(&daemon, &launch, record, &launched) {
+            Ok(()) => Ok(is_new),
+            // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
+            Err(cause) if is_new => {
+                // Until its server has started, a daemon does not quit.
+                let means = if self.starts_a_server(record).unwrap_or(false) {
+                    Means::Signals
+                } else {
+                    Means::Session
+                };
+                let ended = self.end_daemon(record, (Patience::Idle, means), true);
+                Err(cause.and(ended))
+            }
+            // A daemon that was running may have clients.
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// The options with which a record's daemon is launched.
+    fn launch_options(&self, record: &DeviceRecord) -> Result<LaunchOptions, Cause> {
+        let serve = serve(record);
+        let (access, reader) = match &serve {
+            Serve::OneAtATime => (Access::Everybody, self.first_reader()),
+            Serve::All => (Access::Everybody, None),
+            Serve::Own => (Access::Owner, None),
+            Serve::Group(name) => {
+                let group = group_named(name)?.ok_or_else(|| Cause::nobody("group", name))?;
+                let who = format!("the group {name}");
+                (Access::Group(group), Some((who, Reader::Group(group))))
+            }
+            Serve::User(name) => {
+                let account = user(name)?;
+                let reader = Reader::User(account.uid, account.groups()?);
+                (Access::User(account), Some((name.clone(), reader)))
+            }
+        };
+        let cpus = match &record.settings.cpus {
+            None => None,
+            Some(CpuChoice::These(cpus)) => Some(cpus.clone()),
+            Some(CpuChoice::Near) => {
+                let host = &self.context.environment.host;
+                let cpus = host.cpus_near(&record.key.gpu).map_err(|error| {
+                    let what = format!("cannot tell the CPUs near the GPU: {error}");
+                    io::Error::new(error.kind(), what)
+                });
+                Some(cpus?)
+            }
+        };
+        Ok(LaunchOptions {
+            device: record.uuid.clone(),
+            multiuser: serve.is_shared(),
+            access,
+            readers: reader.into_iter().collect(),
+            cpus,
+            nofile: record.settings.nofile,
+        })
+    }
+
+    /// The first user of an eager server: a server that cannot reach its daemon exits silently. It has that
+    /// user's uid, but root's group and no others (measured).
+    fn first_reader(&self) -> Option<(String, Reader)> {
+        let user = self.context.environment.server_user();
+        let who = crate::host::user_name(user);
+        (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
+    }
+
+    /// Records the daemon, applies its settings, starts an eager server, and reads everything back.
+    fn configure(
+        &self,
+        daemon: &Daemon,
+        launch: &LaunchOptions,
+        record: &mut DeviceRecord,
+        launched: &Launched,
+    ) -> Result<(), Cause> {
+        let process = &launched.process;
+        let (pid, is_new) = (process.pid, launched.is_new);
+        record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
+        self.run_dir.write_record(record)?;
+        daemon.verify(process, launch)?;
+        let first = match record.settings.server {
+            // A daemon that was running may have a server already.
+            Server::Eager if is_new || !self.has_server(pid)? => {
+                Some(self.first_user(serve(record))?)
+            }
+            Server::Eager | Server::Lazy => None,
+        };
+        // An interrupted change, or the owner, may have changed the settings of one that was running.
+        let was = if is_new {
+            None
+        } else {
+            Some(daemon.defaults()?.over(&record.settings))
+        };
+        daemon.configure(&record.settings, was.as_ref(), first)?;
+        if record.settings.server == Server::Eager && first.is_none() {
+            daemon.await_server()?;
+        }
+        record.finished = true;
+        Ok(self.run_dir.write_record(record)?)
+    }
+
+    /// The first user of an eager server.
+    pub(super) fn first_user(&self, serve: Serve) -> Result<Uid, Cause> {
+        Ok(match serve {
+            // The shared server belongs to root.
+            Serve::All | Serve::Group(_) => Uid::ROOT,
+            Serve::User(name) => user(&name)?.uid,
+            Serve::OneAtATime | Serve::Own => self.context.environment.server_user(),
+        })
+    }
+
+    pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
+        let table = self.context.environment.host.processes()?;
+        Ok(table.children(daemon).any(MpsProgram::is_one))
+    }
+
+    /// True if a daemon has a server that has no GPU yet, and so no clients.
+    fn starts_a_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
+        let processes = self.nvml_on(&record.uuid, Session::read_processes)?;
+        let computes = |pid: Pid| processes.compute.iter().any(|usage| usage.pid == pid.0);
+        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+        let table = self.context.environment.host.processes()?;
+        let mut servers = table
+            .children(daemon.pid)
+            .filter(|child| MpsProgram::is_one(child));
+        Ok(processes.clients.is_empty() && servers.any(|server| !computes(server.pid)))
+    }
+
+    /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
+    pub(super) fn start_server(&self, step: &StartServer) -> Result<(), Cause> {
+        let served = self.served(&step.uuid).ok_or(Cause::NoDevice)?;
+        let record = &served.record;
+        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+        // A program may have caused one to start meanwhile.
+        if self.has_server(daemon.pid)? {
+            return Ok(());
+        }
+        let user = self.first_user(serve(record))?;
+        let was = Some(&record.settings);
+        self.daemon(record)
+            .configure(&step.settings, was, Some(user))?;
+        Ok(())
+    }
+}
+
+/// True if the plan starts the daemon of a record again, unchanged.
+pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
+    let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
+    starts.any(|start| start.by.keeps_record() && start.name == record.name)
+}
+
+impl Shared<'_> {
+    /// Ends a server that has outlived its daemon.
+    pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
+        let host = &self.context.environment.host;
+        let daemon = self.daemon_of(&stray.uuid);
+        Ok(daemon.kill_server(host, stray.server)?)
+    }
+
+    /// Stops a daemon. If the plan starts it again unchanged, its record stays, without the process, and its pipe
+    /// directory too: the next daemon clears what this one leaves there.
+    pub(super) fn end(
+        &self,
+        plan: &GpuPlan,
+        record: &DeviceRecord,
+        how: (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        if !starts_again(plan, record) {
+            return self.end_daemon(record, how, alone);
+        }
+        self.end_process(record, how, alone)?;
+        self.give_mode_back(record)?;
+        self.write_without_daemon(record)
+    }
+
+    /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
+    pub(super) fn keep_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        if self.run_dir.has_record(&record.uuid) {
+            return Ok(());
+        }
+        self.write_without_daemon(record)
+    }
+
+    fn write_without_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        Ok(self.run_dir.write_record(&DeviceRecord {
+            daemon: None,
+            finished: false,
+            compute_mode_before: None,
+            ..record.clone()
+        })?)
+    }
+
+    /// Stops a daemon if it runs, and removes what was made for it except its logs.
+    ///
+    /// With `alone`, waits until no other daemon is being stopped.
+    pub(super) fn end_daemon(
+        &self,
+        record: &DeviceRecord,
+        how: (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        let has_record = matches!(self.run_dir.record(&record.uuid), Ok(Some(_)));
+        let is_marked = has_record && self.mark_leaving(record)?;
+        if let Err(cause) = self.end_process(record, how, alone) {
+            let written = if is_marked {
+                self.run_dir.write_record(record)
+            } else {
+                Ok(())
+            };
+            return Err(cause.and(written.map_err(Cause::from)));
+        }
+        self.clear_away(&self.daemon(record), record)
+    }
+
+    /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
+    fn mark_leaving(&self, record: &DeviceRecord) -> Result<bool, Cause> {
+        let marked = self.run_dir.write_record(&DeviceRecord {
+            leaving: true,
+            ..record.clone()
+        });
+        match marked {
+            Err(error) if is_full(&error) => Ok(false),
+            marked => Ok(marked.map(|()| true)?),
+        }
+    }
+
+    /// Stops a daemon's process if it runs, and every other process that serves in its directory.
+    pub(super) fn end_process(
+        &self,
+        record: &DeviceRecord,
+        (patience, means): (Patience, Means),
+        alone: bool,
+    ) -> Result<(), Cause> {
+        if record.boot_id != self.context.node.boot_id {
+            return Ok(());
+        }
+        let host = &self.context.environment.host;
+        let daemon = self.daemon(record);
+        if record.daemon.is_some_and(|id| id.is_hidden(host)) {
+            return Err(Cause::Other(format!(
+                "the daemon of {} cannot be seen from here: it may run in another pid namespace",
+                record.name
+            )));
+        }
+        let running = record.daemon.and_then(|id| id.running(host));
+        if let Some(process) = running {
+            if let (Patience::Force(seconds), Means::Signals | Means::Heal) = (patience, means)
+                && patience != Patience::AT_ONCE
+            {
+                self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
+            }
+            let _alone = alone.then(|| lock(&self.stopping));
+            // This ends the servers in the directory too; a healed daemon stays.
+            return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
+        }
+        // An interrupted start may have left a daemon that it did not record.
+        let spares_clients = patience == Patience::Idle;
+        Ok(daemon.end_unrecorded(host, owner(record)?, spares_clients)?)
+    }
+
+    /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
+    fn wait_for_clients(&self, uuid: &str, limit: Duration) {
+        const INTERVAL: Duration = Duration::from_millis(200);
+        let interrupt = &self.context.environment.interrupt;
+        let begun = Instant::now();
+        loop {
+            let read = self.nvml_on(uuid, Session::read_processes);
+            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
+            if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
+        self.give_mode_back(record)?;
+        daemon.remove_pipe_dir()?;
+        Ok(self.run_dir.remove_record(record)?)
+    }
+}
+
+impl GpuRun<'_> {
+    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
+        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
+        let before = &served.record;
+        let after = DeviceRecord {
+            settings: set.settings.clone(),
+            by_hand: set.by_hand.clone(),
+            ..before.clone()
+        };
+        self.history.did(Effect::Set {
+            before: Box::new(before.clone()),
+            after: Box::new(after.clone()),
+        });
+        // Somebody may have changed the daemon behind our back.
+        let answered = served.answered.as_ref();
+        let was = answered.map(|answered| answered.over(&before.settings));
+        self.shared
+            .change(&after, was.as_ref().unwrap_or(&before.settings))
+    }
+}
+
+impl Shared<'_> {
+    /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
+    /// next run completes a killed one.
+    pub(super) fn change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        let unfinished = DeviceRecord {
+            finished: false,
+            ..wanted.clone()
+        };
+        self.run_dir.write_record(&unfinished)?;
+        self.finish_change(wanted, was)
+    }
+
+    /// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
+    pub(super) fn change_back(&self, before: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        match self.change(before, was) {
+            Err(Cause::File(error)) if is_full(&error) => self.finish_change(before, was),
+            changed => changed,
+        }
+    }
+
+    fn finish_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+        self.daemon(wanted).set(&wanted.settings, was)?;
+        Ok(self.run_dir.write_record(wanted)?)
+    }
+
+    /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
+    /// known.
+    pub(super) fn hold_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
+        if record.settings.compute_mode.is_none() {
+            self.give_mode_back(record)?;
+            record.compute_mode_before = None;
+            return Ok(());
+        }
+        let is = self.nvml_on(&record.key.gpu, Session::compute_mode)?;
+        if is == EXCLUSIVE_PROCESS {
+            return Ok(());
+        }
+        record.compute_mode_before = Some(is);
+        self.run_dir.write_record(record)?;
+        self.set_mode(record, EXCLUSIVE_PROCESS)
+    }
+
+    /// Restores the compute mode from before a daemon, unless somebody has changed it since.
+    pub(super) fn give_mode_back(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        let is_of_this_boot = record.boot_id == self.context.node.boot_id;
+        let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
+            return Ok(());
+        };
+        if self.context.node.gpu(&record.key.gpu).is_none() {
+            return Ok(());
+        }
+        let is = self.nvml_on(&record.key.gpu, Session::compute_mode)?;
+        if is != EXCLUSIVE_PROCESS {
+            return Ok(());
+        }
+        self.set_mode(record, before)
+    }
+
+    fn set_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
+        let found = self.nvml_on(&record.key.gpu, move |nvml, gpu| {
+            nvml.set_compute_mode(gpu, wanted)
+        })?;
+        if found == wanted {
+            return Ok(());
+        }
+        Err(Cause::Other(format!(
+            "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
+        )))
+    }
+}
+
+/// The owner of a recorded daemon.
+pub(super) fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
+    match serve(record) {
+        Serve::User(name) => Ok(user(&name)?.uid),
+        _ => Ok(crate::host::caller()),
+    }
+}
+
+/// The users that a recorded device serves. A record always has them.
+pub(super) fn serve(record: &DeviceRecord) -> Serve {
+    let serve = record.settings.serve.clone();
+    serve.unwrap_or(Serve::OneAtATime)
+}
+
+/// The single user that a daemon serves and runs as, if that is not the caller.
+pub(super) fn user_beside_caller(serve: Serve) -> Option<String> {
+    match serve {
+        Serve::User(name) => {
+            let is_caller = user(&name).is_ok_and(|user| user.uid == crate::host::caller());
+            (!is_caller).then_some(name)
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn user(name: &str) -> Result<Account, Cause> {
+    Account::named(name)?.ok_or_else(|| Cause::nobody("user", name))
+}
