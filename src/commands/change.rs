@@ -1,25 +1,25 @@
 //! The one way in which commands change the node: observe, plan, show, get consent, wait for clients, lock, observe
-//! and plan again, apply, read back.
+//! and plan again, apply, read back, and the outcome.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use super::consent::{ConsentArgs, HINT};
+use super::args::{ConsentArgs, HINT};
 use super::drain::Drain;
-use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
+use crate::client::Verified;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{
     Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
 };
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Held, Plan, Refusal};
-use crate::render::json::ChangeDocument;
+use crate::render::json::{ChangeDocument, Message};
 use crate::render::{
     self, Consent, ProgressForm, confirm, consequences, is_quiet, is_watched, note, print,
-    print_json, progress,
+    print_json, progress, status,
 };
 use crate::state::RunDir;
 
@@ -447,4 +447,62 @@ fn differs(rest: &Plan) -> CommandError {
     .with_hint(
         "nothing is undone: every step has reported success; run the same command again: it goes on from here",
     )
+}
+
+/// The outcome of a change.
+pub(super) struct Outcome {
+    /// Nobody else changes anything until this is dropped.
+    #[expect(dead_code, reason = "it is held, not read")]
+    pub(super) lock: Option<Lock>,
+    /// True if the node was as wanted from the start.
+    pub(super) is_unchanged: bool,
+    /// The actions that were carried out; none if somebody else had done them meanwhile.
+    pub(super) plan: Plan,
+    /// The node afterwards.
+    pub(super) node: Node,
+    /// The failures, if everything else was done.
+    pub(super) failed: Option<ApplyError>,
+    /// The failure of what follows the change.
+    pub(super) after: Option<CommandError>,
+    /// The time that the change took, without questions and waits for clients.
+    pub(super) took: Duration,
+}
+
+impl Outcome {
+    /// Shows the devices with these names, or all, as they are after the change. The document also has the devices that
+    /// were checked.
+    pub(super) fn report(
+        &self,
+        devices: &[String],
+        consent: &ConsentArgs,
+        verified: Option<&[Verified]>,
+    ) -> Result<()> {
+        if consent.json {
+            let failed = self.failed.as_ref().map(|failed| Message {
+                what: failed.to_string(),
+                hints: failed.hints(),
+            });
+            let error = failed.or_else(|| self.after.as_ref().map(CommandError::message));
+            let document = if consent.dry_run {
+                ChangeDocument::planned(&self.plan, &[])
+            } else {
+                ChangeDocument::made(&self.plan, &self.node, error)
+            };
+            return Ok(print_json(&match verified {
+                Some(all) => document.with_verified(all),
+                None => document,
+            })?);
+        }
+        if is_quiet() {
+            return Ok(());
+        }
+        Ok(status::print_few(&self.node, devices)?)
+    }
+
+    /// Ends the run with one line: how many of these devices, or of all, are ready.
+    pub(super) fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
+        if !consent.json && !self.is_unchanged {
+            note(&status::summary(&self.node, devices, self.took));
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 
-use super::profile_source::ProfileSource;
+use super::args::ProfileSource;
 use super::{Context, warn_of_loose_limits, warn_of_small_limits};
 use crate::catalog;
 use crate::error::{CommandError, ExitStatus, Result};

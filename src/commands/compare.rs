@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::duration::duration;
-use super::recorded::Recorded;
+use super::args::duration;
+use super::env::Recorded;
 use super::trial::{Throughput, Trial, mixed};
 use super::{Context, verify};
 use crate::client::{

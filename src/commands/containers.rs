@@ -1,6 +1,6 @@
 //! Devices in containers, for `env` and `cdi`.
 
-use super::recorded::{Recorded, refuse_bytes};
+use super::env::{Recorded, refuse_bytes};
 use crate::client::ClientLimits;
 use crate::error::{CommandError, Result};
 use crate::host::{Account, Environment, group_named};

@@ -2,9 +2,8 @@
 
 use clap::Args;
 
+use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
-use super::consent::ConsentArgs;
-use super::devices::DeviceArgs;
 use super::{Context, verify};
 use crate::client::Verified;
 use crate::doctor::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::change::Change;
-use super::consent::ConsentArgs;
-use super::devices::DeviceArgs;
-use super::outcome::Outcome;
+use super::args::{ConsentArgs, DeviceArgs};
+use super::change::{Change, Outcome};
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{CommandError, ExitStatus, Result};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::copies::code;
-use super::user_program::{command, not_started};
+use super::run::{command, not_started};
 use crate::client::Variables;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{Environment, Forwarding, Pid, ProcessHandle, adopt_descendants, reap};

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::change::Change;
-use super::consent::ConsentArgs;
-use super::devices::DeviceArgs;
-use super::outcome::Outcome;
+use super::args::{ConsentArgs, DeviceArgs};
+use super::change::{Change, Outcome};
 use super::{Context, no_daemon, refuse_newer};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, ExitStatus, Result};

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::Context;
 use super::first_answers::{JobCount, KeptWhole, LeastMemory, Users};
 use super::interview::{Interview, usage};
 use super::new_profile::NewProfile;
-use super::{accounts, jobs};
+use super::{Context, jobs, up};
 use crate::convert::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::geometry::{Aim, Partition};
@@ -178,7 +177,7 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
             )));
         }
         // The users of another machine are not known here.
-        match accounts::missing(serve).filter(|_| node.is_real()) {
+        match up::missing(serve).filter(|_| node.is_real()) {
             Some((mistake, hint)) => Err(CommandError {
                 hints: hint.into_iter().collect(),
                 ..usage(mistake)

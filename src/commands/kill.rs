@@ -5,9 +5,8 @@ use std::cell::OnceCell;
 use clap::Args;
 
 use super::Context;
+use super::args::{ConsentArgs, DeviceArgs, gpu_index};
 use super::change::Change;
-use super::consent::ConsentArgs;
-use super::devices::{DeviceArgs, gpu_index};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{Environment, Pid, Uid};
 use crate::mps::Patience;

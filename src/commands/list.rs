@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::Context;
-use super::devices::DeviceArgs;
+use super::args::DeviceArgs;
 use crate::error::{ExitStatus, Result};
 use crate::node::{Detail, Device, Gpu, NoSuchDevice, Node, observe};
 use crate::render::json::ListDocument;

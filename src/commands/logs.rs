@@ -6,8 +6,7 @@ use std::io;
 use clap::Args;
 
 use super::Context;
-use super::devices::DeviceArgs;
-use super::lines::Lines;
+use super::args::{DeviceArgs, Lines};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::profile_source::ProfileSource;
-use super::{Context, accounts, cdi, detail_for};
+use super::args::ProfileSource;
+use super::{Context, cdi, detail_for, up};
 use crate::error::{Context as _, ExitStatus, Result};
 use crate::host::{Environment, write_text_to};
 use crate::integrate::ALERTS;
@@ -64,7 +64,7 @@ fn drift(
     observer: &mut Observer<'_>,
     environment: &Environment,
 ) -> Result<Option<Drift>> {
-    accounts::check(profile, environment, environment.caller)?;
+    up::check(profile, environment, environment.caller)?;
     let node = observer.observe(detail_for(profile))?;
     let run_dir = RunDir::at(&environment.directories()?.run);
     let plan = match cdi::plan_up(environment, &node, profile, &run_dir, environment.caller) {

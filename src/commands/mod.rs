@@ -1,24 +1,19 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
-mod accounts;
+mod args;
 pub mod attach;
 mod candidates;
 pub mod cdi;
 mod change;
 pub mod check;
-mod choice_args;
 pub mod compare;
 pub mod complete;
 pub mod completions;
-mod consent;
 mod containers;
 mod copies;
-mod copy_output;
-mod devices;
 pub mod doctor;
 pub mod down;
 mod drain;
-mod duration;
 pub mod env;
 pub mod export;
 mod first_answers;
@@ -30,21 +25,14 @@ pub mod init;
 mod interview;
 mod jobs;
 pub mod kill;
-mod large_logs;
 pub mod launch;
-mod limit_args;
-mod lines;
 pub mod list;
 pub mod logs;
 pub mod man;
 pub mod metrics;
 mod new_profile;
-mod outcome;
-mod patience;
 pub mod plan;
-mod profile_source;
 pub mod profiles;
-mod recorded;
 pub mod restart;
 pub mod run;
 pub mod schema;
@@ -54,18 +42,16 @@ pub mod status;
 pub mod systemd;
 mod trial;
 pub mod up;
-mod user_program;
 pub mod verify;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use consent::ConsentArgs;
+use args::ConsentArgs;
 
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result};
-use crate::host::{Directories, Environment};
-use crate::host::{Directory, Lock, Uid, as_root, user_name};
+use crate::host::{Directories, Directory, Environment, Lock, Uid, as_root, user_name};
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
 use crate::plan::{LooseLimits, Plan};

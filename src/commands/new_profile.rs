@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use super::args::ProfileSource;
 use super::interview::{Interview, ended, usage};
-use super::profile_source::ProfileSource;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
 use crate::plan::check::GpuArgument;

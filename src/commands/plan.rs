@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use super::profile_source::ProfileSource;
-use super::{Context, accounts, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted};
+use super::args::ProfileSource;
+use super::{Context, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted, up};
 use crate::apply::{self, Allowed};
 use crate::error::{ExitStatus, Result};
 use crate::host::Uid;
@@ -48,7 +48,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         environment.caller
     };
-    accounts::check(&profile, environment, caller)?;
+    up::check(&profile, environment, caller)?;
     let run_dir = if is_roots {
         note("Planned as root would apply it: only root can serve other users.");
         environment.roots_run_dir()

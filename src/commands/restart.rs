@@ -2,9 +2,8 @@
 
 use clap::Args;
 
+use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
-use super::consent::ConsentArgs;
-use super::devices::DeviceArgs;
 use super::{Context, own_directories};
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::plan;

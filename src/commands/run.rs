@@ -1,23 +1,33 @@
-//! `mig-mps run`
+//! `mig-mps run`: the choice of a device, the wait until it takes a program, and the program.
 
-use std::ffi::OsString;
-use std::time::Duration;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use regex::Regex;
 
-use super::choice_args::{ChooseArgs, WantedArgs};
+use super::args::{LimitArgs, duration};
 use super::copies::{self, Copy, Share};
-use super::duration::duration;
-use super::limit_args::LimitArgs;
-use super::patience::{Obstacle, Patience};
-use super::recorded::Recorded;
-use super::{Context, guard, user_program};
+use super::env::Recorded;
+use super::{Context, guard};
 use crate::client::{
-    ClientLimits, LocalRank, Slot, Variables, devices_for, free_devices, ready, refuse_unmapped,
+    ClientLimits, LocalRank, Map, NoneFree, NotReady, Slot, Variables, Wanted, devices_for,
+    free_devices, ready, refuse_unmapped,
 };
 use crate::error::{CommandError, ExitStatus, Result};
-use crate::host::{Environment, Limits, give_open_files, heed_child_signal};
+use crate::geometry::ProfileName;
+use crate::host::{
+    Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
+};
 use crate::node::{Detail, Node, Served, observe, observe_records};
+use crate::render::note;
+use crate::settings::MemoryLimit;
 
 /// Run a program as an MPS client of a device
 ///
@@ -97,7 +107,7 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     if args.require_mps {
         return guard::run(environment, &served, &args.command, &variables);
     }
-    let never = user_program::become_it(&args.command, &variables)?;
+    let never = become_it(&args.command, &variables)?;
     match never {}
 }
 
@@ -224,4 +234,203 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
         ..Limits::default()
     };
     Ok(limits.take()?)
+}
+
+/// The most copies that one command runs of a program.
+const MOST_COPIES: i64 = 1024;
+
+/// The ways to choose a device, of which a command line has one at most.
+#[derive(Args, Debug)]
+#[group(id = "choosing", multiple = false)]
+pub(super) struct ChooseArgs {
+    /// Take any device that takes the program now: fewest clients, then most free memory
+    #[arg(long)]
+    pub(super) any: bool,
+    /// Take the device of this process's rank on the node, under MPI or in a Slurm step
+    #[arg(long)]
+    pub(super) by_rank: bool,
+    /// Run N copies of the program, spread over the devices that take it now
+    #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_COPIES))]
+    pub(super) copies: Option<u32>,
+}
+
+/// The devices that are chosen from.
+#[derive(Args, Debug)]
+pub(super) struct WantedArgs {
+    /// Only devices of this profile, such as 1g or 3g.40gb
+    #[arg(long, value_name = "PROFILE", requires = "choosing")]
+    profile: Option<ProfileName>,
+    /// Only devices with at least this much free memory, such as 10G
+    #[arg(
+        long,
+        value_name = "SIZE",
+        requires = "choosing",
+        conflicts_with = "by_rank"
+    )]
+    min_memory: Option<MemoryLimit>,
+    /// Only devices of GPUs whose product name has a match of this regular expression
+    #[arg(
+        long,
+        value_name = "REGEX",
+        requires = "choosing",
+        conflicts_with = "by_rank"
+    )]
+    product: Option<Regex>,
+    /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
+    #[arg(long, requires = "by_rank")]
+    map: Option<MapWord>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MapWord {
+    /// Ranks 0 and 1 share the first device, 2 and 3 the second, and so on
+    Block,
+    /// Rank 0 on the first device, 1 on the second, and so on, and again from the first
+    Cycle,
+}
+
+impl WantedArgs {
+    /// Returns the devices to choose from, which have these names or any.
+    pub(super) fn among(&self, names: Vec<String>) -> Wanted {
+        Wanted {
+            names,
+            profile: self.profile.clone(),
+            free_memory: self.min_memory.map(MemoryLimit::bytes),
+            product: self.product.clone(),
+        }
+    }
+
+    pub(super) fn map(&self) -> Map {
+        match self.map {
+            Some(MapWord::Block) => Map::Block,
+            Some(MapWord::Cycle) | None => Map::Cycle,
+        }
+    }
+}
+
+/// A reason why a program cannot start now.
+pub(super) struct Obstacle {
+    /// True if it ends when other programs do.
+    is_passing: bool,
+    error: CommandError,
+}
+
+impl From<CommandError> for Obstacle {
+    fn from(error: CommandError) -> Self {
+        Self {
+            is_passing: false,
+            error,
+        }
+    }
+}
+
+impl From<NotReady> for Obstacle {
+    fn from(error: NotReady) -> Self {
+        Self {
+            is_passing: error.is_passing(),
+            error: error.into(),
+        }
+    }
+}
+
+impl From<NoneFree> for Obstacle {
+    fn from(error: NoneFree) -> Self {
+        Self {
+            is_passing: error.is_passing(),
+            error: error.into(),
+        }
+    }
+}
+
+/// The first and the longest pause between two attempts: each adds lines to a daemon's log.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The time that a program waits for a device.
+pub(super) struct Patience {
+    until: Option<Instant>,
+    /// The obstacle that was reported last.
+    said: RefCell<String>,
+}
+
+impl Patience {
+    /// Without a time, nothing is waited for.
+    pub(super) fn new(wait: Option<Duration>) -> Self {
+        Self {
+            until: wait.map(|wait| Instant::now() + wait),
+            said: RefCell::default(),
+        }
+    }
+
+    /// Attempts something until it succeeds, as long as the obstacle may pass.
+    pub(super) fn until<T>(&self, attempt: impl Fn() -> Result<T, Obstacle>) -> Result<T> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let obstacle = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(obstacle) => obstacle,
+            };
+            let until = self.until.filter(|_| obstacle.is_passing);
+            let Some(until) = until else {
+                return Err(obstacle.error);
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            let cause = obstacle.error.to_string();
+            if left.is_zero() {
+                let what = format!("the time of --wait is over: {cause}");
+                let error = CommandError::new(ExitStatus::WaitOver, what);
+                return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
+            }
+            if *self.said.borrow() != cause {
+                note(&format!("waiting: {cause}"));
+                self.said.replace(cause);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Returns the program with the environment of a device's clients.
+pub(super) fn command(words: &[OsString], variables: &Variables) -> Command {
+    let (program, arguments) = words.split_first().unzip();
+    let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
+    command.args(arguments.unwrap_or_default());
+    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
+    for name in &variables.unset {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Becomes the program. Returns only if that fails.
+pub(super) fn become_it(words: &[OsString], variables: &Variables) -> Result<Infallible> {
+    let mut command = command(words, variables);
+    ignore_again(&mut command);
+    let error = command.exec();
+    Err(not_started(&command, &error))
+}
+
+/// Returns the error for a program that does not start, as shells have it.
+pub(super) fn not_started(command: &Command, error: &io::Error) -> CommandError {
+    if error.kind() == ErrorKind::WouldBlock {
+        let what = format!("cannot run {}: {error}", command.get_program().display());
+        return CommandError::new(ExitStatus::NotRun, what).with_hint(MORE_PROCESSES);
+    }
+    let kind = match error.kind() {
+        ErrorKind::NotFound => ExitStatus::NotFound,
+        _ => ExitStatus::NotExecutable,
+    };
+    let program = command.get_program();
+    let shown = program.display();
+    let path = Path::new(program);
+    let hint = match kind {
+        ExitStatus::NotFound if path.components().count() > 1 => {
+            "check the path, and the interpreter in the first line of a script".to_owned()
+        }
+        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
+        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
+        _ => format!("chmod +x {shown}, if it is a program"),
+    };
+    CommandError::new(kind, format!("cannot run {shown}: {error}")).with_hint(hint)
 }

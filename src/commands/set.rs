@@ -2,9 +2,8 @@
 
 use clap::Args;
 
+use super::args::{ConsentArgs, DeviceArgs, gpu_index};
 use super::change::Change;
-use super::consent::ConsentArgs;
-use super::devices::{DeviceArgs, gpu_index};
 use super::{Context, own_directories, remark_on};
 use crate::error::{ExitStatus, Result};
 use crate::node::Detail;

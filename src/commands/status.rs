@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::Context;
-use super::devices::DeviceArgs;
-use super::duration::duration;
+use super::args::{DeviceArgs, duration};
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Context;
-use super::profile_source::ProfileSource;
+use super::args::ProfileSource;
 use crate::apply::UnitFiles;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{Environment, UnitsError, as_root, only_root_can_change, write_files_into};

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::user_program::{command, not_started};
+use super::run::{command, not_started};
 use crate::client::Variables;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::host::{Interrupt, ProcessHandle, bounded};

@@ -1,21 +1,28 @@
 //! `mig-mps up`
+//!
+//! Before anything is touched it checks the users and groups that a profile names. Not on loading: the profile may be for
+//! another machine.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
 
-use super::change::Change;
-use super::consent::ConsentArgs;
-use super::outcome::Outcome;
-use super::profile_source::ProfileSource;
-use super::{Context, accounts, cdi, detail_for, large_logs, own_directories, remark_on, verify};
+use super::args::{ConsentArgs, ProfileSource};
+use super::change::{Change, Outcome};
+use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
 use crate::client::Verified;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
-use crate::host::{Directories, Environment, as_root};
+use crate::host::{
+    Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
+};
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::Node;
-use crate::plan::{Plan, Start};
-use crate::profile::{Profile, ProfileError};
-use crate::render::{self, note, print, tell, unmanaged, verified};
+use crate::node::{Detail, Node, observe};
+use crate::plan::{self, Plan, Refusal, Start};
+use crate::profile::{Profile, ProfileError, Span};
+use crate::render::{self, consequences, note, print, tell, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -72,7 +79,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if outcome.failed.is_none() {
         record(&profile, &directories, node)
             .context("the node is as the profile says, but its name cannot be noted")?;
-        large_logs::put_aside_under_lock(node, &directories, environment);
+        put_aside_under_lock(node, &directories, environment);
     }
     let mut all = None;
     if outcome.failed.is_none() && args.consent.json {
@@ -86,7 +93,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         return Err(CommandError::from(error).in_document());
     }
-    let beside = unmanaged::text(plan);
+    let beside = consequences::unmanaged_text(plan);
     if !beside.is_empty() {
         tell(beside.trim_end());
     }
@@ -100,7 +107,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Refuses what cannot be applied by this user, before anything is planned. Returns the directories of the change.
 fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Result<Directories> {
-    accounts::check(profile, environment, environment.caller)?;
+    check(profile, environment, environment.caller)?;
     if args.verify {
         verify::prepare(environment)?;
     }
@@ -112,7 +119,7 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
     }
     check_pipe_dirs(&directories)?;
     if environment.is_root() {
-        accounts::check_ways(profile, &directories)?;
+        check_ways(profile, &directories)?;
     }
     Ok(directories)
 }
@@ -134,7 +141,7 @@ fn unchanged(
         Some(_) => {}
     }
     if !args.consent.dry_run {
-        large_logs::put_aside(node, directories, environment);
+        put_aside(node, directories, environment);
     }
     let all = verified(args, environment, node)?;
     if !args.consent.dry_run || args.consent.json {
@@ -239,4 +246,134 @@ fn remark(node: &Node, plan: &Plan) {
         "{which} one user at a time: a second user's program waits in cuInit until the first user's \
          programs have exited.{how_to_share}"
     ));
+}
+
+/// Refuses a profile that serves users or groups that this machine does not know, and shows its other mistakes on this
+/// node too. `caller` is the user who would apply it.
+pub(super) fn check(
+    profile: &Profile,
+    environment: &Environment,
+    caller: Uid,
+) -> Result<(), ProfileError> {
+    let serves = profile.serves.iter();
+    let unknown = serves.filter_map(|(serve, span)| unknown(profile, serve, *span));
+    let mut mistakes: Vec<ProfileError> = unknown.collect();
+    if !mistakes.is_empty() {
+        mistakes.extend(on_node(profile, environment, caller));
+    }
+    ProfileError::all(mistakes).map_or(Ok(()), Err)
+}
+
+/// The mistakes that planning finds, if the node can be seen.
+fn on_node(profile: &Profile, environment: &Environment, caller: Uid) -> Option<ProfileError> {
+    let node = observe(environment, Detail::Offers).ok()?;
+    let directories = environment.directories();
+    let run_dir = directories.map_or_else(|_| environment.roots_run_dir(), |own| own.run);
+    match plan::up(&node, profile, &RunDir::at(&run_dir), caller) {
+        Err(Refusal::Profile(mistakes)) => Some(mistakes),
+        _ => None,
+    }
+}
+
+/// The mistake of serving a user or a group that this machine does not know.
+fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Option<ProfileError> {
+    let (mistake, hint) = missing(serve)?;
+    let error = profile.error(span, mistake);
+    Some(match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    })
+}
+
+/// Describes the user or group that this machine does not know, and names a similar one.
+pub(super) fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
+    let (what, name, found, list) = match serve {
+        Serve::User(name) => {
+            let found = Account::named(name).map(|account| account.is_some());
+            ("user", name, found, "/etc/passwd")
+        }
+        Serve::Group(name) => {
+            let found = group_named(name).map(|group| group.is_some());
+            ("group", name, found, "/etc/group")
+        }
+        _ => return None,
+    };
+    if matches!(found, Ok(true)) {
+        return None;
+    }
+    let names = names_in(list.as_ref());
+    let near = nearest(name, names.iter().map(String::as_str));
+    let hint = near.map(|near| format!("did you mean \"{what}:{near}\"?"));
+    Some((said(what, name, &found), hint))
+}
+
+/// Refuses run and log directories that a served user cannot reach.
+pub(super) fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
+    // A missing directory is made so that everybody can enter.
+    let pipe = RunDir::at(&directories.run).pipe_dir("a-device");
+    let log = directories.log.join("a-device/control.log");
+    for (serve, _) in &profile.serves {
+        let (who, reader, paths) = match serve {
+            Serve::User(name) => {
+                let Some(account) = Account::named(name)? else {
+                    continue;
+                };
+                let reader = Reader::User(account.uid, account.groups()?);
+                (name.clone(), reader, vec![&pipe, &log])
+            }
+            Serve::Group(name) => {
+                let Some(group) = group_named(name)? else {
+                    continue;
+                };
+                (
+                    format!("the group {name}"),
+                    Reader::Group(group),
+                    vec![&pipe],
+                )
+            }
+            _ => continue,
+        };
+        for path in paths {
+            if let Some(closed) = reader.is_kept_out_of(path) {
+                let path = path.parent().and_then(Path::parent).unwrap_or(path);
+                return Err(MpsError::KeptOut {
+                    who,
+                    closed,
+                    path: path.to_owned(),
+                }
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn said(what: &str, name: &str, found: &io::Result<bool>) -> String {
+    match found {
+        Err(error) => format!("whether there is a {what} \"{name}\" cannot be found out: {error}"),
+        Ok(_) => format!("there is no {what} \"{name}\" on this machine"),
+    }
+}
+
+/// Rotates large logs if there are any, under a lock of its own.
+pub(super) fn put_aside(node: &Node, directories: &Directories, environment: &Environment) {
+    if !apply::has_large_logs(node, directories) {
+        return;
+    }
+    // Not worth a wait: the next `up` finds them as well.
+    match locked(environment, directories, Duration::ZERO) {
+        Ok(_lock) => put_aside_under_lock(node, directories, environment),
+        Err(error) => note(&format!("large logs could not be put aside: {error:#}")),
+    }
+}
+
+/// Rotates large logs. The caller holds the lock.
+pub(super) fn put_aside_under_lock(
+    node: &Node,
+    directories: &Directories,
+    environment: &Environment,
+) {
+    for kept in apply::put_logs_aside(environment, node, directories) {
+        note(&kept);
+    }
 }

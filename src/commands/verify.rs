@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::Context;
-use super::devices::DeviceArgs;
+use super::args::DeviceArgs;
 use crate::client::{Verified, refuse_unmapped, verify};
 use crate::error::{ExitStatus, Result};
 use crate::host::{Environment, Pool, give_open_files};

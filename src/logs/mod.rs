@@ -1,9 +1,7 @@
 //! Follows, merges and rotates the logs of daemons, and groups the control sessions in them.
 
 mod follow;
-mod rotate;
 mod sessions;
 
-pub use follow::{FollowEvent, Follower, merge};
-pub use rotate::{needs_rotation, rotate};
+pub use follow::{FollowEvent, Follower, merge, needs_rotation, rotate};
 pub use sessions::{LogEntry, SessionGrouper, Sessions};

@@ -1,13 +1,13 @@
-//! The disruptions and obstacles of a plan.
+//! The disruptions and obstacles of a plan: clients that a kill terminates, unmanaged daemons on devices.
 
 use std::fmt::Write as _;
 
-use super::format::{count, fitted, grouped};
-use super::kill;
+use super::format::{count, fitted, grouped, shortened};
 use super::output::width;
 use crate::apply::Allowed;
-use crate::host::ranges;
-use crate::plan::{Held, Plan};
+use crate::host::{printable, ranges};
+use crate::node::Variable;
+use crate::plan::{Held, Kill, Plan, Signal};
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.
 pub fn text(plan: &Plan, held: &[Held]) -> String {
@@ -75,7 +75,7 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
     match &plan.kill {
         _ if clients == 0 => {}
         None => phrases.push(format!("end {}", count(clients, "client"))),
-        Some(kill) => phrases.push(kill::phrase(kill)),
+        Some(kill) => phrases.push(phrase(kill)),
     }
     // The plan shown above has the names; a question is short.
     for (verb, daemons) in [("stop", stopped), ("restart", again)] {
@@ -102,5 +102,124 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
         Some((last, [])) => last.clone(),
         Some((last, before)) => format!("{} and {last}", before.join(", ")),
         None => String::new(),
+    }
+}
+
+/// Lists these clients, describes the effect, and counts the clients that go on.
+pub(super) fn kill_text(kill: &Kill) -> String {
+    let number = kill.victims.len();
+    let clients = count(number, "client");
+    let mut out = match kill.signal.map(Signal::name) {
+        Some(signal) if kill.has_fault => {
+            let processes = if number == 1 { "process" } else { "processes" };
+            format!("This sends {signal} to {number} {processes}:\n")
+        }
+        Some(signal) if number == 1 => {
+            format!("This ends the work of {clients} and sends its process {signal}:\n")
+        }
+        Some(signal) => {
+            format!("This ends the work of {clients} and sends their processes {signal}:\n")
+        }
+        None => format!("This ends the work of {clients}:\n"),
+    };
+    for victim in &kill.victims {
+        let _ = writeln!(out, "  {}", victim.client);
+    }
+    if kill.has_fault {
+        let _ = writeln!(
+            out,
+            "{} had a GPU fault: its clients' work has ended, and it serves again when all their processes have.",
+            kill.name
+        );
+    } else {
+        match kill.others {
+            0 => {}
+            1 => out.push_str("1 other client goes on.\n"),
+            others => {
+                let _ = writeln!(out, "{others} other clients go on.");
+            }
+        }
+    }
+    fitted(&out, width()) + "\n"
+}
+
+/// Describes it in a question.
+pub(super) fn phrase(kill: &Kill) -> String {
+    let number = kill.victims.len();
+    let work = format!(
+        "end the work of {} on {}",
+        count(number, "client"),
+        kill.name
+    );
+    let processes = if number == 1 {
+        "its process"
+    } else {
+        "their processes"
+    };
+    match kill.signal {
+        Some(signal) => format!("{work} and send {processes} {}", signal.name()),
+        None => work,
+    }
+}
+
+/// Describes these daemons and the command that stops each; empty if there are none.
+pub fn unmanaged_text(plan: &Plan) -> String {
+    let starts = plan.starts();
+    let all = starts.flat_map(|start| {
+        start
+            .beside
+            .iter()
+            .map(|daemon| (daemon, start.name.as_str()))
+    });
+    let all = grouped(all, |a, b| a.0 == b.0);
+    let mut out = String::new();
+    for group in &all {
+        let daemon = group[0].0;
+        let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
+        let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
+        let line = format!(
+            "Unmanaged daemon {}{} serves {} too. Its owner ends it with",
+            daemon.pid,
+            user.unwrap_or_default(),
+            shortened(&names),
+        );
+        // The command stays in one line: it is there to be pasted.
+        let (line, command) = (fitted(&line, width()), quit(&daemon.pipe_directory));
+        let _ = writeln!(out, "{line}\n  {command}");
+    }
+    if !all.is_empty() {
+        out.push_str("Two daemons on a device share it without knowing of each other.\n");
+    }
+    out
+}
+
+/// Returns the shell command that stops a daemon. The owner chose its directory's name.
+fn quit(pipe_directory: &Variable) -> String {
+    let variable = match pipe_directory {
+        Variable::Unset => String::new(),
+        Variable::Hidden => "CUDA_MPS_PIPE_DIRECTORY=ITS_DIRECTORY ".to_owned(),
+        Variable::Is(path) => {
+            let path = printable(path).replace('\'', r"'\''");
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+            let quote = if path.chars().all(is_plain) { "" } else { "'" };
+            format!("CUDA_MPS_PIPE_DIRECTORY={quote}{path}{quote} ")
+        }
+    };
+    format!("echo quit | {variable}nvidia-cuda-mps-control")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_copied_runs_nothing_else() {
+        let of = |path: &str| quit(&Variable::Is(path.to_owned()));
+        let ends = "nvidia-cuda-mps-control";
+        let plain = format!("echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/a-b_c.1 {ends}");
+        assert_eq!(of("/run/a-b_c.1"), plain);
+        let strange = format!("echo quit | CUDA_MPS_PIPE_DIRECTORY='/a'\\''; rm ?' {ends}");
+        assert_eq!(of("/a'; rm \n"), strange);
+        assert_eq!(quit(&Variable::Unset), format!("echo quit | {ends}"));
     }
 }

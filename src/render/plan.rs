@@ -2,10 +2,10 @@ use std::fmt::Write as _;
 
 use console::{Style, style};
 
+use super::consequences;
 use super::format::{count, fitted, grouped, kept_together, shortened, wrapped};
 use super::output::width;
 use super::slice_map::map;
-use super::{kill, unmanaged};
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::ranges;
 use crate::mps::{Means, Patience};
@@ -51,9 +51,9 @@ pub fn text(plan: &Plan) -> String {
         Some(CdiChange::Remove) => out.push_str("CDI file of container engines\n  - remove it\n"),
         None => {}
     }
-    out.push_str(&unmanaged::text(plan));
+    out.push_str(&consequences::unmanaged_text(plan));
     match &plan.kill {
-        Some(kill) => out.push_str(&kill::text(kill)),
+        Some(kill) => out.push_str(&consequences::kill_text(kill)),
         None => out.push_str(&ended(plan)),
     }
     out.push_str(&kept(plan));

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::variable::variable;
+use super::health::variable;
 use crate::error::{CommandError, Context as _, ExitStatus, Result};
 use crate::host::{printable, read_text_from};
 use crate::integrate::{GresConf, gres_of_node};

@@ -1,16 +1,11 @@
 //! `mig-mps slurm`
 
-mod cure;
 mod epilog;
-mod feature;
 mod files;
-mod gres;
 mod health;
-mod leftovers;
 mod numbering;
 mod prolog;
 mod task_prolog;
-mod variable;
 
 use clap::{Args, Subcommand};
 
@@ -29,7 +24,7 @@ pub struct SlurmArgs {
 
 #[derive(Debug, Subcommand)]
 enum SlurmCommand {
-    Gres(gres::GresArgs),
+    Gres(numbering::GresArgs),
     Prolog(prolog::PrologArgs),
     TaskProlog(task_prolog::TaskPrologArgs),
     Epilog(epilog::EpilogArgs),
@@ -39,7 +34,7 @@ enum SlurmCommand {
 /// Runs the part of the integration that is named.
 pub fn run(args: &SlurmArgs, context: &Context<'_>) -> Result<ExitStatus> {
     match &args.command {
-        SlurmCommand::Gres(args) => gres::run(args, context),
+        SlurmCommand::Gres(args) => numbering::run(args, context),
         SlurmCommand::Prolog(args) => prolog::run(args, context),
         SlurmCommand::TaskProlog(args) => task_prolog::run(args, context),
         SlurmCommand::Epilog(args) => epilog::run(args, context),

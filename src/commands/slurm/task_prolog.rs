@@ -3,10 +3,9 @@
 use clap::Args;
 
 use super::super::Context;
-use super::super::env::slurm_lines;
-use super::super::recorded::{Recorded, refuse_bytes};
+use super::super::env::{Recorded, refuse_bytes, slurm_lines};
+use super::health::variable;
 use super::numbering::devices_of_job;
-use super::variable::variable;
 use crate::client::ClientLimits;
 use crate::error::{CommandError, ExitStatus, Result};
 use crate::integrate::SlurmJob;

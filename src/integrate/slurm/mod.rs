@@ -5,11 +5,8 @@
 
 mod conf;
 mod gres;
-mod hostlist;
 mod job;
-mod order;
 
 pub use conf::{Gres, GresConf, GresError, gres_of_node};
-pub use gres::{GresDevice, gres_conf, gres_string, type_name};
+pub use gres::{GresDevice, gres_conf, gres_string, in_order, type_name};
 pub use job::{JobError, SlurmJob};
-pub use order::in_order;

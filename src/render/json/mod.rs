@@ -1,18 +1,12 @@
 //! The documents that `--json` prints, and their schemas. That of `status` is in [`super::status`].
 
-mod change;
 mod check;
-mod client;
 mod compare;
 mod doctor;
-mod env;
-mod list;
 mod logs;
 mod message;
 mod models;
 mod plan;
-mod step;
-mod verify;
 
 use std::fmt::Write as _;
 
@@ -22,20 +16,19 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-pub use change::ChangeDocument;
+use super::print;
+use crate::host::steers;
+
 pub use check::CheckDocument;
 pub use compare::CompareDocument;
 pub use doctor::DoctorDocument;
-pub use env::EnvDocument;
-pub use list::ListDocument;
 pub use logs::LogLineDocument;
-pub use message::{ErrorDocument, Message};
+pub use message::{EnvDocument, ErrorDocument, Message};
 pub use models::ModelsDocument;
-pub use plan::PlanDocument;
-pub use verify::VerifyDocument;
+pub use plan::{ChangeDocument, PlanDocument};
 
-use super::print;
-use crate::host::steers;
+pub use super::list::ListDocument;
+pub use super::verified::VerifyDocument;
 
 /// The version of the format. The format only grows; a change that breaks readers raises it.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]

@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::list::Offer;
+use super::super::list::Offer;
 use super::{VERSION, Version};
 use crate::catalog;
 

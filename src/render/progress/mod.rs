@@ -1,22 +1,20 @@
 //! The progress of a change: a line for each GPU on a terminal, a line for each event elsewhere.
 
 mod bars;
-mod gpu_line;
 mod json;
 mod plain;
-mod steps;
-
-use clap::ValueEnum;
 
 use bars::Bars;
+use clap::ValueEnum;
 use json::Json;
-pub use json::ProgressDocument;
 use plain::Plain;
-pub use steps::Steps;
 
 use super::output::{is_dumb, is_watched, note};
 use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
+
+pub use json::ProgressDocument;
+pub use plain::Steps;
 
 /// The form of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,4 +1,4 @@
-//! A device in `status --json`.
+//! `status --json` and its schema: devices, servers, clients and other programs.
 
 use std::fmt;
 
@@ -6,9 +6,113 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::program::Server;
-use super::row::Row;
-use crate::node::{DaemonState, Served};
+use super::columns::{Row, rows};
+use crate::host::{Uid, user_name};
+use crate::node::{
+    self, DaemonState, MpsProgram, Node, OutsideMps, Problem, Served, ServerProcess, Unmanaged,
+    Variable,
+};
+use crate::render::json::{VERSION, Version};
+
+/// The output of `mig-mps status --json`.
+///
+/// `null` means unknown or not there; it is never 0.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "status")]
+pub struct Status {
+    version: Version,
+    /// The driver's version.
+    driver: String,
+    /// True if there is a problem; null if none was found, and not everything was read. `status` reads everything, and
+    /// with `--exit-code` its exit status is then 3.
+    degraded: Option<bool>,
+    /// The devices with a daemon, and those without.
+    devices: Vec<Device>,
+    /// The clients of these devices.
+    clients: Vec<Client>,
+    /// Programs that wait in cuInit until another user's programs have exited.
+    waiting: Vec<Client>,
+    /// Programs that compute on a device without being clients of a daemon; null if they were not searched for.
+    outside_mps: Option<Vec<Outside>>,
+    /// MPS daemons and servers that mig-mps did not start; null if they were not searched for.
+    unmanaged: Option<Vec<UnmanagedDaemon>>,
+    /// The problems of the devices and of the node.
+    problems: Vec<Remark>,
+    /// Facts worth knowing that are no problems.
+    remarks: Vec<Remark>,
+    /// The facts that are hidden from the caller, as sentences.
+    hidden: Vec<String>,
+}
+
+/// A problem or a remark.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "remark")]
+struct Remark {
+    /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
+    id: &'static str,
+    /// The device's name; null if it is about the node.
+    device: Option<String>,
+    /// The problem or remark, as a sentence.
+    what: String,
+}
+
+impl From<Problem> for Remark {
+    fn from(problem: Problem) -> Self {
+        Self {
+            id: problem.id.name(),
+            what: problem.what(),
+            device: problem.device,
+        }
+    }
+}
+
+impl Status {
+    /// Returns the status of these devices, or of all if none is named.
+    pub fn of(node: &Node, devices: &[String]) -> Self {
+        let rows = rows(node, devices);
+        let of_all = |wanted: fn(&Served) -> &[node::Client]| {
+            rows.iter()
+                .filter_map(|row| Some((row, row.served?)))
+                .flat_map(|(row, served)| {
+                    wanted(served).iter().map(|client| Client::of(row, client))
+                })
+                .collect()
+        };
+        let problems = node.problems(devices);
+        let is_all = node.detail.is_for_show();
+        let outside = node.outside_mps.iter();
+        let unmanaged = node.unmanaged.iter();
+        Self {
+            version: VERSION,
+            driver: node.driver.clone(),
+            degraded: match problems.is_empty() {
+                true if !is_all => None,
+                is_well => Some(!is_well),
+            },
+            clients: of_all(|served| served.clients.listed()),
+            waiting: of_all(|served| &served.waiting),
+            devices: rows.iter().map(Device::of).collect(),
+            outside_mps: (is_all && !node.has_no_driver).then(|| {
+                outside
+                    .map(|outside| Outside::of(node, outside))
+                    .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
+                    .collect()
+            }),
+            unmanaged: node.detail.reads_processes().then(|| {
+                unmanaged
+                    .map(|unmanaged| UnmanagedDaemon::of(node, unmanaged))
+                    .collect()
+            }),
+            problems: problems.into_iter().map(Remark::from).collect(),
+            remarks: node
+                .remarks(devices)
+                .into_iter()
+                .map(Remark::from)
+                .collect(),
+            hidden: node.unseen(),
+        }
+    }
+}
 
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -204,5 +308,169 @@ impl State {
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
+    }
+}
+
+/// The user of a process.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Owner {
+    /// The user's name; null if hidden.
+    user: Option<String>,
+    /// The user's number; null if hidden.
+    uid: Option<u32>,
+}
+
+impl Owner {
+    fn of(uid: Option<Uid>) -> Self {
+        Self {
+            user: uid.map(user_name),
+            uid: uid.map(|uid| uid.0),
+        }
+    }
+}
+
+/// An MPS server.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "server")]
+pub(super) struct Server {
+    /// The process id.
+    pid: u32,
+    #[serde(flatten)]
+    owner: Owner,
+}
+
+impl Server {
+    pub(super) fn of(server: &ServerProcess) -> Self {
+        Self {
+            pid: server.pid.0,
+            owner: Owner::of(server.user),
+        }
+    }
+}
+
+/// A client of a device, or a program that waits to become one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "client")]
+pub(super) struct Client {
+    /// The device's name.
+    device: String,
+    /// The process id; null if the daemon cannot see it, as in another pid namespace.
+    pid: Option<u32>,
+    #[serde(flatten)]
+    owner: Owner,
+    /// The command line; null if hidden.
+    command: Option<String>,
+    /// Device memory in use; null if the driver does not report it.
+    memory_used_bytes: Option<u64>,
+    /// Time since its start.
+    running_seconds: Option<u64>,
+}
+
+impl Client {
+    pub(super) fn of(row: &Row<'_>, client: &node::Client) -> Self {
+        Self {
+            device: row.name.clone(),
+            pid: client.pid.map(|pid| pid.0),
+            owner: Owner::of(client.user),
+            command: client.command.clone(),
+            memory_used_bytes: client.memory,
+            running_seconds: client.age.map(|age| age.as_secs()),
+        }
+    }
+}
+
+/// A program that computes outside MPS.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "outside")]
+pub(super) struct Outside {
+    /// The device's name.
+    pub(super) device: String,
+    /// The process id.
+    pid: u32,
+    #[serde(flatten)]
+    owner: Owner,
+    /// The command line.
+    command: String,
+    /// Device memory in use; null if the driver does not report it.
+    memory_used_bytes: Option<u64>,
+    /// Time since its start.
+    running_seconds: Option<u64>,
+    /// True if a daemon serves the device; the program is then one of the problems.
+    is_served: bool,
+    /// The likely cause.
+    cause: String,
+}
+
+impl Outside {
+    pub(super) fn of(node: &Node, outside: &OutsideMps) -> Self {
+        Self {
+            device: node.name_of_uuid(&outside.uuid),
+            pid: outside.pid.0,
+            owner: Owner::of(outside.user),
+            command: outside.command.clone(),
+            memory_used_bytes: outside.memory,
+            running_seconds: outside.age.map(|age| age.as_secs()),
+            is_served: outside.is_served,
+            cause: outside.cause.clone(),
+        }
+    }
+}
+
+/// An MPS daemon or server that mig-mps did not start. It is never touched.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "unmanaged")]
+pub(super) struct UnmanagedDaemon {
+    /// `control`, or `server` for a server whose daemon is gone.
+    program: &'static str,
+    /// The process id.
+    pid: u32,
+    /// True if its pipe directory was removed.
+    is_orphan: bool,
+    #[serde(flatten)]
+    owner: Owner,
+    /// The command line.
+    command: String,
+    /// True if its environment can be read; otherwise the next two are unknown.
+    environment_is_readable: bool,
+    /// The value of its `CUDA_MPS_PIPE_DIRECTORY`; null if unset or hidden.
+    pipe_directory: Option<String>,
+    /// The value of its `CUDA_VISIBLE_DEVICES`; null if unset or hidden.
+    visible_devices: Option<String>,
+    /// The names of the devices that it serves, as far as they are known.
+    devices: Vec<String>,
+    /// The servers of the daemon.
+    servers: Vec<Server>,
+    /// Time since its start.
+    running_seconds: Option<u64>,
+}
+
+impl UnmanagedDaemon {
+    pub(super) fn of(node: &Node, unmanaged: &Unmanaged) -> Self {
+        let devices = unmanaged.devices.iter();
+        Self {
+            program: match unmanaged.program {
+                MpsProgram::Control => "control",
+                MpsProgram::Server => "server",
+            },
+            pid: unmanaged.pid.0,
+            is_orphan: unmanaged.is_orphan,
+            owner: Owner::of(unmanaged.user),
+            command: unmanaged.command.clone(),
+            environment_is_readable: unmanaged.pipe_directory != Variable::Hidden,
+            pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
+            visible_devices: unmanaged.visible.value().map(str::to_owned),
+            devices: devices.map(|uuid| node.name_of_uuid(uuid)).collect(),
+            servers: unmanaged.servers.iter().map(Server::of).collect(),
+            running_seconds: unmanaged.age.map(|age| age.as_secs()),
+        }
+    }
+}
+
+/// Returns the state of an unmanaged daemon or server.
+pub(super) fn unmanaged_state(unmanaged: &Unmanaged) -> &'static str {
+    if unmanaged.is_orphan {
+        "orphan"
+    } else {
+        "unmanaged"
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::columns::{Row, rows};
 use super::device::State;
-use super::row::{Row, rows};
 use crate::integrate::{Kind, Metrics, Samples};
 use crate::node::{Node, ProblemId, Served};
 

@@ -2,18 +2,14 @@
 
 mod columns;
 mod device;
-mod document;
 mod map;
-mod marks;
 mod metrics;
 mod others;
-mod program;
-mod row;
-mod summary;
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use columns::{Row, rows};
 use console::Style;
 
 use super::format::wrapped;
@@ -21,13 +17,12 @@ use super::output;
 use super::table::Table;
 use crate::node::{Gpu, Node, Problem, ProblemId};
 use crate::plan::is_healed;
-use row::{Row, rows};
 
 pub use columns::StatusColumn;
-pub use document::Status;
-pub(super) use marks::Marks;
+pub use device::Status;
+pub(super) use map::Marks;
 pub use metrics::{Drift, metrics};
-pub use summary::summary;
+pub use others::summary;
 
 /// The most devices that a change shows in a table.
 const FEW: usize = 8;
@@ -78,7 +73,7 @@ pub(super) fn text(
     width: usize,
     marks: Option<&mut Marks>,
 ) -> String {
-    let gutter = if marks.is_some() { marks::WIDTH } else { 0 };
+    let gutter = if marks.is_some() { map::WIDTH } else { 0 };
     let mut parts = Parts {
         out: String::new(),
         width: width.saturating_sub(gutter),
@@ -209,7 +204,7 @@ impl Parts<'_> {
             let essence = if number == 0 { None } else { essences.next() };
             let mark = match (essence, &self.marks) {
                 (Some(essence), _) => self.mark(&essence),
-                (None, Some(_)) => " ".repeat(marks::WIDTH),
+                (None, Some(_)) => " ".repeat(map::WIDTH),
                 (None, None) => String::new(),
             };
             let _ = writeln!(self.out, "{mark}{line}");

@@ -1,12 +1,14 @@
-//! The tables below the devices: clients, programs outside MPS, unmanaged daemons.
+//! The tables and the summary below the devices: clients, programs outside MPS, unmanaged daemons.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use console::truncate_str;
 
-use super::columns::{pids, user};
-use super::program::unmanaged_state;
-use super::row::Row;
+use super::columns::{Row, pids, rows, user};
+use super::device::{State, unmanaged_state};
 use crate::node::{Client, MpsProgram, Node, Variable};
-use crate::render::format::{age, gib, or};
+use crate::render::format::{age, count, gib, or, time_taken};
 use crate::render::table::{Column, Table};
 
 /// Returns the table of clients and waiting programs.
@@ -129,4 +131,35 @@ fn variable(variable: &Variable, unset: &str) -> String {
         Variable::Unset => unset.to_owned(),
         Variable::Is(value) => value.clone(),
     }
+}
+
+/// Says in one line how many of these devices, or of all, are ready after a change.
+pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
+    let rows = rows(node, devices);
+    let gpus: BTreeSet<u32> = rows
+        .iter()
+        .filter_map(|row| Some(row.gpu()?.index))
+        .collect();
+    let served: Vec<&Row<'_>> = rows.iter().filter(|row| row.served.is_some()).collect();
+    let ready = served.iter().filter(|row| is_ready(row)).count();
+    let (gpus, took) = (count(gpus.len(), "GPU"), time_taken(took));
+    match (rows.len(), served.len(), ready) {
+        (0, ..) => format!("Done in {took}"),
+        (all, 0, _) => format!(
+            "{} on {gpus} in {took}, none with a daemon",
+            count(all, "device")
+        ),
+        (_, all, ready) if all == ready => {
+            format!("{} on {gpus} ready in {took}", count(all, "device"))
+        }
+        (_, all, ready) => format!(
+            "{ready} of {} on {gpus} ready in {took}",
+            count(all, "device")
+        ),
+    }
+}
+
+/// True if it accepts clients. A lazy daemon starts its server for the first one.
+fn is_ready(row: &Row<'_>) -> bool {
+    matches!(State::of(row), State::Ready | State::NoServerYet)
 }

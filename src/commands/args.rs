@@ -1,0 +1,288 @@
+//! Arguments that several commands have: devices, consent, limits, profiles, durations.
+
+use std::fmt::Display;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use jiff::fmt::friendly::SpanParser;
+
+use super::drain::AT_ONCE;
+use crate::catalog::BuiltIn;
+use crate::client::ClientLimits;
+use crate::error::{CommandError, ExitStatus, Result};
+use crate::host::{nearest, read_text_from};
+use crate::node::{NoSuchDevice, Node};
+use crate::profile::{Profile, ProfileError};
+use crate::render::ProgressForm;
+use crate::settings::{ClientPriority, MemoryLimit, Percentage};
+
+/// The devices of a command line.
+#[derive(Args, Debug)]
+pub(super) struct DeviceArgs {
+    /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
+    #[arg(value_name = "DEVICE")]
+    pub(super) words: Vec<String>,
+    /// Every device of the GPU with index N
+    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
+    pub(super) gpus: Vec<u32>,
+}
+
+/// Reads the index of a GPU.
+pub(super) fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
+    text.parse()
+        .map_err(|_| "expected the index of a GPU, as mig-mps list shows it; --gpu can be given several times")
+}
+
+impl DeviceArgs {
+    /// Returns the devices and the values of `set DEVICE VALUE…` or `set --gpu N VALUE…`, where the first word is a
+    /// value, too. `value_name` is the values' name in help.
+    pub(super) fn and_values<T: Clone, E: Display>(
+        first: Option<&String>,
+        gpus: &[u32],
+        others: &[T],
+        value_name: &str,
+        parse: impl Fn(&str) -> std::result::Result<T, E>,
+    ) -> Result<(Self, Vec<T>)> {
+        let usage = |what: String| CommandError::new(ExitStatus::Usage, what);
+        let gpus = gpus.to_vec();
+        let words = first.filter(|_| gpus.is_empty());
+        if let Some(device) = words {
+            let words = vec![device.clone()];
+            return Ok((Self { words, gpus }, others.to_vec()));
+        }
+        let first = first.ok_or_else(|| {
+            usage(format!("{value_name} is missing"))
+                .with_hint(format!("write it after the option: --gpu N {value_name}"))
+        })?;
+        let first = parse(first).map_err(|error| usage(error.to_string()))?;
+        let words = Vec::new();
+        let values = [&[first], others].concat();
+        Ok((Self { words, gpus }, values))
+    }
+
+    /// True if no device is named: the command is about all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.is_empty() && self.gpus.is_empty()
+    }
+
+    /// Returns the names of the devices; none only if [`is_empty`](Self::is_empty).
+    pub(super) fn names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
+        let mut names = node.resolve(&self.words)?;
+        for &index in &self.gpus {
+            for name in node.names_on(index)? {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// The hint about clients in the way.
+pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
+
+/// The flags of every command that changes the node.
+#[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
+pub(super) struct ConsentArgs {
+    /// Show the plan and change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Do not ask before something that runs is disrupted
+    #[arg(long, short)]
+    pub(super) yes: bool,
+    /// Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(super) drain: Option<u32>,
+    /// End clients in the way; with --drain, refuse new ones and end the rest after SECONDS
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Print the plan and the outcome as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Form of the progress on standard error [default: auto; with --json, none unless a terminal]
+    #[arg(long, value_name = "FORM")]
+    pub(super) progress: Option<ProgressForm>,
+}
+
+impl ConsentArgs {
+    /// The time that clients get before they are ended; `None` without `--force`.
+    pub(super) fn force(&self) -> Option<u32> {
+        self.force.then(|| self.drain.unwrap_or(AT_ONCE))
+    }
+}
+
+/// The limits of a program, for `run` and `env`.
+#[derive(Args, Debug)]
+pub(super) struct LimitArgs {
+    /// Share of the device's SMs that the program may use, in percent
+    #[arg(long, value_name = "PERCENT")]
+    threads: Option<Percentage>,
+    /// Device memory that the program may allocate, such as 4G or 512M
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<MemoryLimit>,
+    /// Priority of the program's work
+    #[arg(long, value_parser = priorities())]
+    priority: Option<ClientPriority>,
+}
+
+fn priorities() -> impl TypedValueParser<Value = ClientPriority> {
+    PossibleValuesParser::new(ClientPriority::WORDS).try_map(|word| word.parse())
+}
+
+impl LimitArgs {
+    pub(super) fn limits(&self) -> ClientLimits {
+        ClientLimits {
+            threads: self.threads,
+            memory: self.memory,
+            priority: self.priority,
+        }
+    }
+}
+
+/// A number of lines of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lines {
+    All,
+    Last(usize),
+}
+
+impl FromStr for Lines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) => Ok(Self::Last(number)),
+            Err(_) if text == "all" => Ok(Self::All),
+            Err(_) => Err("expected a number, or all".to_owned()),
+        }
+    }
+}
+
+/// The profile of a command line: a file, `-`, or the name of a built-in one.
+#[derive(Clone, Debug)]
+pub enum ProfileSource {
+    File(PathBuf),
+    BuiltIn(BuiltIn),
+}
+
+impl FromStr for ProfileSource {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(match BuiltIn::named(text) {
+            Some(profile) => Self::BuiltIn(profile),
+            None => Self::File(text.into()),
+        })
+    }
+}
+
+impl ProfileSource {
+    /// Reads and checks the profile.
+    pub fn load(&self) -> Result<Profile> {
+        let path = match self {
+            Self::BuiltIn(profile) => {
+                let path = Path::new(profile.name);
+                return Ok(Profile::parse(path, profile.text.to_owned())?);
+            }
+            Self::File(path) => path,
+        };
+        let (shown, text) = read_text_from(path);
+        match text {
+            Ok(text) => {
+                let is_of_mig_parted = text.lines().any(|line| line.starts_with("mig-configs:"));
+                let profile = Profile::parse(shown, text);
+                profile.map_err(|error| misread(shown, is_of_mig_parted, error))
+            }
+            Err(error) => {
+                let hint = (error.kind() == ErrorKind::NotFound).then(|| near(path));
+                let error = CommandError::from(ProfileError::Unreadable {
+                    path: shown.to_owned(),
+                    error,
+                });
+                Err(match hint {
+                    Some(hint) => error.with_hint(hint),
+                    None => error,
+                })
+            }
+        }
+    }
+}
+
+/// The error of a file that is no profile, and may be a configuration of mig-parted.
+fn misread(path: &Path, is_of_mig_parted: bool, error: ProfileError) -> CommandError {
+    let error = CommandError::from(error);
+    if !is_of_mig_parted {
+        return error;
+    }
+    let path = path.display();
+    let what = format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
+    let hint = format!("mig-mps import {path} makes a profile of it");
+    CommandError::new(error.kind, what).with_hint(hint)
+}
+
+/// Names the built-in profile that was probably meant instead of a missing file.
+fn near(path: &Path) -> String {
+    let names: Vec<&str> = BuiltIn::all().iter().map(|profile| profile.name).collect();
+    let word = path.to_string_lossy();
+    match nearest(word.trim_end_matches(".toml"), names.iter().copied()) {
+        Some(near) => format!("did you mean the built-in profile {near}?"),
+        None => format!("the built-in profiles are {}", names.join(", ")),
+    }
+}
+
+/// Parses a duration such as `30s`, `5m` or `1h30m`; a number alone counts seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let is_number = text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let unit = if is_number { "s" } else { "" };
+    SpanParser::new()
+        .parse_unsigned_duration(format!("{text}{unit}"))
+        .map_err(|_| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
+}
+
+/// Parses a duration in whole seconds.
+pub(super) fn seconds(text: &str) -> Result<u32, String> {
+    let duration = duration(text)?;
+    let whole = u32::try_from(duration.as_secs()).ok();
+    whole
+        .filter(|_| duration.subsec_nanos() == 0)
+        .ok_or_else(|| "expected whole seconds, and no more than 4294967295".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_seconds_and_units_may_be_combined() {
+        for (text, wanted) in [
+            ("30", 30),
+            ("30s", 30),
+            ("5m", 300),
+            ("1h", 3600),
+            ("1h30m", 5400),
+            ("0", 0),
+            ("4294967295", u32::MAX),
+        ] {
+            assert_eq!(seconds(text), Ok(wanted), "{text}");
+        }
+        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "-5", "-5m", "5m ago", "soon", "1:30", "5 parsecs", "s"] {
+            let error = seconds(text).unwrap_err();
+            assert!(error.contains("30s, 5m, 1h"), "{text}: {error}");
+        }
+        for text in ["0.5", "4294967296", "2000000h"] {
+            let error = seconds(text).unwrap_err();
+            assert!(error.contains("whole seconds"), "{text}: {error}");
+        }
+    }
+}
