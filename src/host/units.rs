@@ -1,9 +1,130 @@
+//! systemd: the services that hold GPUs open, and the scopes of daemons.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use super::super::nvidia_smi::{printed, system_command};
-use super::{Unit, UnitsError};
-use crate::host::{Holders, Output, Pid, run};
+use jiff::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use thiserror::Error;
+
+use super::nvidia_smi::{printed, system_command};
+use crate::host::{Holders, Output, Pid, RunError, as_root, run};
+
+/// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Unit(&'static str);
+
+impl Unit {
+    /// All units. A unit that restarts another one comes before it, so that no stopped unit is restarted at once.
+    pub const ALL: [Self; 9] = [
+        // Exporters of metrics, by the names of their packages.
+        Self("nvidia-dcgm-exporter.service"),
+        Self("dcgm-exporter.service"),
+        Self("prometheus-nvidia-exporter.service"),
+        Self("nvidia_gpu_exporter.service"),
+        // NVIDIA's system management on DGX, which queries DCGM.
+        Self("nvsm.service"),
+        // DCGM's daemon (nv-hostengine), by its current name and its name before version 2.
+        Self("nvidia-dcgm.service"),
+        Self("dcgm.service"),
+        // Restarts nvidia-persistenced whenever its socket is missing.
+        Self("nvidia-persistenced.path"),
+        Self("nvidia-persistenced.service"),
+    ];
+
+    /// Returns the unit with this name, if it is a known one.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.0 == name)
+    }
+
+    /// `nvidia-dcgm.service`
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// Refuses other units, which a forged journal could name.
+impl<'de> Deserialize<'de> for Unit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::named(&name)
+            .ok_or_else(|| de::Error::custom(format!("{name} is not a known monitoring unit")))
+    }
+}
+
+/// A failed operation of systemd.
+#[derive(Debug, Error)]
+pub enum UnitsError {
+    /// The system has no systemd, like most containers.
+    #[error("systemd does not run here: {0}")]
+    NoSystemd(String),
+    /// `systemctl` refused.
+    #[error("systemctl {asked} ({status}) said: {said}")]
+    Refused {
+        asked: String,
+        status: ExitStatus,
+        said: String,
+    },
+    /// `systemctl` reported success, but the unit has another state.
+    #[error(
+        "systemctl {asked} ended without an error, and {unit} is {state}{}",
+        quoted(said)
+    )]
+    NotDone {
+        asked: String,
+        unit: Unit,
+        /// The `ActiveState`.
+        state: String,
+        said: String,
+    },
+    /// `systemctl` gave an unexpected answer.
+    #[error("systemctl {asked} answered {answer:?}")]
+    Strange { asked: String, answer: String },
+    /// `systemctl` could not be run to its end.
+    #[error("systemctl {asked}: {error}")]
+    Program { asked: String, error: RunError },
+}
+
+impl UnitsError {
+    /// Returns the remedy.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NoSystemd(_) => {
+                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
+                    .to_owned()
+            }
+            Self::Refused { said, .. }
+                if said.contains("Access denied") || said.contains("authentication") =>
+            {
+                as_root()
+            }
+            Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
+                format!("find out why systemctl {asked} fails, and run this again")
+            }
+            Self::NotDone { unit, .. } => {
+                format!("systemctl status {unit} shows what keeps it so; then run this again")
+            }
+            Self::Program { error, .. } => error.hint().to_owned(),
+        }
+    }
+}
+
+fn quoted(said: &str) -> String {
+    if said.is_empty() {
+        String::new()
+    } else {
+        format!("; it said: {said}")
+    }
+}
 
 /// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.
 const CHANGE_LIMIT: Duration = Duration::from_secs(100);
@@ -218,6 +339,52 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
     Some(all)
 }
 
+/// The slice of all daemons.
+const SLICE: &str = "mig-mps.slice";
+
+/// The service that stops the daemons, at a shutdown before their scopes end.
+const SERVICE: &str = "mig-mps.service";
+
+/// systemd scopes for daemons, through `systemd-run`.
+///
+/// A process stays in the cgroup of the service or login session that started it, and ends with it. A daemon must not.
+#[derive(Clone, Debug)]
+pub struct Scopes {
+    program: PathBuf,
+}
+
+impl Scopes {
+    pub(crate) fn by(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    /// Returns a command that becomes `command` in a new scope. Its environment is that of `command`.
+    pub fn wrap(&self, device: &str, command: &Command) -> Command {
+        let mut scoped = Command::new(&self.program);
+        let variables = command.get_envs();
+        scoped.env_clear();
+        scoped.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+        scoped.args(["--scope", "--quiet", "--collect", "--no-ask-password"]);
+        // The scope of an earlier daemon may still be there.
+        let now = Timestamp::now().as_millisecond();
+        scoped.arg(format!("--unit=mig-mps-{device}-{now}.scope"));
+        scoped.arg(format!("--slice={SLICE}"));
+        scoped.arg(format!("--description=MPS control daemon of {device}"));
+        scoped.arg(format!("--property=Before={SERVICE}"));
+        scoped.arg("--").arg(named_by_pid(command.get_program()));
+        scoped.args(command.get_args());
+        scoped
+    }
+}
+
+/// Returns a path of the program that means the same to another process.
+fn named_by_pid(program: &OsStr) -> OsString {
+    if program == "/proc/self/exe" {
+        return format!("/proc/{}/exe", std::process::id()).into();
+    }
+    program.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
@@ -225,6 +392,19 @@ mod tests {
     use super::*;
     use crate::host::programs::Fake;
     use crate::host::{Holder, StartTime, as_root};
+
+    #[test]
+    fn no_other_unit_can_be_named() {
+        assert_eq!(Unit::named("sshd.service"), None);
+        assert_eq!(Unit::named("nvidia-dcgm"), None);
+        assert!(serde_json::from_str::<Unit>("\"sshd.service\"").is_err());
+        let text = serde_json::to_string(&Unit::named("nvsm.service").unwrap()).unwrap();
+        assert_eq!(text, "\"nvsm.service\"");
+        assert_eq!(
+            serde_json::from_str::<Unit>(&text).unwrap().name(),
+            "nvsm.service"
+        );
+    }
 
     fn unit(name: &str) -> Unit {
         Unit::named(name).unwrap()
