@@ -11,7 +11,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{self, Context, attach, complete, launch};
 use crate::config::{LOG, VARIABLES};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
 use crate::host::{
     self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
     refuse_old_kernel,
@@ -184,21 +185,21 @@ pub fn main() -> ExitCode {
     }
     // Before the command line is read, which takes a good part of a small stack.
     if let Err(error) = raise_stack() {
-        return failed(&error.into());
+        return end(&error.into());
     }
     run()
 }
 
-fn failed(error: &CommandError) -> ExitCode {
+fn end(error: &CommandError) -> ExitCode {
     if wants_json() && !error.is_in_document {
-        let _ = ErrorDocument::print(error.message(), error.kind as u8);
+        let _ = ErrorDocument::print(error.message(), error.status as u8);
     }
     if error.is_chosen {
         render::note(&error.to_string());
     } else {
         render::error(&error.to_string(), &error.hints);
     }
-    ExitCode::from(error.kind as u8)
+    ExitCode::from(error.status as u8)
 }
 
 /// True if the command line has `--json`. Asked where it may not have been parsed yet.
@@ -224,7 +225,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return match render::printed(error.print()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(&error.into()),
+            Err(error) => end(&error.into()),
         };
     }
     let Message { what, hints } = render::usage_error(error, &mut command(), &own_words());
@@ -233,7 +234,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     } else {
         ExitStatus::Usage
     };
-    failed(&CommandError {
+    end(&CommandError {
         hints,
         ..CommandError::new(status, what)
     })
@@ -266,7 +267,7 @@ fn help() -> Option<ExitCode> {
     } else {
         return None;
     };
-    Some(result.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS))
+    Some(result.map_or_else(|error| end(&error), |()| ExitCode::SUCCESS))
 }
 
 fn run() -> ExitCode {
@@ -288,10 +289,10 @@ fn run() -> ExitCode {
     };
     let environment = Environment::read();
     if let Err(error) = observe(&cli, &environment) {
-        return failed(&error);
+        return end(&error);
     }
     if let Err(error) = prepare(&cli.command, &environment) {
-        return failed(&error);
+        return end(&error);
     }
     let context = Context {
         environment: &environment,
@@ -303,7 +304,7 @@ fn run() -> ExitCode {
             tracing::debug!("exit status {}", status as u8);
             ExitCode::from(status as u8)
         }
-        Err(error) => failed(&error),
+        Err(error) => end(&error),
     }
 }
 
@@ -316,7 +317,7 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
         host::append_privately(path).map_err(|error| {
             let error = CommandError::from(error);
             CommandError {
-                kind: ExitStatus::Usage,
+                status: ExitStatus::Usage,
                 error: error
                     .error
                     .context(format!("cannot write the trace file of {LOG}")),
@@ -340,12 +341,12 @@ fn prepare(command: &Command, environment: &Environment) -> Result<()> {
         && let Err(error) = refuse_old_kernel()
     {
         let error = CommandError::from(error);
-        let kind = if is_run() {
+        let status = if is_run() {
             ExitStatus::NotRun
         } else {
-            error.kind
+            error.status
         };
-        return Err(CommandError { kind, ..error });
+        return Err(CommandError { status, ..error });
     }
     if is_run() {
         return Ok(());

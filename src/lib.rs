@@ -11,6 +11,7 @@
 //!
 //! The rooms, from the ground up:
 //!
+//! - [`failure`]: exit statuses, and what every error has that can end a command
 //! - [`config`]: environment variables, default paths, names of programs
 //! - [`geometry`], [`settings`]: pure values
 //! - [`host`]: processes, users, files, limits; one root prefix
@@ -26,7 +27,7 @@
 //! - [`doctor`]: checks of a node
 //! - [`integrate`]: text for other systems
 //! - [`render`], [`manual`]: tables, JSON, questions; the manual
-//! - [`error`]: exit statuses and hints
+//! - [`error`]: the error that ends a command
 //! - [`commands`], [`cli`]: the subcommands
 
 #![allow(
@@ -44,6 +45,7 @@ pub(crate) mod convert;
 pub(crate) mod cuda;
 pub(crate) mod doctor;
 pub(crate) mod error;
+pub(crate) mod failure;
 pub(crate) mod geometry;
 pub(crate) mod host;
 pub(crate) mod integrate;
@@ -83,8 +85,8 @@ pub mod internals {
     pub mod slurm {
         pub use crate::integrate::{GresConf, SlurmJob, gres_of_node};
     }
-    pub mod error {
-        pub use crate::error::ExitStatus;
+    pub mod failure {
+        pub use crate::failure::{ExitStatus, Failure};
     }
     pub mod geometry {
         pub use crate::geometry::{

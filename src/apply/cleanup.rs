@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::error::{Cause, Failure};
+use super::error::{Cause, FailedStep};
 use super::shared::ApplyContext;
 use crate::host::{Directories, Directory, Environment};
 use crate::logs::{needs_rotation, rotate};
@@ -18,7 +18,7 @@ pub(super) fn purge(
     purge: &Purge,
     context: &ApplyContext<'_>,
     run_dir: &RunDir,
-) -> impl Iterator<Item = Failure> {
+) -> impl Iterator<Item = FailedStep> {
     let until = Instant::now() + context.environment.purge_limit;
     let devices = match purge {
         Purge::All => None,
@@ -28,7 +28,7 @@ pub(super) fn purge(
     let logs = remove_logs(devices, context, run_dir, until);
     let failed = |what: &str, removed: io::Result<()>| {
         let error = removed.err()?;
-        Some(Failure::new(what.to_owned(), Cause::from(error)))
+        Some(FailedStep::new(what.to_owned(), Cause::from(error)))
     };
     let failures = [
         failed("removing what users left in pipe directories", left),

@@ -6,9 +6,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use thiserror::Error;
 
-use crate::host::{
-    EnvironmentError, Holder, MORE_PROCESSES, ResetError, RunError, UnitsError, file_hint,
-};
+use crate::failure::{ExitStatus, Failure};
+use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, ResetError, RunError, UnitsError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -16,7 +15,7 @@ use crate::nvml::{Code, MigMode, NvmlError};
 #[derive(Debug, Default)]
 pub struct ApplyError {
     /// The steps that failed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<FailedStep>,
     /// True if all steps but the failed ones of other users' daemons were carried out.
     pub is_rest_done: bool,
     /// True if the user interrupted it.
@@ -29,7 +28,7 @@ pub struct ApplyError {
 
 /// A step that failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct FailedStep {
     /// The attempted step.
     pub attempt: String,
     /// The reason.
@@ -53,7 +52,7 @@ pub struct RolledBack {
     pub cut_short: bool,
 }
 
-impl Failure {
+impl FailedStep {
     pub(super) fn new(attempt: String, cause: Cause) -> Self {
         Self {
             attempt,
@@ -67,7 +66,10 @@ impl ApplyError {
     /// The error of a run that did not begin.
     pub(super) fn at_start(cause: impl Into<Cause>) -> Self {
         Self {
-            failures: vec![Failure::new("nothing was changed".to_owned(), cause.into())],
+            failures: vec![FailedStep::new(
+                "nothing was changed".to_owned(),
+                cause.into(),
+            )],
             ..Self::default()
         }
     }
@@ -114,7 +116,7 @@ impl ApplyError {
     }
 
     /// Groups the failures by cause: 56 daemons that lack the same library are one message.
-    fn kinds(&self) -> Vec<(&Failure, Vec<&str>)> {
+    fn kinds(&self) -> Vec<(&FailedStep, Vec<&str>)> {
         /// The part that differs between equal causes.
         static DEVICE: LazyLock<Option<Regex>> =
             LazyLock::new(|| Regex::new("(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}").ok());
@@ -122,7 +124,7 @@ impl ApplyError {
             Some(device) => device.replace_all(&cause.to_string(), "it").into_owned(),
             None => cause.to_string(),
         };
-        let mut kinds: Vec<(String, &Failure, Vec<&str>)> = Vec::new();
+        let mut kinds: Vec<(String, &FailedStep, Vec<&str>)> = Vec::new();
         for failure in &self.failures {
             let said = general(&failure.cause);
             match kinds.iter_mut().find(|(known, ..)| *known == said) {
@@ -135,9 +137,22 @@ impl ApplyError {
             .map(|(_, failure, others)| (failure, others))
             .collect()
     }
+}
 
-    /// The remedies, each once.
-    pub fn hints(&self) -> Vec<String> {
+impl Failure for ApplyError {
+    fn status(&self) -> ExitStatus {
+        if self.is_interrupted() {
+            ExitStatus::Interrupted
+        } else if self.is_pending() {
+            ExitStatus::Drift
+        } else if self.is_busy() {
+            ExitStatus::Refused
+        } else {
+            ExitStatus::Failed
+        }
+    }
+
+    fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
         let again = "run the same command again: it goes on from here".to_owned();
         let unfinished = self.is_of_users_alone()
@@ -159,7 +174,7 @@ impl std::error::Error for ApplyError {}
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for (Failure { attempt, cause, .. }, others) in self.kinds() {
+        for (FailedStep { attempt, cause, .. }, others) in self.kinds() {
             lines.push(format!("{attempt}: {cause}"));
             match others.as_slice() {
                 [] => {}
@@ -399,9 +414,9 @@ impl Cause {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint(),
             Self::Mps(error) => error.hint(),
-            Self::Units(error) => Some(error.hint()),
+            Self::Units(error) => error.hint(),
             Self::Reset { error, .. } => error.hint(),
-            Self::Environment(error) => Some(error.hint()),
+            Self::Environment(error) => error.hint(),
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),
@@ -424,7 +439,7 @@ impl Cause {
                 "it ends when its call of the kernel does; the kernel log may say which one hangs".to_owned(),
             ),
             Self::Left { cause, .. } => cause.hint(),
-            Self::File(error) => file_hint(error),
+            Self::File(error) => error.hint(),
             Self::NoDevice | Self::NoInstance | Self::NameInUse(_) => {
                 Some("run the same command again: it plans anew".to_owned())
             }

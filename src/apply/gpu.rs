@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::daemons::{DeviceNow, serve, user_beside_caller};
-use super::error::{Cause, Failure};
+use super::error::{Cause, FailedStep};
 use super::rollback::{Effect, History};
 use super::shared::{Name, Shared, StepOf};
 use crate::geometry::Placement;
@@ -229,14 +229,14 @@ impl<'a> Attempt<'a> {
                 // A user can make her own daemon fail at will: that must not undo the daemons of others.
                 let failure = if let Some(user) = self.shared.user_of(action) {
                     self.undo_change_of(action);
-                    Failure {
+                    FailedStep {
                         attempt: format!("{attempt}, which runs as {user}"),
                         cause,
                         is_a_users: true,
                     }
                 } else {
                     self.shared.fail();
-                    Failure::new(attempt, cause)
+                    FailedStep::new(attempt, cause)
                 };
                 let goes_on = failure.is_a_users;
                 self.history.did_not(self.number, failure);

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use jiff::Timestamp;
 
-use super::error::{ApplyError, Cause, Failure};
+use super::error::{ApplyError, Cause, FailedStep};
 use super::shared::lock;
 use crate::host::{Environment, Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;
@@ -86,7 +86,7 @@ impl OpenJournal {
 
     /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
     /// the next run; with `is_done` false, all of it stays.
-    pub(super) fn end(&self, environment: &Environment, is_done: bool) -> Vec<Failure> {
+    pub(super) fn end(&self, environment: &Environment, is_done: bool) -> Vec<FailedStep> {
         end(
             &self.run_dir,
             &mut lock(&self.journal),
@@ -101,7 +101,7 @@ fn end(
     journal: &mut Journal,
     environment: &Environment,
     is_done: bool,
-) -> Vec<Failure> {
+) -> Vec<FailedStep> {
     let mut failures = Vec::new();
     // In reverse order.
     for unit in std::mem::take(&mut journal.units).into_iter().rev() {
@@ -111,7 +111,7 @@ fn end(
             .and_then(|units| Ok(units.start(unit)?));
         if let Err(cause) = started {
             journal.units.insert(0, unit);
-            failures.push(Failure::new(format!("starting {unit} again"), cause));
+            failures.push(FailedStep::new(format!("starting {unit} again"), cause));
         }
     }
     let closed = if is_done && journal.units.is_empty() {
@@ -120,7 +120,10 @@ fn end(
         run_dir.write_journal(journal)
     };
     if let Err(error) = closed {
-        failures.push(Failure::new("closing the journal".to_owned(), error.into()));
+        failures.push(FailedStep::new(
+            "closing the journal".to_owned(),
+            error.into(),
+        ));
     }
     failures
 }

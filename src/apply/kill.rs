@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal as Number;
 
-use super::error::{ApplyError, Cause, Failure};
+use super::error::{ApplyError, Cause, FailedStep};
 use super::shared::{ApplyContext, Progress};
 use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::{Daemon, MpsError, Patience};
@@ -97,7 +97,7 @@ pub(super) fn kill(
                 error.interrupted |= ended.is_interrupted;
             }
             Err(cause) => {
-                let failure = Failure::new(victim.client.to_string(), cause);
+                let failure = FailedStep::new(victim.client.to_string(), cause);
                 error.failures.push(failure);
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use super::daemons::starts_again;
-use super::error::{Cause, Failure, RolledBack};
+use super::error::{Cause, FailedStep, RolledBack};
 use super::gpu::GpuRun;
 use super::shared::lock;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement};
@@ -277,7 +277,7 @@ pub(super) struct History {
     /// The plan's steps that succeeded or failed.
     over: Mutex<BTreeSet<usize>>,
     /// The steps that failed.
-    failures: Mutex<BTreeMap<usize, Failure>>,
+    failures: Mutex<BTreeMap<usize, FailedStep>>,
 }
 
 impl History {
@@ -311,7 +311,7 @@ impl History {
     }
 
     /// Records the failure of the step with that number.
-    pub(super) fn did_not(&self, step: usize, failure: Failure) {
+    pub(super) fn did_not(&self, step: usize, failure: FailedStep) {
         lock(&self.failures).insert(step, failure);
     }
 
@@ -321,7 +321,7 @@ impl History {
     }
 
     /// Takes the failures, in the plan's order.
-    pub(super) fn take_failures(&self) -> Vec<Failure> {
+    pub(super) fn take_failures(&self) -> Vec<FailedStep> {
         let failures = std::mem::take(&mut *lock(&self.failures));
         failures.into_values().collect()
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::cleanup::purge;
-use super::error::{ApplyError, Failure};
+use super::error::{ApplyError, FailedStep};
 use super::gpu::GpuRun;
 use super::journal::{NodeRecord, OpenJournal, record_profile};
 use super::kill::kill;
@@ -115,7 +115,7 @@ fn carry_out<'a>(
         interrupted: environment.interrupt.is_asked(),
         ..ApplyError::default()
     };
-    let is_cause = |failure: &Failure| !failure.is_a_users;
+    let is_cause = |failure: &FailedStep| !failure.is_a_users;
     let is_to_be_undone = error.interrupted || error.failures.iter().any(is_cause);
     error.is_rest_done = !is_to_be_undone && plan.steps().count() > error.failures.len();
     match shared.on_failure {
@@ -134,7 +134,7 @@ fn carry_out<'a>(
     let ledger = shared.node_record.write_rest();
     let is_done = !error.rolled_back.cut_short && ledger.is_ok();
     let ledger = ledger.err().map(|error| {
-        Failure::new(
+        FailedStep::new(
             "recording which instances are left".to_owned(),
             error.into(),
         )
@@ -155,7 +155,7 @@ fn carry_out<'a>(
 
 /// Undoes what was done on each GPU, and adds the outcome to the error.
 fn roll_back<'a>(runs: Vec<GpuRun<'a>>, error: &mut ApplyError, pool: &Pool<'a>) {
-    let lacks_processes = |failure: &Failure| failure.cause.lacks_processes();
+    let lacks_processes = |failure: &FailedStep| failure.cause.lacks_processes();
     if error.failures.iter().any(lacks_processes) {
         // The rollback starts programs too.
         pool.close();
@@ -172,13 +172,16 @@ fn roll_back<'a>(runs: Vec<GpuRun<'a>>, error: &mut ApplyError, pool: &Pool<'a>)
 }
 
 /// Does what follows the last step: without devices no profile is applied, and a purge removes files.
-fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<Failure> {
+fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
     let run_dir = &shared.run_dir;
     let mut failures = Vec::new();
     if run_dir.records().0.is_empty()
         && let Err(error) = record_profile(run_dir, &shared.context.node.boot_id, None)
     {
-        failures.push(Failure::new("closing the record".to_owned(), error.into()));
+        failures.push(FailedStep::new(
+            "closing the record".to_owned(),
+            error.into(),
+        ));
     }
     if let Some(purged) = &plan.purge {
         failures.extend(purge(purged, shared.context, run_dir));

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::failure::Failure;
 use crate::host::{Host, Reader, Uid, caller, user_name};
 use crate::node::{Client, DaemonState, Served};
 use crate::settings::Serve;
@@ -59,10 +60,11 @@ impl NoAccess {
             Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. }
         )
     }
+}
 
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
-        match self {
+impl Failure for NoAccess {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::Unmapped => {
                 "map them, as with unshare --map-root-user or the mapping of the container"
                     .to_owned()
@@ -86,7 +88,7 @@ impl NoAccess {
             Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. } => {
                 "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
             }
-        }
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use super::access::{NoAccess, access, check_user};
+use crate::failure::Failure;
 use crate::geometry::ProfileName;
 use crate::host::Uid;
 use crate::node::{Device, Node, Served};
@@ -28,6 +29,17 @@ pub struct Wanted {
 pub struct NoneFree {
     /// The reason of each device that would do.
     pub reasons: Vec<NoAccess>,
+}
+
+impl Failure for NoneFree {
+    fn hint(&self) -> Option<String> {
+        match self.reasons.as_slice() {
+            [only] => only.hint(),
+            _ if self.is_passing() => Some("wait for one with --wait 5m".to_owned()),
+            [] => Some("mig-mps status shows the devices".to_owned()),
+            _ => Some("mig-mps status shows the state of each device".to_owned()),
+        }
+    }
 }
 
 /// The most reasons that a message names.

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use thiserror::Error;
 
+use crate::failure::{ExitStatus, Failure};
 use crate::host::bounded;
 use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings};
 use crate::state::DeviceRecord;
@@ -28,18 +29,21 @@ pub struct TooMuch {
     allowed: String,
 }
 
-impl TooMuch {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
+impl Failure for TooMuch {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
         let Self {
             option,
             wanted,
             key,
             allowed,
         } = self;
-        format!(
+        Some(format!(
             "use {option} {allowed}, or let the device have more: mig-mps set DEVICE {key}={wanted}"
-        )
+        ))
     }
 }
 
@@ -96,10 +100,11 @@ pub struct UnreadableLimit {
     why: String,
 }
 
-impl UnreadableLimit {
-    /// Returns the remedy.
-    pub fn hint() -> String {
-        format!("unset {MEMORY}; with this value CUDA would lift the memory limit of the device")
+impl Failure for UnreadableLimit {
+    fn hint(&self) -> Option<String> {
+        Some(format!(
+            "unset {MEMORY}; with this value CUDA would lift the memory limit of the device"
+        ))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::failure::{ExitStatus, Failure};
+
 /// The variables that launchers set: the process's rank on its node, and the number of processes there. `torchrun` comes
 /// first: `srun` and `mpirun` start one on each node, and it starts the ranks.
 const LAUNCHERS: [(&str, &str); 7] = [
@@ -47,10 +49,13 @@ pub enum NoRank {
     NoDevice { rank: usize, all: usize },
 }
 
-impl NoRank {
-    /// Returns the remedy.
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Failure for NoRank {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::NotSet => {
                 "start it with mpirun, srun or torchrun, or use --any in place of --by-rank"
             }
@@ -59,7 +64,8 @@ impl NoRank {
             }
             Self::NoSize => "use --map cycle",
             Self::NoDevice { .. } => "mig-mps status shows the devices and the users they serve",
-        }
+        };
+        Some(hint.to_owned())
     }
 }
 

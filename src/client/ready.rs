@@ -6,6 +6,7 @@ use thiserror::Error;
 use super::{ClientLimits, NoAccess, Variables, access};
 use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
+use crate::failure::Failure;
 use crate::host::{
     ATTACH, Account, Environment, Limits, Output, Pid, RunError, Uid, bounded, caller, run_as,
 };
@@ -33,18 +34,19 @@ impl NotReady {
         self.is_passing() || matches!(self, Self::NoAccess(NoAccess::Reserved { .. }))
     }
 
-    /// Returns the remedy, or the way to find one.
-    pub fn hint(&self) -> String {
-        let general = || "mig-mps doctor finds known causes".to_owned();
-        self.remedy().unwrap_or_else(general)
-    }
-
     /// Returns the remedy, if one is known.
     pub fn remedy(&self) -> Option<String> {
         match self {
-            Self::NoAccess(error) => Some(error.hint()),
+            Self::NoAccess(error) => error.hint(),
             Self::NotAttached { cause, .. } => cause.hint(),
         }
+    }
+}
+
+impl Failure for NotReady {
+    fn hint(&self) -> Option<String> {
+        let general = "mig-mps doctor finds known causes";
+        self.remedy().or_else(|| Some(general.to_owned()))
     }
 }
 
@@ -182,9 +184,8 @@ pub enum NotAttached {
     Unexpected(String),
 }
 
-impl NotAttached {
-    /// Returns the remedy, if one is known.
-    pub fn hint(&self) -> Option<String> {
+impl Failure for NotAttached {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Failed(CudaError::CONNECTION_FAILED) => {
                 "the daemon is about to stop, or has just stopped: mig-mps status"
@@ -196,7 +197,7 @@ impl NotAttached {
             Self::NoLibrary(_) => {
                 "install the NVIDIA driver, or set MIG_MPS_CUDA_LIBRARY to the path of libcuda.so.1"
             }
-            Self::Check(error) => error.hint(),
+            Self::Check(error) => return error.hint(),
             Self::Failed(_) | Self::OutsideMps | Self::AnotherDevice(_) | Self::Unexpected(_) => {
                 return None;
             }

@@ -13,7 +13,7 @@ use jiff::fmt::friendly::SpanParser;
 use super::drain::AT_ONCE;
 use crate::catalog::BuiltIn;
 use crate::client::ClientLimits;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, usage};
 use crate::host::{nearest, read_text_from};
 use crate::node::{NoSuchDevice, Node};
 use crate::profile::{Profile, ProfileError};
@@ -47,7 +47,6 @@ impl DeviceArgs {
         value_name: &str,
         parse: impl Fn(&str) -> std::result::Result<T, E>,
     ) -> Result<(Self, Vec<T>)> {
-        let usage = |what: String| CommandError::new(ExitStatus::Usage, what);
         let gpus = gpus.to_vec();
         let words = first.filter(|_| gpus.is_empty());
         if let Some(device) = words {
@@ -56,7 +55,7 @@ impl DeviceArgs {
         }
         let first = first.ok_or_else(|| {
             usage(format!("{value_name} is missing"))
-                .with_hint(format!("write it after the option: --gpu N {value_name}"))
+                .hint(format!("write it after the option: --gpu N {value_name}"))
         })?;
         let first = parse(first).map_err(|error| usage(error.to_string()))?;
         let words = Vec::new();
@@ -206,7 +205,7 @@ impl ProfileSource {
                     error,
                 });
                 Err(match hint {
-                    Some(hint) => error.with_hint(hint),
+                    Some(hint) => error.hint(hint),
                     None => error,
                 })
             }
@@ -223,7 +222,7 @@ fn misread(path: &Path, is_of_mig_parted: bool, error: ProfileError) -> CommandE
     let path = path.display();
     let what = format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
     let hint = format!("mig-mps import {path} makes a profile of it");
-    CommandError::new(error.kind, what).with_hint(hint)
+    CommandError::new(error.status, what).hint(hint)
 }
 
 /// Names the built-in profile that was probably meant instead of a missing file.

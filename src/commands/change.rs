@@ -10,7 +10,8 @@ use super::drain::Drain;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result};
+use crate::failure::ExitStatus;
 use crate::host::{
     Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
 };
@@ -267,7 +268,7 @@ impl Run<'_> {
         let take = |limit| locked(environment, self.change.directories, limit);
         let lock = match take(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold.
-            Err(error) if error.kind == ExitStatus::Refused => {
+            Err(error) if error.status == ExitStatus::Refused => {
                 let waited = self.observer.borrow().aside(|| take(limit));
                 waited.unwrap_or_else(|_| take(limit))
             }
@@ -444,7 +445,7 @@ fn differs(rest: &Plan) -> CommandError {
         ExitStatus::Failed,
         format_args!("the node was changed, and does not read back as the profile says: still to do:{steps}"),
     )
-    .with_hint(
+    .hint(
         "nothing is undone: every step has reported success; run the same command again: it goes on from here",
     )
 }
@@ -478,10 +479,7 @@ impl Outcome {
         verified: Option<&[Verified]>,
     ) -> Result<()> {
         if consent.json {
-            let failed = self.failed.as_ref().map(|failed| Message {
-                what: failed.to_string(),
-                hints: failed.hints(),
-            });
+            let failed = self.failed.as_ref().map(Message::from);
             let error = failed.or_else(|| self.after.as_ref().map(CommandError::message));
             let document = if consent.dry_run {
                 ChangeDocument::planned(&self.plan, &[])

@@ -7,7 +7,8 @@ use clap::Args;
 use super::args::ProfileSource;
 use super::{Context, warn_of_loose_limits, warn_of_small_limits};
 use crate::catalog;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result};
+use crate::failure::{ExitStatus, Failure};
 use crate::plan::Refusal;
 use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
 use crate::render::json::{CheckDocument, ModelsDocument};
@@ -108,5 +109,5 @@ fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
     };
     let hint = "name the models you have with --gpu MODEL, or keep others away from a block with \
                 select = { product = \"…\" }";
-    Some(CommandError::new(kind, text).with_hint(hint))
+    Some(CommandError::new(kind, text).hint(hint))
 }

@@ -12,7 +12,8 @@ use super::{Context, verify};
 use crate::client::{
     ClientLimits, Compared, Comparison, Quantity, Slot, Variables, Wanted, Way, free_devices, ready,
 };
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
@@ -112,13 +113,13 @@ fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
     if !pids.is_empty() {
         let what = format!("{name} is in use: pid {}", pids.join(", "));
         let error = CommandError::new(ExitStatus::Refused, what);
-        return Err(error.with_hint("a comparison needs the device for itself"));
+        return Err(error.hint("a comparison needs the device for itself"));
     }
     if served.compute_mode == Some(EXCLUSIVE_PROCESS) {
-        return Err(CommandError::failed(format_args!(
+        return Err(failed(format_args!(
             "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
         ))
-        .with_hint("apply a profile without compute-mode first"));
+        .hint("apply a profile without compute-mode first"));
     }
     Ok(())
 }
@@ -150,8 +151,8 @@ impl CompareArgs {
             Some(limit) if limit < most => {
                 let name = &served.record.name;
                 let what = format!("{name} takes {limit} clients, and not {most}");
-                let error = CommandError::new(ExitStatus::Usage, what);
-                Err(error.with_hint(format!(
+                let error = usage(what);
+                Err(error.hint(format!(
                     "use -n {limit}, or raise max-clients: mig-mps help profile"
                 )))
             }

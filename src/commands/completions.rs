@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use clap::{Args, ValueEnum};
 
 use super::Context;
-use crate::error::{ExitStatus, Result};
+use crate::error::Result;
+use crate::failure::ExitStatus;
 use crate::render::{note, print};
 
 /// Print a shell's completion script

@@ -2,7 +2,7 @@
 
 use super::env::{Recorded, refuse_bytes};
 use crate::client::ClientLimits;
-use crate::error::{CommandError, Result};
+use crate::error::{Result, failed};
 use crate::host::{Account, Environment, group_named};
 use crate::integrate::{ContainerDevice, SharedMemory};
 use crate::node::Served;
@@ -52,11 +52,11 @@ pub(super) fn container_device(
 /// Returns the id of the group that a device serves. Without it a container's programs would run outside MPS.
 fn group_of(record: &DeviceRecord, name: &str) -> Result<u32> {
     let missing = || {
-        CommandError::failed(format_args!(
+        failed(format_args!(
             "{} serves the group {name}, and this machine has no group of that name",
             record.name
         ))
-        .with_hint("make the group again, or name another one in the profile, and apply it")
+        .hint("make the group again, or name another one in the profile, and apply it")
     };
     group_named(name)?.ok_or_else(missing)
 }

@@ -16,7 +16,8 @@ use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
 use super::run::{command, not_started};
 use crate::client::Variables;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, Forwarding, Pid, ProcessHandle, open_files, printable};
 use crate::render::note;
 use crate::settings::Percentage;
@@ -85,10 +86,10 @@ pub(super) fn refuse_too_many(copies: usize) -> Result<()> {
     if needed <= allowed {
         return Ok(());
     }
-    Err(CommandError::failed(format_args!(
+    Err(failed(format_args!(
         "{copies} copies need {needed} open files, and this process may have {allowed}"
     ))
-    .with_hint(format!("ulimit -n {needed} allows as many")))
+    .hint(format!("ulimit -n {needed} allows as many")))
 }
 
 /// A copy that was started.

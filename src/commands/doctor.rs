@@ -7,7 +7,8 @@ use super::change::Change;
 use super::{Context, verify};
 use crate::client::Verified;
 use crate::doctor::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, usage};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, bounded, user_name};
 use crate::node::{Detail, observe, observe_records};
 use crate::plan;
@@ -92,8 +93,8 @@ fn explained(word: &str) -> Result<ExitStatus> {
                 bounded(word),
                 near.unwrap_or_default()
             );
-            let error = CommandError::new(ExitStatus::Usage, what);
-            Err(error.with_hint("mig-mps help diagnosis lists all"))
+            let error = usage(what);
+            Err(error.hint("mig-mps help diagnosis lists all"))
         }
     }
 }

@@ -9,7 +9,8 @@ use super::args::{ConsentArgs, DeviceArgs};
 use super::change::{Change, Outcome};
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{Allowed, OnFailure};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::ranges;
 use crate::node::{Device, Gpu, Lost, Node, lost_hint};
 use crate::nvml::GpuInstanceReading;
@@ -177,12 +178,12 @@ impl Asked {
         }
         let gpus: Vec<u32> = self.unread.iter().filter_map(|lost| lost.index).collect();
         let reasons: Vec<&str> = self.unread.iter().map(|lost| lost.why.as_str()).collect();
-        let error = CommandError::failed(format_args!(
+        let error = failed(format_args!(
             "what mig-mps made stays on GPU {}, which cannot be read: {}",
             ranges(&gpus),
             reasons.join("; ")
         ));
-        Some(error.with_hint(format!("{}, and run this command again", lost_hint())))
+        Some(error.hint(format!("{}, and run this command again", lost_hint())))
     }
 }
 

@@ -6,7 +6,8 @@ use super::Context;
 use super::args::LimitArgs;
 use super::containers::{container_device, remark};
 use crate::client::{ClientLimits, Variables, own_limits, own_memory};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, quoted};
 use crate::integrate::Container;
 use crate::node::{Node, Served, observe_records};
@@ -63,7 +64,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(container) = args.format.and_then(Format::container) {
         let device = container_device(environment, device.served, &args.limits.limits())?;
         remark(device.memory);
-        print(&device.text(container).map_err(CommandError::failed)?)?;
+        print(&device.text(container).map_err(failed)?)?;
         return Ok(ExitStatus::Done);
     }
     let mut variables = device.variables(environment, &args.limits.limits())?;
@@ -98,8 +99,9 @@ fn dotenv(variables: Variables) -> Result<String> {
         return Ok(text);
     }
     Err(
-        CommandError::failed("a line of NAME=value cannot have a value with a line break")
-            .with_hint("set MIG_MPS_RUN_DIR to a directory whose name has none, and apply the profile again"),
+        failed("a line of NAME=value cannot have a value with a line break").hint(
+            "set MIG_MPS_RUN_DIR to a directory whose name has none, and apply the profile again",
+        ),
     )
 }
 
@@ -163,10 +165,10 @@ pub(super) fn refuse_bytes(variables: &Variables) -> Result<()> {
         _ => "MIG_MPS_RUN_DIR",
     };
     let value = value.display();
-    Err(CommandError::failed(format_args!(
+    Err(failed(format_args!(
         "{value} is not UTF-8 text, as other programs need it"
     ))
-    .with_hint(format!(
+    .hint(format!(
         "set {setting} to a directory whose name is UTF-8 text, and apply the profile again"
     )))
 }
@@ -186,15 +188,13 @@ impl<'n> Recorded<'n> {
         let names = node.resolve(&[word.to_owned()])?;
         let [name] = names.as_slice() else {
             let what = format!("{word} means several devices: {}", names.join(", "));
-            let error = CommandError::new(ExitStatus::Usage, what);
-            return Err(
-                error.with_hint("name one device; mig-mps run --any takes one that is free")
-            );
+            let error = usage(what);
+            return Err(error.hint("name one device; mig-mps run --any takes one that is free"));
         };
         let served = node.served_as(name);
         let missing = || {
-            CommandError::failed(format_args!("no daemon serves {name}"))
-                .with_hint("mig-mps up PROFILE starts daemons")
+            failed(format_args!("no daemon serves {name}"))
+                .hint("mig-mps up PROFILE starts daemons")
         };
         Ok(Self::of(served.ok_or_else(missing)?))
     }

@@ -4,7 +4,8 @@ use clap::{Args, ValueEnum};
 
 use super::Context;
 use crate::convert::{export, to_mig_parted};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed};
+use crate::failure::ExitStatus;
 use crate::node::{Detail, observe};
 use crate::render::{note, print};
 use crate::state::RunDir;
@@ -48,10 +49,10 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
             let exported = export(&node, &RunDir::at(&run), environment.caller);
             if exported.draft.blocks.is_empty() {
                 let why = exported.draft.remarks.join("\n");
-                return Err(CommandError::failed(format_args!(
+                return Err(failed(format_args!(
                     "there is nothing that a profile could say of this node\n{why}"
                 ))
-                .with_hint("mig-mps init writes a first profile"));
+                .hint("mig-mps init writes a first profile"));
             }
             print(&exported.draft.to_string())?;
             for remark in exported.notes {

@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use super::copies::code;
 use super::run::{command, not_started};
 use crate::client::Variables;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, Forwarding, Pid, ProcessHandle, adopt_descendants, reap};
 use crate::node::Served;
 use crate::nvml::{Nvml, Usage};
@@ -56,7 +57,7 @@ pub(super) fn run(
                 ExitStatus::NotRun,
                 format!("{what} used {name} outside MPS, and the program was ended"),
             )
-            .with_hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do"));
+            .hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do"));
         }
         suspects = seen;
     }

@@ -8,7 +8,8 @@ use super::args::{ConsentArgs, DeviceArgs};
 use super::change::{Change, Outcome};
 use super::{Context, no_daemon, refuse_newer};
 use crate::apply::OnFailure;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, Problem, ProblemId, Served, observe};
 use crate::plan::{self, Plan};
@@ -69,7 +70,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run();
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
-        Err(error) if error.kind == ExitStatus::Refused => {
+        Err(error) if error.status == ExitStatus::Refused => {
             return left_to_another(args, environment, &error);
         }
         changed => changed?,

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use clap::{Args, Command};
 
 use super::Context;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, usage};
+use crate::failure::ExitStatus;
 use crate::manual::TOPICS;
 use crate::render::{self, behind, markdown, page, print, terminal_width};
 
@@ -54,10 +55,8 @@ const WIDEST: usize = 100;
 /// Formats a chapter for the terminal.
 fn chapter(name: &str) -> Result<String> {
     let topic = TOPICS.iter().find(|topic| topic.name == name);
-    let unknown = || {
-        CommandError::new(ExitStatus::Usage, format_args!("no topic \"{name}\""))
-            .with_hint("mig-mps help lists the topics")
-    };
+    let unknown =
+        || usage(format_args!("no topic \"{name}\"")).hint("mig-mps help lists the topics");
     let width = terminal_width().unwrap_or(USUAL_WIDTH);
     Ok(markdown(topic.ok_or_else(unknown)?.text, width.min(WIDEST)))
 }

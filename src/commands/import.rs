@@ -1,6 +1,5 @@
 //! `mig-mps import`
 
-use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +7,8 @@ use clap::Args;
 
 use super::Context;
 use crate::convert::{ImportOptions, import, mig_parted};
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result, usage};
+use crate::failure::ExitStatus;
 use crate::host::{read_text_from, write_new_text_to};
 use crate::profile::Profile;
 use crate::render::{note, print};
@@ -36,13 +36,9 @@ pub struct ImportArgs {
     exact: bool,
 }
 
-fn usage(message: impl Display) -> CommandError {
-    CommandError::new(ExitStatus::Usage, message)
-}
-
 fn unreadable(path: &Path, error: &io::Error) -> CommandError {
     usage(format_args!("cannot read {}: {error}", path.display()))
-        .with_hint("import reads a configuration of mig-parted (YAML)")
+        .hint("import reads a configuration of mig-parted (YAML)")
 }
 
 /// Converts a configuration of mig-parted to a profile.
@@ -56,7 +52,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
             "{} is not a configuration of mig-parted (YAML)",
             path.display()
         );
-        return Err(usage(what).with_hint("mig-mps up takes a profile (TOML) as it is"));
+        return Err(usage(what).hint("mig-mps up takes a profile (TOML) as it is"));
     }
     let spec = mig_parted::Spec::parse(path, text)?;
     let name = choose(args, path, &spec)?;

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::first_answers::{JobCount, KeptWhole, LeastMemory, Users};
-use super::interview::{Interview, usage};
+use super::interview::Interview;
 use super::new_profile::NewProfile;
 use super::{Context, jobs, up};
 use crate::convert::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::geometry::{Aim, Partition};
 use crate::node::{Detail, observe};
 use crate::plan::check::GpuArgument;
@@ -112,13 +113,13 @@ fn node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
     }
     let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
     let node = observe(context.environment, Detail::Offers)
-        .map_err(|error| CommandError::from(error).with_hint(hint))?;
+        .map_err(|error| CommandError::from(error).hint(hint))?;
     for hidden in &node.hidden {
         note(&format!("not seen: {hidden}"));
     }
     if node.gpus.is_empty() {
         let message = format!("the driver ({}) shows no GPU", node.driver);
-        return Err(CommandError::failed(message).with_hint(hint));
+        return Err(failed(message).hint(hint));
     }
     Ok(EmptyNode::of(&node))
 }
@@ -145,7 +146,7 @@ fn ask_whole(
 fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
     if whole.is_empty() {
         let error = usage("no GPU here can be partitioned, and none is to stay whole");
-        return Err(error.with_hint("keep GPUs whole: --whole all"));
+        return Err(error.hint("keep GPUs whole: --whole all"));
     }
     let flags = [
         ("--jobs", args.jobs.is_some()),
@@ -157,7 +158,7 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
         Err(usage(format_args!(
             "{flag} is for GPUs that are partitioned, and there is none"
         ))
-        .with_hint(format!("leave {flag} out")))
+        .hint(format!("leave {flag} out")))
     })
 }
 
@@ -200,7 +201,7 @@ fn choose<'a>(
         let error = usage(format_args!(
             "--layout needs a number for each product: {needed}, not {given}"
         ));
-        return Err(error.with_hint(format!("the recommended layouts are --layout {first}")));
+        return Err(error.hint(format!("the recommended layouts are --layout {first}")));
     }
     let mut chosen = Vec::new();
     for (nth, (supply, needed)) in divided.into_iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::render::{self, Question, can_ask};
 
 /// A round of questions, each of which has a flag.
@@ -63,7 +64,7 @@ impl Interview {
         if !self.takes_defaults {
             self.missing.push(format!("{flag} {}", question.default));
         }
-        let default: T = question.default.parse().map_err(CommandError::failed)?;
+        let default: T = question.default.parse().map_err(failed)?;
         check(&default)
     }
 
@@ -89,7 +90,7 @@ impl Interview {
         let defaults = self.missing.join(" ");
         Err(
             usage(format_args!("there is no terminal to ask on: give {flags}"))
-                .with_hint(format!("the defaults, which --yes takes, are {defaults}")),
+                .hint(format!("the defaults, which --yes takes, are {defaults}")),
         )
     }
 }
@@ -105,8 +106,4 @@ pub(super) fn ended() -> CommandError {
         is_chosen: true,
         ..CommandError::new(ExitStatus::Interrupted, "Nothing was written.")
     }
-}
-
-pub(super) fn usage(message: impl std::fmt::Display) -> CommandError {
-    CommandError::new(ExitStatus::Usage, message)
 }

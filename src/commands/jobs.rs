@@ -3,7 +3,8 @@
 use super::first_answers::{JobCount, LeastMemory, Wanted};
 use super::interview::Interview;
 use crate::convert::{GroupSupply, Supply, TooManyJobs, gib_at_most};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
 use crate::render::{Question, partitions};
 
 /// The default is so many jobs on each GPU, or as many as it has room for.
@@ -113,12 +114,12 @@ fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandE
     });
     let less = (memory_mib.is_some() && least > 0).then(|| with_most(wanted.jobs));
     let error = match smaller_than_its_name(supply, least) {
-        Some(hint) => error.with_hint(hint),
+        Some(hint) => error.hint(hint),
         None => error,
     };
     let mut nearest: Vec<String> = fewer.into_iter().chain(less).collect();
     if nearest.is_empty() {
         nearest.push(with_most(supply.most_jobs()));
     }
-    error.with_hint(format!("{} would fit", nearest.join(", or ")))
+    error.hint(format!("{} would fit", nearest.join(", or ")))
 }

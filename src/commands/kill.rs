@@ -7,7 +7,8 @@ use clap::Args;
 use super::Context;
 use super::args::{ConsentArgs, DeviceArgs, gpu_index};
 use super::change::Change;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, usage};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, Pid, Uid};
 use crate::mps::Patience;
 use crate::node::{Client, Detail, Node, observe};
@@ -97,14 +98,14 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Nothing follows the device, which may be the client that is meant.
 fn no_pid(word: &str, environment: &Environment) -> CommandError {
-    let error = CommandError::new(ExitStatus::Usage, "mig-mps kill needs DEVICE and PID");
+    let error = usage("mig-mps kill needs DEVICE and PID");
     let node = pid(word)
         .ok()
         .and_then(|_| observe(environment, Detail::Status).ok());
     let is_it = |client: &Client| client.pid.is_some_and(|pid| pid.to_string() == word);
     let mut served = node.iter().flat_map(|node| &node.served);
     let of = served.find(|served| served.clients.listed().iter().any(is_it));
-    error.with_hint(match of {
+    error.hint(match of {
         Some(served) => {
             let name = &served.record.name;
             format!("{word} is a client of {name}: mig-mps kill {name} {word}")

@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::Context;
 use super::args::DeviceArgs;
-use crate::error::{ExitStatus, Result};
+use crate::error::Result;
+use crate::failure::ExitStatus;
 use crate::node::{Detail, Device, Gpu, NoSuchDevice, Node, observe};
 use crate::render::json::ListDocument;
 use crate::render::{list, print, print_json, width};

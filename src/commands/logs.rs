@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, Lines};
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{Context as _, Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
@@ -60,8 +61,8 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
         if args.follow {
             let names: Vec<&str> = devices.iter().map(DeviceLogs::title).collect();
             let what = format!("--follow follows one device, not {}", names.join(", "));
-            let error = CommandError::new(ExitStatus::Usage, what);
-            return Err(error.with_hint("name one device; several need a terminal each"));
+            let error = usage(what);
+            return Err(error.hint("name one device; several need a terminal each"));
         }
         for (nth, device) in devices.iter().enumerate() {
             if !args.json {
@@ -80,15 +81,15 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
 fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<ExitStatus> {
     let title = device.title();
     let Some(path) = &device.path else {
-        return Err(CommandError::failed(format_args!(
+        return Err(failed(format_args!(
             "the log directory of {title} ({}) is not known: its daemon is dead, and was another user's",
             device.uuid
         ))
-        .with_hint("mig-mps logs of that user finds them"));
+        .hint("mig-mps logs of that user finds them"));
     };
     let open = || {
         let dir = LogDir::open(path).context(format!("cannot read the logs of {title}"));
-        dir.map_err(|error| error.with_hint(format!("mig-mps restart {title} makes new logs")))
+        dir.map_err(|error| error.hint(format!("mig-mps restart {title} makes new logs")))
     };
     let dir = open()?;
     let logs = readable(&dir, args)?;
@@ -117,11 +118,10 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
             FollowEvent::Lines(new) => output.show(new)?,
             FollowEvent::ReaderGone => return Ok(ExitStatus::Done),
             FollowEvent::DirectoryGone => {
-                return Err(CommandError::failed(format_args!(
-                    "{} was removed or moved away",
-                    path.display()
-                ))
-                .with_hint("run this again: a daemon that is started there has new logs"));
+                return Err(
+                    failed(format_args!("{} was removed or moved away", path.display()))
+                        .hint("run this again: a daemon that is started there has new logs"),
+                );
             }
         }
     }
@@ -130,8 +130,8 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
 /// Finds the logs that the command line means, each once.
 fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
     if args.is_empty() {
-        let error = CommandError::new(ExitStatus::Usage, "no device is named");
-        return Err(error.with_hint("mig-mps logs DEVICE, or mig-mps logs --gpu N for a whole GPU"));
+        let error = usage("no device is named");
+        return Err(error.hint("mig-mps logs DEVICE, or mig-mps logs --gpu N for a whole GPU"));
     }
     let logs = Logs::read(environment);
     for hidden in &logs.hidden {
@@ -185,11 +185,11 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
         return Ok(found);
     }
     let elsewhere = node.managed_by(&names[0], "logs");
-    Err(CommandError::failed(format_args!(
+    Err(failed(format_args!(
         "{} ({}) has no logs: mig-mps has started no daemon for it",
         names[0], device.uuid
     ))
-    .with_hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
+    .hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
 }
 
 /// Returns the wanted logs that can be read, and names the others.

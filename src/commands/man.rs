@@ -6,7 +6,8 @@ use clap::Args;
 use clap_mangen::Man;
 
 use super::Context;
-use crate::error::{Context as _, ExitStatus, Result};
+use crate::error::{Context as _, Result};
+use crate::failure::ExitStatus;
 use crate::host::write_files_into;
 use crate::render::note;
 

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::args::ProfileSource;
 use super::{Context, cdi, detail_for, up};
-use crate::error::{Context as _, ExitStatus, Result};
+use crate::error::{Context as _, Result};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, write_text_to};
 use crate::integrate::ALERTS;
 use crate::node::{Detail, Observer};

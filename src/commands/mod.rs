@@ -50,7 +50,7 @@ use std::time::Duration;
 use args::ConsentArgs;
 
 use crate::apply;
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, Context as _, Result, failed};
 use crate::host::{Directories, Directory, Environment, Lock, Uid, as_root, user_name};
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
@@ -95,10 +95,10 @@ fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<D
         format!("run it as {}", user_name(owner))
     };
     let (owner, path) = (user_name(owner), directories.run.display());
-    Err(CommandError::failed(format_args!(
+    Err(failed(format_args!(
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))
-    .with_hint(format!(
+    .hint(format!(
         "{as_owner}; or unset MIG_MPS_RUN_DIR for daemons of your own"
     )))
 }
@@ -110,21 +110,21 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
     let directory = run_dir
         .make()
         .context("cannot use the run directory")
-        .map_err(|error| error.with_hint("MIG_MPS_RUN_DIR may name another directory"))?;
+        .map_err(|error| error.hint("MIG_MPS_RUN_DIR may name another directory"))?;
     let logs = Directory::make(&directories.log, 0o755)
         .context("cannot use the log directory")
-        .map_err(|error| error.with_hint("MIG_MPS_LOG_DIR may name another directory"))?;
+        .map_err(|error| error.hint("MIG_MPS_LOG_DIR may name another directory"))?;
     let identity = |directory: &Directory| {
         let meta = directory.stat_self()?;
         Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
     };
     if identity(&directory)? == identity(&logs)? {
         // Both have a directory for each device.
-        return Err(CommandError::failed(format_args!(
+        return Err(failed(format_args!(
             "cannot use {} as run directory and as log directory: they must differ",
             directories.log.display()
         ))
-        .with_hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
+        .hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
     }
     let waiting = |holder: &str| {
         let seconds = limit.as_secs();
@@ -146,12 +146,12 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
 /// Returns the error of a command that needs a daemon, on a node where none can be seen.
 fn no_daemon(node: &Node) -> CommandError {
     if let Some((_, why)) = node.unreadable.first() {
-        return CommandError::failed(format_args!(
+        return failed(format_args!(
             "no device has a daemon that can be seen: {why}"
         ))
-        .with_hint("mig-mps doctor checks directories and records");
+        .hint("mig-mps doctor checks directories and records");
     }
-    CommandError::failed("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
+    failed("no device has a daemon").hint("mig-mps up PROFILE starts daemons")
 }
 
 /// Refuses to change what a newer mig-mps recorded.
@@ -159,7 +159,7 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     run_dir.refuse_newer().map_err(|error| {
         if error.kind() == std::io::ErrorKind::Unsupported {
             let hint = "change this node with the mig-mps that wrote it";
-            return CommandError::failed(error).with_hint(hint);
+            return failed(error).hint(hint);
         }
         let error: CommandError = error.into();
         CommandError {

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use super::args::ProfileSource;
-use super::interview::{Interview, ended, usage};
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use super::interview::{Interview, ended};
+use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
 use crate::plan::check::GpuArgument;
 use crate::render::{agrees, note, print};
@@ -31,29 +32,29 @@ impl<'a> NewProfile<'a> {
         let beside = directory_of(path);
         if path.is_dir() {
             let error = usage(format_args!("{shown} is a directory"));
-            return Err(error.with_hint("name a file in it"));
+            return Err(error.hint("name a file in it"));
         }
         if !beside.is_dir() {
             let beside = beside.display();
             let error = usage(format_args!("there is no directory {beside}"));
-            return Err(error.with_hint(format!("mkdir -p {beside}")));
+            return Err(error.hint(format!("mkdir -p {beside}")));
         }
         if !may_write(beside) {
             let message = format!("cannot write {shown}: no permission to write in its directory");
-            return Err(CommandError::failed(message).with_hint("name another file"));
+            return Err(failed(message).hint("name another file"));
         }
         let exists = fs::symlink_metadata(path).is_ok();
         if exists && !force {
             if !interview.asks() {
                 let error = usage(format_args!("{shown} exists"));
-                return Err(error.with_hint("replace it with --force, or name another file"));
+                return Err(error.hint("replace it with --force, or name another file"));
             }
             let question = format!("{shown} exists. Replace it?");
             match agrees(&question).context("cannot ask on the terminal")? {
                 Some(true) => {}
                 Some(false) => {
                     return Err(CommandError {
-                        kind: ExitStatus::Refused,
+                        status: ExitStatus::Refused,
                         ..ended()
                     });
                 }

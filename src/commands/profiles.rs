@@ -5,7 +5,8 @@ use clap::builder::PossibleValuesParser;
 
 use super::Context;
 use crate::catalog::BuiltIn;
-use crate::error::{ExitStatus, Result};
+use crate::error::Result;
+use crate::failure::ExitStatus;
 use crate::render::{print, profiles, width};
 
 /// List the built-in profiles, or print one

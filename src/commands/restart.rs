@@ -5,7 +5,8 @@ use clap::Args;
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
 use super::{Context, own_directories};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, usage};
+use crate::failure::ExitStatus;
 use crate::plan;
 
 /// Restart daemons with their current settings
@@ -25,8 +26,8 @@ pub struct RestartArgs {
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if args.devices.is_empty() {
-        let error = CommandError::new(ExitStatus::Usage, "no device is named");
-        return Err(error.with_hint(
+        let error = usage("no device is named");
+        return Err(error.hint(
             "mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
         ));
     }

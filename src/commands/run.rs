@@ -20,7 +20,8 @@ use crate::client::{
     ClientLimits, LocalRank, Map, NoneFree, NotReady, Slot, Variables, Wanted, devices_for,
     free_devices, ready, refuse_unmapped,
 };
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, failed};
+use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::{
     Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
@@ -78,10 +79,10 @@ enum Bind {
 
 /// Becomes the program. Returns only if that fails, or if mig-mps stays beside it.
 pub fn run(args: &RunArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    start(args, context.environment).map_err(|error| match error.kind {
+    start(args, context.environment).map_err(|error| match error.status {
         ExitStatus::WaitOver | ExitStatus::NotExecutable | ExitStatus::NotFound => error,
         _ => CommandError {
-            kind: ExitStatus::NotRun,
+            status: ExitStatus::NotRun,
             ..error
         },
     })
@@ -224,10 +225,10 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
     let cpus = environment.host.cpus_near(&record.key.gpu);
     let cpus = cpus.map_err(|error| {
         let name = &record.name;
-        CommandError::failed(format_args!(
+        failed(format_args!(
             "cannot tell the CPUs near the GPU of {name}: {error}"
         ))
-        .with_hint("leave out --bind, or bind the program with taskset")
+        .hint("leave out --bind, or bind the program with taskset")
     })?;
     let limits = Limits {
         cpus: Some(cpus.numbers().collect()),
@@ -379,7 +380,7 @@ impl Patience {
             if left.is_zero() {
                 let what = format!("the time of --wait is over: {cause}");
                 let error = CommandError::new(ExitStatus::WaitOver, what);
-                return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
+                return Err(error.hint("wait longer, or use another device: mig-mps status"));
             }
             if *self.said.borrow() != cause {
                 note(&format!("waiting: {cause}"));
@@ -415,7 +416,7 @@ pub(super) fn become_it(words: &[OsString], variables: &Variables) -> Result<Inf
 pub(super) fn not_started(command: &Command, error: &io::Error) -> CommandError {
     if error.kind() == ErrorKind::WouldBlock {
         let what = format!("cannot run {}: {error}", command.get_program().display());
-        return CommandError::new(ExitStatus::NotRun, what).with_hint(MORE_PROCESSES);
+        return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
     }
     let kind = match error.kind() {
         ErrorKind::NotFound => ExitStatus::NotFound,
@@ -432,5 +433,5 @@ pub(super) fn not_started(command: &Command, error: &io::Error) -> CommandError 
         _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
         _ => format!("chmod +x {shown}, if it is a program"),
     };
-    CommandError::new(kind, format!("cannot run {shown}: {error}")).with_hint(hint)
+    CommandError::new(kind, format!("cannot run {shown}: {error}")).hint(hint)
 }

@@ -4,7 +4,8 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::Context;
-use crate::error::{ExitStatus, Result};
+use crate::error::Result;
+use crate::failure::ExitStatus;
 use crate::profile::profile_schema;
 use crate::render::json::{
     ChangeDocument, CheckDocument, CompareDocument, DoctorDocument, EnvDocument, ErrorDocument,

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, duration};
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
 use crate::render::status::{self, Status, StatusColumn, View};
@@ -99,8 +100,8 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Shows the status again and again until the user quits.
 fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        let error = CommandError::failed("status --watch needs a terminal");
-        return Err(error.with_hint("status --json is for programs"));
+        let error = failed("status --watch needs a terminal");
+        return Err(error.hint("status --json is for programs"));
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
@@ -155,8 +156,8 @@ fn refuse_ambiguous(devices: &[String]) -> Result<()> {
         return Ok(());
     }
     let what = format!("--watch {word} can mean every {word} s, or device {word}");
-    let error = CommandError::new(ExitStatus::Usage, what);
-    Err(error.with_hint(format!(
+    let error = usage(what);
+    Err(error.hint(format!(
         "mig-mps status --watch={word}, or mig-mps status {word} --watch"
     )))
 }

@@ -8,7 +8,8 @@ use clap::Args;
 use super::Context;
 use super::args::ProfileSource;
 use crate::apply::UnitFiles;
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{Context as _, Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::{Environment, UnitsError, as_root, only_root_can_change, write_files_into};
 use crate::integrate::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
 use crate::profile::Profile;
@@ -69,7 +70,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     if !environment.is_root() {
-        return Err(CommandError::failed("only root can install units").with_hint(as_root()));
+        return Err(failed("only root can install units").hint(as_root()));
     }
     if args.uninstall {
         uninstall(&units, &files, profile.as_ref(), environment)?;
@@ -93,11 +94,11 @@ fn print_units(units: &[UnitFile], files: &UnitFiles) -> Result<()> {
 /// Refuses a program that another user could replace: systemd runs it as root.
 fn check_program(program: &Path) -> Result<()> {
     only_root_can_change(program).map_err(|error| {
-        CommandError::failed(format_args!(
+        failed(format_args!(
             "systemd would run {} as root, and another user can change it: {error}",
             program.display()
         ))
-        .with_hint("install -m 755 mig-mps /usr/local/bin/, and run that")
+        .hint("install -m 755 mig-mps /usr/local/bin/, and run that")
     })
 }
 
@@ -112,7 +113,7 @@ fn install(
     let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
     match files.check(&names, text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(CommandError::failed(format_args!("{error}, and is not replaced")).with_hint(
+            return Err(failed(format_args!("{error}, and is not replaced")).hint(
                 "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
             ));
         }

@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::run::{command, not_started};
 use crate::client::Variables;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{CommandError, Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::{Interrupt, ProcessHandle, bounded};
 
 /// The time between two samples.
@@ -102,8 +103,8 @@ impl Trial<'_> {
             }
             let ran = threads.into_iter().map(|thread| {
                 let crashed = |_| {
-                    let error = CommandError::failed("a thread of mig-mps has crashed");
-                    Err(error.with_hint("this is a defect of mig-mps: please report it"))
+                    let error = failed("a thread of mig-mps has crashed");
+                    Err(error.hint("this is a defect of mig-mps: please report it"))
                 };
                 thread.join().unwrap_or_else(crashed)
             });
@@ -116,10 +117,8 @@ impl Trial<'_> {
         let ran: Option<Vec<Throughput>> = ran?.into_iter().collect();
         sum(ran.ok_or_else(|| {
             let hours = LIMIT.as_secs() / 3600;
-            CommandError::failed(format_args!("the program has not ended within {hours} h"))
-                .with_hint(
-                    "compare needs a program that ends, or prints a rate: mig-mps compare --help",
-                )
+            failed(format_args!("the program has not ended within {hours} h"))
+                .hint("compare needs a program that ends, or prints a rate: mig-mps compare --help")
         })?)
     }
 
@@ -139,7 +138,7 @@ impl Trial<'_> {
             };
             let is_ended = copy.is_ended();
             if !is_ended && !run.status.success() {
-                return Err(failed(self.words, &run));
+                return Err(program_failed(self.words, &run));
             }
             if let Some(value) = rate_in(&run.line).filter(|_| !self.by_runs) {
                 let line = Some(run.line);
@@ -301,15 +300,15 @@ fn rate_in(line: &str) -> Option<f64> {
 }
 
 /// Returns the error for a program that does not succeed.
-fn failed(words: &[OsString], run: &Run) -> CommandError {
+fn program_failed(words: &[OsString], run: &Run) -> CommandError {
     let program = words.first().map(|word| word.display());
     let program = program.map_or_else(String::new, |program| program.to_string());
     let last = match run.line.as_str() {
         "" => String::new(),
         line => format!(": {}", bounded(line)),
     };
-    CommandError::failed(format_args!("{program} ended with {}{last}", run.status))
-        .with_hint("try the program alone first: mig-mps run DEVICE -- PROGRAM")
+    failed(format_args!("{program} ended with {}{last}", run.status))
+        .hint("try the program alone first: mig-mps run DEVICE -- PROGRAM")
 }
 
 /// Adds the throughputs of all copies.
@@ -327,7 +326,7 @@ fn sum(copies: Vec<Throughput>) -> Result<Throughput> {
 
 /// Returns the error for a program that does not always print a rate.
 pub(super) fn mixed(what: &'static str) -> CommandError {
-    CommandError::failed(what).with_hint("--by-runs measures how often the program runs")
+    failed(what).hint("--by-runs measures how often the program runs")
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use super::change::{Change, Outcome};
 use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result};
+use crate::failure::ExitStatus;
 use crate::host::{
     Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
 };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::check::Judge;
 use super::{Check, Examined, Finding, Subject};
+use crate::failure::Failure;
 use crate::host::{
     Directories, Directory, Reader, Uid, file_system, group_named, may_write, printable,
 };
@@ -129,7 +130,10 @@ fn directory(path: &Path) -> Finding {
 fn run_directory(examined: &Examined<'_>) -> Vec<Finding> {
     match examined.environment.directories() {
         Ok(directories) => vec![directory(&directories.run)],
-        Err(error) => vec![Finding::fail(format!("{error}: {}", error.hint()))],
+        Err(error) => vec![Finding::fail(format!(
+            "{error}: {}",
+            error.hints().join("; ")
+        ))],
     }
 }
 

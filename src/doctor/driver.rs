@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::check::Judge;
 use super::{Check, Examined, Explanation, Finding, Subject};
 use crate::cuda::{self, CudaError};
+use crate::failure::Failure;
 use crate::host::run;
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
@@ -136,7 +137,7 @@ fn programs(examined: &Examined<'_>) -> Vec<Finding> {
     match examined.environment.mps_programs() {
         Ok(programs) => vec![Finding::ok(programs.control.display().to_string())],
         Err(error) => {
-            let seen = format!("{error}: {}", error.hint());
+            let seen = format!("{error}: {}", error.hints().join("; "));
             vec![
                 Finding::fail(seen)
                     .run("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server"),

@@ -17,6 +17,7 @@ use super::files::field;
 use super::process::raw_pid;
 use super::spawn::{Child, spawn};
 use super::{Pid, ProcessHandle};
+use crate::failure::Failure;
 
 /// The result of a child program.
 #[derive(Debug)]
@@ -60,17 +61,17 @@ pub enum RunError {
     Wait { program: String, error: io::Error },
 }
 
-impl RunError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Failure for RunError {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::Start { .. } | Self::Wait { .. } => "run it by hand: it does not start, either",
             Self::Late { .. } | Self::Unkillable { .. } => {
                 "search the kernel log for Xid messages and hung tasks; the GPU may need a reset"
             }
             Self::TooMuch { .. } => "check that this is the program that is meant",
             Self::Traced { .. } => "end what traces it, and run this again",
-        }
+        };
+        Some(hint.to_owned())
     }
 }
 

@@ -21,6 +21,7 @@ use crate::config::{
     NVML_CALL_LIMIT, NVML_LIBRARY, PURGE_LIMIT, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM,
     SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
+use crate::failure::Failure;
 
 /// The system below one root directory.
 #[derive(Clone, Debug)]
@@ -441,16 +442,15 @@ pub enum EnvironmentError {
     },
 }
 
-impl EnvironmentError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
+impl Failure for EnvironmentError {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoRuntimeDir => {
-                return format!(
+                return Some(format!(
                     "{}; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set \
                      MIG_MPS_RUN_DIR",
                     as_root()
-                );
+                ));
             }
             Self::NoStateDir => "set HOME or MIG_MPS_LOG_DIR",
             Self::NoControlProgram | Self::NoServerProgram => {
@@ -467,7 +467,7 @@ impl EnvironmentError {
             Self::NoScontrol => "install Slurm's client programs (Debian: slurm-client)",
             Self::WrongProgram { missing, .. } => return missing.hint(),
         };
-        hint.to_owned()
+        Some(hint.to_owned())
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
 use super::{Host, Pid, as_root};
+use crate::failure::Failure;
 
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
@@ -56,10 +57,9 @@ pub enum LimitsError {
     User { uid: u32, error: io::Error },
 }
 
-impl LimitsError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
-        match self {
+impl Failure for LimitsError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::Files { files, .. } if most_open_files().is_none_or(|most| *files > most) => {
                 "sysctl fs.nr_open shows the most that the system allows".to_owned()
             }
@@ -70,7 +70,7 @@ impl LimitsError {
             }
             Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
             Self::User { .. } => as_root(),
-        }
+        })
     }
 }
 
@@ -223,15 +223,14 @@ pub struct TooLittleMemory {
     allowed: u64,
 }
 
-impl TooLittleMemory {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
-        format!(
+impl Failure for TooLittleMemory {
+    fn hint(&self) -> Option<String> {
+        Some(format!(
             "ulimit -{} {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in \
              the systemd unit",
             self.limit.flag,
             self.limit.needed >> 10
-        )
+        ))
     }
 }
 
@@ -287,16 +286,15 @@ pub enum UnfitForDaemons {
     Nice(i32),
 }
 
-impl UnfitForDaemons {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
-        match self {
+impl Failure for UnfitForDaemons {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::Limited { flag, .. } => format!(
                 "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
                  /etc/security/limits.conf or in the systemd unit"
             ),
             Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
-        }
+        })
     }
 }
 
@@ -373,10 +371,9 @@ pub const FEWEST_FILES: u64 = 64;
 #[error("this process may have {0} files open, and needs {FEWEST_FILES}")]
 pub struct TooFewFiles(u64);
 
-impl TooFewFiles {
-    /// Returns the remedy.
-    pub fn hint() -> String {
-        format!("ulimit -n {FEWEST_FILES} allows as many")
+impl Failure for TooFewFiles {
+    fn hint(&self) -> Option<String> {
+        Some(format!("ulimit -n {FEWEST_FILES} allows as many"))
     }
 }
 

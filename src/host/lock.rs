@@ -8,6 +8,7 @@ use thiserror::Error;
 use rustix::fs::OFlags;
 
 use super::{Directory, Host, Pid, bounded, user_name};
+use crate::failure::{ExitStatus, Failure};
 
 /// The node's change lock. The process that holds it may change the node.
 #[derive(Debug)]
@@ -30,6 +31,22 @@ pub enum LockError {
     /// The lock file cannot be used.
     #[error("cannot lock {}: {error}", path.display())]
     Unusable { path: PathBuf, error: io::Error },
+}
+
+impl Failure for LockError {
+    fn status(&self) -> ExitStatus {
+        match self {
+            Self::Busy { .. } => ExitStatus::Refused,
+            Self::Unusable { .. } => ExitStatus::Failed,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Busy { .. } => Some("wait until it has ended, and run this again".to_owned()),
+            Self::Unusable { error, .. } => error.hint(),
+        }
+    }
 }
 
 /// The time after which a waiting process says so: most changes are shorter.

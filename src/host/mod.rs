@@ -35,22 +35,19 @@ pub use files::{
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Forwarding, Interrupt, Phase};
 pub use limits::{
-    ATTACH, LAUNCH, Limits, LimitsError, TooFewFiles, TooLittleMemory, UnfitForDaemons,
-    check_open_files, give_open_files, open_files, raise_memory, raise_open_files, raise_stack,
-    take_limits_of_services,
+    ATTACH, LAUNCH, Limits, check_open_files, give_open_files, open_files, raise_memory,
+    raise_open_files, raise_stack, take_limits_of_services,
 };
-pub use lock::{Lock, LockError};
+pub use lock::Lock;
 pub use nvidia_smi::{NvidiaSmi, ResetError};
-pub use path_error::{file_hint, in_path, in_the_way};
+pub use path_error::{in_path, in_the_way};
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
 };
-pub use slurm::{Slurm, SlurmError, SlurmNode};
+pub use slurm::{Slurm, SlurmNode};
 pub use spawn::{heed_child_signal, ignore_again};
-pub use surroundings::{
-    OldKernel, Surroundings, file_system, may_open, may_write, refuse_old_kernel,
-};
+pub use surroundings::{Surroundings, file_system, may_open, may_write, refuse_old_kernel};
 pub use text::{
     bounded, is_plain, nearest, printable, quoted, ranges, steers, without_error_numbers,
 };

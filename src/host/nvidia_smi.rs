@@ -7,6 +7,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::{Output, RunError, as_root, run};
+use crate::failure::Failure;
 
 /// The time that a reset may take: seconds for a single GPU, longer with a fabric manager.
 const RESET_LIMIT: Duration = Duration::from_secs(180);
@@ -52,9 +53,10 @@ impl ResetError {
             Self::Strange { .. } | Self::Program { .. } => false,
         }
     }
+}
 
-    /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<String> {
+impl Failure for ResetError {
+    fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Refused { .. } if self.is_in_use() => {
                 "whatever has /dev/nvidiaN open must end first, containers included; persistence \

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::user::may_be_unmapped;
 use super::{Uid, as_root, caller, user_name};
+use crate::failure::Failure;
 
 /// A fault of a file, for which there is a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,43 +95,46 @@ fn known(error: &io::Error) -> Option<&FileError> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Returns the remedy for an error of a file, if there is one.
-pub fn file_hint(error: &io::Error) -> Option<String> {
-    let known = known(error);
-    let path = known.and_then(|known| known.path.as_ref());
-    let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
-    let hint = match (known.and_then(|known| known.fault), error.kind()) {
-        (Some(Fault::Foreign(owner)), _) if may_be_unmapped(Uid(owner)) => {
-            format!("run this outside the user namespace, which does not map the owner of {shown}")
-        }
-        (Some(Fault::Foreign(owner)), _) if caller() == Uid::ROOT => {
-            let owner = user_name(Uid(owner));
-            format!("chown root {shown}, if {owner} has no use for it; or choose another path")
-        }
-        (Some(Fault::Foreign(owner)), _) => {
-            let owner = user_name(Uid(owner));
-            format!("run this as {owner}, or choose a path of your own")
-        }
-        (Some(Fault::Writable), _) => format!("chmod go-w {shown}"),
-        (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
-        (Some(Fault::Irregular), _) => "choose another path".to_owned(),
-        (Some(Fault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
-            format!("move {shown} away, or choose another path")
-        }
-        (Some(Fault::NoDirectory), _) => format!("mkdir -p {shown}"),
-        (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
-        (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
-        (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
-            format!("{}; or choose a path of your own", as_root())
-        }
-        (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-            "make room on the file system, and run this again".to_owned()
-        }
-        (None, ErrorKind::FileTooLarge) => "ulimit -f unlimited allows larger files".to_owned(),
-        (None, ErrorKind::ReadOnlyFilesystem) => "choose a path that can be written".to_owned(),
-        _ => return None,
-    };
-    Some(hint)
+impl Failure for io::Error {
+    fn hint(&self) -> Option<String> {
+        let known = known(self);
+        let path = known.and_then(|known| known.path.as_ref());
+        let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
+        let hint = match (known.and_then(|known| known.fault), self.kind()) {
+            (Some(Fault::Foreign(owner)), _) if may_be_unmapped(Uid(owner)) => {
+                format!(
+                    "run this outside the user namespace, which does not map the owner of {shown}"
+                )
+            }
+            (Some(Fault::Foreign(owner)), _) if caller() == Uid::ROOT => {
+                let owner = user_name(Uid(owner));
+                format!("chown root {shown}, if {owner} has no use for it; or choose another path")
+            }
+            (Some(Fault::Foreign(owner)), _) => {
+                let owner = user_name(Uid(owner));
+                format!("run this as {owner}, or choose a path of your own")
+            }
+            (Some(Fault::Writable), _) => format!("chmod go-w {shown}"),
+            (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
+            (Some(Fault::Irregular), _) => "choose another path".to_owned(),
+            (Some(Fault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
+                format!("move {shown} away, or choose another path")
+            }
+            (Some(Fault::NoDirectory), _) => format!("mkdir -p {shown}"),
+            (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
+            (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
+            (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
+                format!("{}; or choose a path of your own", as_root())
+            }
+            (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                "make room on the file system, and run this again".to_owned()
+            }
+            (None, ErrorKind::FileTooLarge) => "ulimit -f unlimited allows larger files".to_owned(),
+            (None, ErrorKind::ReadOnlyFilesystem) => "choose a path that can be written".to_owned(),
+            _ => return None,
+        };
+        Some(hint)
+    }
 }
 
 #[cfg(test)]
@@ -143,13 +147,13 @@ mod tests {
         let error = in_path("/a/b".as_ref(), &in_path("/a".as_ref(), &error));
         assert_eq!(error.to_string(), "/a/b: /a: others can write to it");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-        assert_eq!(file_hint(&error).as_deref(), Some("chmod go-w /a"));
+        assert_eq!(error.hint().as_deref(), Some("chmod go-w /a"));
     }
 
     #[test]
     fn a_kind_alone_has_a_hint() {
         let full = in_path("/a".as_ref(), &ErrorKind::StorageFull.into());
-        assert!(file_hint(&full).unwrap().starts_with("make room"));
-        assert_eq!(file_hint(&ErrorKind::NotFound.into()), None);
+        assert!(full.hint().unwrap().starts_with("make room"));
+        assert_eq!(io::Error::from(ErrorKind::NotFound).hint(), None);
     }
 }

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::nvidia_smi::{printed, system_command};
 use super::{Process, RunError, Uid, run};
+use crate::failure::Failure;
 
 /// The time limit of one request to Slurm's controller.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -25,6 +26,12 @@ pub enum SlurmError {
     Run(#[from] RunError),
     #[error("{program} failed: {said}")]
     Failed { program: String, said: String },
+}
+
+impl Failure for SlurmError {
+    fn hint(&self) -> Option<String> {
+        Some("scontrol ping shows whether Slurm's controller answers".to_owned())
+    }
 }
 
 /// The state of a node in Slurm.

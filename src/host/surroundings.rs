@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use super::files::field;
 use super::{Host, Pid, ProcessHandle, printable};
+use crate::failure::Failure;
 use crate::settings::Cpus;
 
 /// The names of MPS programs as the kernel cuts them.
@@ -300,17 +301,17 @@ impl CgroupRoom {
 #[error("mig-mps needs Linux 5.3 or newer: pidfd_open, which came with it, fails: {0}")]
 pub struct OldKernel(Errno);
 
-impl OldKernel {
-    /// Returns the remedy.
-    pub fn hint(&self) -> &'static str {
-        match self.0 {
+impl Failure for OldKernel {
+    fn hint(&self) -> Option<String> {
+        let hint = match self.0 {
             Errno::PERM => {
                 "a container's filter of system calls refuses it: update the container engine"
             }
             _ => {
                 "uname -r shows the kernel's version; in a container, its filter of system calls may refuse the call"
             }
-        }
+        };
+        Some(hint.to_owned())
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use thiserror::Error;
 
 use super::nvidia_smi::{printed, system_command};
+use crate::failure::Failure;
 use crate::host::{Holders, Output, Pid, RunError, as_root, run};
 
 /// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
@@ -94,10 +95,9 @@ pub enum UnitsError {
     Program { asked: String, error: RunError },
 }
 
-impl UnitsError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
-        match self {
+impl Failure for UnitsError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::NoSystemd(_) => {
                 "stop the services that hold the GPU with the tool that started them; in a container, on the host"
                     .to_owned()
@@ -113,8 +113,8 @@ impl UnitsError {
             Self::NotDone { unit, .. } => {
                 format!("systemctl status {unit} shows what keeps it so; then run this again")
             }
-            Self::Program { error, .. } => error.hint().to_owned(),
-        }
+            Self::Program { error, .. } => return error.hint(),
+        })
     }
 }
 
@@ -500,7 +500,7 @@ mod tests {
             denied.to_string(),
             "systemctl stop nvidia-dcgm.service (exit status: 4) said: Failed to stop nvidia-dcgm.service: Access denied"
         );
-        assert_eq!(denied.hint(), as_root());
+        assert_eq!(denied.hint(), Some(as_root()));
     }
 
     #[test]

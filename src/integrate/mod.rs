@@ -10,7 +10,6 @@ pub use cdi::{CDI_KIND, cdi_specification};
 pub use container::{Container, ContainerDevice, SharedMemory};
 pub use prometheus::{ALERTS, Kind, Metrics, Samples};
 pub use slurm::{
-    Gres, GresConf, GresDevice, GresError, JobError, SlurmJob, gres_conf, gres_of_node,
-    gres_string, in_order, type_name,
+    Gres, GresConf, GresDevice, SlurmJob, gres_conf, gres_of_node, gres_string, in_order, type_name,
 };
 pub use systemd::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};

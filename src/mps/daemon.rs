@@ -14,9 +14,8 @@ use thiserror::Error;
 use super::launch::{Invocation, Task};
 use super::log::diagnose;
 use super::{Access, ControlProgram, Kind, LogDir, LogFile, LogLine};
-use crate::host::{
-    self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid, file_hint,
-};
+use crate::failure::Failure;
+use crate::host::{self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid};
 use crate::settings::Serve;
 
 /// The control daemon of one device, running or not, by its directories.
@@ -420,9 +419,8 @@ pub enum MpsError {
     },
 }
 
-impl MpsError {
-    /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<String> {
+impl Failure for MpsError {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::PathTooLong(_) => Some("set MIG_MPS_RUN_DIR to a shorter directory".to_owned()),
             Self::KeptOut { .. } => Some(
@@ -438,12 +436,12 @@ impl MpsError {
                 "mig-mps doctor finds known causes; the whole logs are in {}",
                 log.display()
             )),
-            Self::Directory(error) => file_hint(error),
+            Self::Directory(error) => error.hint(),
             Self::NoDaemon(_) => Some("mig-mps heal starts daemons that have died".to_owned()),
             Self::Unexpected { .. } => {
                 Some("mig-mps doctor checks the control program and the daemons".to_owned())
             }
-            Self::Program(error) => Some(error.hint().to_owned()),
+            Self::Program(error) => error.hint(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use regex::Regex;
 use thiserror::Error;
 
+use crate::failure::{ExitStatus, Failure};
 use crate::host::{nearest, ranges};
 use crate::state::{DeviceKey, DeviceRecord};
 
@@ -138,10 +139,13 @@ pub enum NoSuchDevice {
     },
 }
 
-impl NoSuchDevice {
-    /// Returns the remedy.
-    pub fn hint(&self) -> String {
-        match self {
+impl Failure for NoSuchDevice {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::Unknown { known, .. } if known.is_empty() => {
                 "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
                     .to_owned()
@@ -178,7 +182,7 @@ impl NoSuchDevice {
             Self::Ambiguous { wanted, .. } => {
                 format!("name one device; a command that takes several also takes '{wanted}*'")
             }
-        }
+        })
     }
 }
 
@@ -352,7 +356,7 @@ mod tests {
 
     fn unknown(wanted: &str, known: Vec<String>) -> String {
         let wanted = wanted.to_owned();
-        NoSuchDevice::Unknown { wanted, known }.hint()
+        NoSuchDevice::Unknown { wanted, known }.hint().unwrap()
     }
 
     #[test]
@@ -378,7 +382,7 @@ mod tests {
     fn the_gpus_are_named() {
         let of = |gpus: &[u32]| {
             let gpus = gpus.to_vec();
-            NoSuchDevice::OfGpu { index: 9, gpus }.hint()
+            NoSuchDevice::OfGpu { index: 9, gpus }.hint().unwrap()
         };
         assert_eq!(of(&[0, 1, 2, 3, 6]), "the GPUs are 0-3,6");
         assert_eq!(of(&[0]), "the only GPU is 0");
@@ -390,7 +394,7 @@ mod tests {
         let hint = |wanted: &str| {
             let known = vec!["0.0".to_owned(), "0.2".to_owned()];
             let wanted = wanted.to_owned();
-            NoSuchDevice::Ambiguous { wanted, known }.hint()
+            NoSuchDevice::Ambiguous { wanted, known }.hint().unwrap()
         };
         assert!(hint("0").contains("--gpu 0"));
         assert!(hint("infer").contains("'infer*'"));

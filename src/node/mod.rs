@@ -16,9 +16,7 @@ use device_word::LOST;
 pub use daemon_health::restored;
 pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use gpu::{Device, Gpu};
-pub use observe::{
-    Detail, DeviceLogs, Logs, ObserveError, Observer, observe, observe_device, observe_records,
-};
+pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
 pub use problem::{Problem, ProblemId};
 pub use served::{
     Client, Clients, DaemonState, OutsideMps, Presence, Served, ServerProcess, Stray, Unmanaged,

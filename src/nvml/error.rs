@@ -5,6 +5,7 @@ use std::time::Duration;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use thiserror::Error;
 
+use crate::failure::Failure;
 use crate::host::{MORE_PROCESSES, as_root};
 
 /// NVML's return code (`nvmlReturn_t`).
@@ -154,35 +155,6 @@ impl NvmlError {
         }
     }
 
-    /// Returns the remedy, if there is one.
-    pub fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NotFound { .. } => {
-                "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1"
-            }
-            Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
-            Self::Refused { code, .. } => match code.0 {
-                4 => return Some(as_root()),
-                3 => "mig-mps list shows what this GPU and driver support",
-                9 => "load the NVIDIA kernel module; nvidia-smi shows whether it works",
-                15 => {
-                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot"
-                }
-                16 => "reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot",
-                18 => "the driver was updated: reload its kernel module, or reboot",
-                20 => "free memory on this machine, and run this again",
-                _ => "mig-mps doctor finds known causes; the kernel log may say more",
-            },
-            Self::LeftBehind { error, .. } => return error.hint(),
-            Self::NoThread { .. } => MORE_PROCESSES,
-            Self::Hung { .. } | Self::NotAsked => {
-                "search the kernel log for Xid messages; the GPU may need a reset"
-            }
-            Self::Strange { .. } => "try a newer mig-mps, or another version of the driver",
-        };
-        Some(hint.to_owned())
-    }
-
     pub(super) fn at_init(library: &OsStr, error: &WrapperError) -> Self {
         let library = library.to_string_lossy().into_owned();
         match error {
@@ -211,6 +183,36 @@ impl NvmlError {
                 answer: error.to_string(),
             },
         }
+    }
+}
+
+impl Failure for NvmlError {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotFound { .. } => {
+                "install the NVIDIA driver, or set MIG_MPS_NVML_LIBRARY to the path of libnvidia-ml.so.1"
+            }
+            Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
+            Self::Refused { code, .. } => match code.0 {
+                4 => return Some(as_root()),
+                3 => "mig-mps list shows what this GPU and driver support",
+                9 => "load the NVIDIA kernel module; nvidia-smi shows whether it works",
+                15 => {
+                    "the GPU has fallen off its bus: search the kernel log for Xid messages, and reboot"
+                }
+                16 => "reset the GPU with nvidia-smi --gpu-reset -i INDEX, or reboot",
+                18 => "the driver was updated: reload its kernel module, or reboot",
+                20 => "free memory on this machine, and run this again",
+                _ => "mig-mps doctor finds known causes; the kernel log may say more",
+            },
+            Self::LeftBehind { error, .. } => return error.hint(),
+            Self::NoThread { .. } => MORE_PROCESSES,
+            Self::Hung { .. } | Self::NotAsked => {
+                "search the kernel log for Xid messages; the GPU may need a reset"
+            }
+            Self::Strange { .. } => "try a newer mig-mps, or another version of the driver",
+        };
+        Some(hint.to_owned())
     }
 }
 

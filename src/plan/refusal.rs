@@ -4,6 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::failure::{ExitStatus, Failure};
 use crate::geometry::SliceMap;
 use crate::host::{Pid, as_root, bounded, user_name};
 use crate::mps::{ContextMemory, ControlProgram};
@@ -184,12 +185,19 @@ fn in_use(clients: &[ClientOf]) -> String {
     format!("{count} still running:{}", lines.collect::<String>())
 }
 
-impl Refusal {
-    /// Returns the remedy.
-    pub fn hint(&self) -> Option<String> {
+impl Failure for Refusal {
+    fn status(&self) -> ExitStatus {
+        match self {
+            Self::Profile(_) | Self::Device(_) | Self::NotMeant(_) => ExitStatus::Usage,
+            Self::Infeasible(_) => ExitStatus::Infeasible,
+            Self::InTheWay(_) | Self::InUse { .. } => ExitStatus::Refused,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
         match self {
             Self::Profile(_) => None,
-            Self::Device(unknown) => Some(unknown.hint()),
+            Self::Device(unknown) => unknown.hint(),
             Self::Infeasible(misfit) if misfit.others.is_empty() => misfit.remedy(),
             Self::Infeasible(misfit) => {
                 let misfits = std::iter::once(misfit.as_ref()).chain(&misfit.others);

@@ -204,6 +204,7 @@ mod tests {
 
     use super::super::example::{client, names, node, run_dir};
     use super::*;
+    use crate::failure::Failure as _;
     use crate::mps::Patience;
     use crate::node::Clients;
     use crate::plan::Step;

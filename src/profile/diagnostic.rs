@@ -6,6 +6,7 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use thiserror::Error;
 
+use crate::failure::{ExitStatus, Failure};
 use crate::host::nearest;
 
 /// A stretch of a profile's text, in bytes.
@@ -150,6 +151,19 @@ pub enum ProfileError {
     /// Something in it is wrong, in file order.
     #[error("{}", shown(.0))]
     At(Vec<Mistake>),
+}
+
+impl Failure for ProfileError {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unreadable { error, .. } => error.hint(),
+            Self::At(_) => None,
+        }
+    }
 }
 
 impl ProfileError {

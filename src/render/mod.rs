@@ -34,7 +34,7 @@ pub use output::{
     terminal_width, width,
 };
 pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
-pub use question::{Consent, NoConsent, Question, agrees, answer, can_ask, confirm};
+pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
 pub use screen::{Key, Screen, restore_terminal};
 pub use trace::trace;
 pub use usage::usage_error;

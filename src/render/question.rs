@@ -10,6 +10,7 @@ use super::consequences;
 use super::format::{indented, wrapped};
 use super::output::{insist, is_watched, say};
 use crate::apply::Allowed;
+use crate::failure::{ExitStatus, Failure};
 use crate::plan::Plan;
 
 /// True while the cursor is behind a question.
@@ -146,4 +147,19 @@ pub enum NoConsent {
     /// The terminal did not work.
     #[error("cannot ask on the terminal: {0}")]
     Failed(String),
+}
+
+impl Failure for NoConsent {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Refused
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NobodyToAsk(_) | Self::Failed(_) => "agree beforehand with --yes",
+            Self::Outgrown(_) => "see the plan above, and run it again: it is planned anew",
+            Self::Declined => return None,
+        };
+        Some(hint.to_owned())
+    }
 }

@@ -6,6 +6,7 @@ use super::format::count;
 use super::json::{Message, VERSION, Version};
 use super::output::{error, note, print_lines};
 use crate::client::{NotReady, Verified};
+use crate::failure::Failure;
 use crate::host::user_name;
 
 /// Prints the outcome for each device: those that are well to standard output, the others as errors.
@@ -53,7 +54,7 @@ fn print_failure(cause: &NotReady) {
     if cause.is_unchecked() {
         note(&format!("not checked: {cause}"));
     } else {
-        error(&cause.to_string(), &[cause.hint()]);
+        error(&cause.to_string(), &cause.hints());
     }
 }
 
@@ -117,10 +118,7 @@ impl VerifiedDevice {
             init_seconds: attached.map(|attached| attached.time.as_secs_f64()),
             multiprocessors: attached.map(|attached| attached.sm_count),
             server_pid: ready.and_then(|ready| ready.server).map(|pid| pid.0),
-            error: error.map(|error| Message {
-                what: error.to_string(),
-                hints: vec![error.hint()],
-            }),
+            error: error.map(Message::from),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! MIG mode: done, busy, a reset due, a reboot due.
 
 use mig_mps::internals::apply::{Allowed, ApplyError};
+use mig_mps::internals::failure::Failure;
 use simnode::node::Platform;
 
 use crate::apply::scene::{Hand, Scene};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mig_mps::internals::config::VARIABLES;
-use mig_mps::internals::error::ExitStatus;
+use mig_mps::internals::failure::ExitStatus;
 use mig_mps::internals::manual::TOPICS;
 use mig_mps::internals::profile::Profile;
 

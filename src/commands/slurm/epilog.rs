@@ -10,7 +10,8 @@ use super::super::Context;
 use super::super::change::Change;
 use super::health::{CONSENT, variable};
 use super::numbering::devices_of_job;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::{Pid, StartTime, bounded};
 use crate::integrate::SlurmJob;
 use crate::mps::Patience;
@@ -52,9 +53,8 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
             let what =
                 format!("job {id}: pid {pid} ({command}) is on {device}, and cannot be ended now");
             print(&format!("mig-mps: {what}\n"))?;
-            let error = CommandError::failed(what);
-            Err(error
-                .with_hint("the node needs a reboot if the process stays: search the kernel log"))
+            let error = failed(what);
+            Err(error.hint("the node needs a reboot if the process stays: search the kernel log"))
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::health::variable;
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::host::{printable, read_text_from};
 use crate::integrate::{GresConf, gres_of_node};
 
@@ -65,10 +65,10 @@ impl SlurmFiles {
                 }
                 Some(_) if depth == 0 => {
                     let shown = shown.display();
-                    return Err(CommandError::failed(format_args!(
+                    return Err(failed(format_args!(
                         "{shown}: files include each other, or more than {DEEPEST} deep"
                     ))
-                    .with_hint("put the line of this node into slurm.conf itself"));
+                    .hint("put the line of this node into slurm.conf itself"));
                 }
                 Some(file) => {
                     self.read_into(&self.slurm_conf.with_file_name(file), depth - 1, all)?;
@@ -80,7 +80,7 @@ impl SlurmFiles {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> CommandError {
-    CommandError::failed(format_args!("cannot read {}: {error}", path.display())).with_hint(
+    failed(format_args!("cannot read {}: {error}", path.display())).hint(
         "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
     )
 }
@@ -103,7 +103,6 @@ pub(super) fn checked_name(name: String) -> Result<String> {
     }
     let shown = printable(&name);
     let what = format!("a node of Slurm cannot be called \"{shown}\"");
-    Err(CommandError::new(ExitStatus::Usage, what).with_hint(
-        "a name has letters, digits, \"-\", \"_\" and \".\", as in NodeName= of slurm.conf",
-    ))
+    Err(usage(what)
+        .hint("a name has letters, digits, \"-\", \"_\" and \".\", as in NodeName= of slurm.conf"))
 }

@@ -11,7 +11,8 @@ use super::files::{SlurmFiles, node_name};
 use super::numbering::{device_of, devices};
 use crate::apply::OnFailure;
 use crate::client::{NotReady, verify};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::{Pool, SlurmNode, bounded, printable};
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::plan;
@@ -38,10 +39,8 @@ const SLURMS: [&str; 3] = ["Prolog error", "Epilog error", "batch job complete f
 pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus> {
     // To anybody else, devices that are not theirs seem broken.
     if !context.environment.is_root() {
-        return Err(
-            CommandError::failed("only root can check this node's devices for Slurm")
-                .with_hint("run it with sudo; mig-mps doctor shows what you can see"),
-        );
+        return Err(failed("only root can check this node's devices for Slurm")
+            .hint("run it with sudo; mig-mps doctor shows what you can see"));
     }
     let problems = problems(context)?;
     for problem in &problems {
@@ -171,7 +170,7 @@ pub(super) fn heal(
             Ok(Some(outcome)) if !outcome.node.is_changing() => is_hopeless = true,
             // Another change is under way: it may be healing the same device.
             Ok(_) => std::thread::sleep(PAUSE),
-            Err(error) if error.kind == ExitStatus::Refused => std::thread::sleep(PAUSE),
+            Err(error) if error.status == ExitStatus::Refused => std::thread::sleep(PAUSE),
             Err(error) => {
                 note(&error.message().what);
                 return Ok(unwell);

@@ -10,7 +10,8 @@ mod task_prolog;
 use clap::{Args, Subcommand};
 
 use super::Context;
-use crate::error::{ExitStatus, Result};
+use crate::error::Result;
+use crate::failure::ExitStatus;
 
 /// Give devices to Slurm jobs
 ///

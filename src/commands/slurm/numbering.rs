@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::super::Context;
 use super::files::{SlurmFiles, checked_name, node_name};
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::integrate::{Gres, GresDevice, SlurmJob, gres_conf, gres_string, in_order, type_name};
 use crate::node::{Detail, Device, Gpu, Node, observe};
@@ -49,11 +50,11 @@ fn kind(gpu: &Gpu, device: &Device) -> String {
 
 fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result<Vec<String>> {
     let minor = gpu.minor.ok_or_else(|| {
-        CommandError::failed(format_args!(
+        failed(format_args!(
             "the driver does not tell the device file of GPU {}",
             gpu.index
         ))
-        .with_hint("update the driver, which tells it from version 450 on")
+        .hint("update the driver, which tells it from version 450 on")
     })?;
     let of_gpu = format!("/dev/nvidia{minor}");
     let Some(part) = &device.part else {
@@ -61,18 +62,18 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
     };
     let table = environment.host.capabilities();
     let table = table.map_err(|error| {
-        CommandError::failed(format_args!(
+        failed(format_args!(
             "cannot read the driver's table of capability files: {error}"
         ))
-        .with_hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
+        .hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
     })?;
     let files = table.files(minor, part.gpu_instance.0, part.compute_instance.0);
     let [of_instance, of_compute] = files.ok_or_else(|| {
-        CommandError::failed(format_args!(
+        failed(format_args!(
             "the driver's table of capability files lacks {}",
             device.default_name
         ))
-        .with_hint("load the driver's module anew, or reboot: the table is the kernel module's")
+        .hint("load the driver's module anew, or reboot: the table is the kernel module's")
     })?;
     Ok(vec![of_gpu, of_instance, of_compute])
 }
@@ -104,27 +105,27 @@ pub(super) fn devices_of_job(
     let (files, name) = (SlurmFiles::find(), node_name()?);
     let conf = files.gres_of(&name)?;
     if conf.detects {
-        return Err(CommandError::failed(
+        return Err(failed(
             "gres.conf has AutoDetect, and Slurm gives a job a GPU by a number that only Slurm can explain",
         )
-        .with_hint("list the GPUs in gres.conf: mig-mps slurm gres prints the lines"));
+        .hint("list the GPUs in gres.conf: mig-mps slurm gres prints the lines"));
     }
     let shown = files.gres_conf.display().to_string();
     let gpus = in_order(conf.gpus, files.gres_string_of(&name)?.as_deref())?;
     let device = |&gpu: &usize| {
         let gres = gpus.get(gpu).ok_or_else(|| {
             let count = gpus.len();
-            CommandError::failed(format_args!(
+            failed(format_args!(
                 "the job has GPU {gpu} of node {name}, and {shown} lists {count}"
             ))
-            .with_hint("mig-mps slurm gres prints the lines of this node")
+            .hint("mig-mps slurm gres prints the lines of this node")
         })?;
         let device = device_of(gres, &devices).ok_or_else(|| {
             let file = gres.files.last().map_or("without File", String::as_str);
-            CommandError::failed(format_args!(
+            failed(format_args!(
                 "the job has {file}, and no device of mig-mps is there"
             ))
-            .with_hint("mig-mps slurm gres --check shows how gres.conf differs from the node")
+            .hint("mig-mps slurm gres --check shows how gres.conf differs from the node")
         })?;
         Ok(device.name.clone())
     };
@@ -136,8 +137,8 @@ fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
     let served = served.find(|served| served.record.uuid == uuid && served.is_there());
     let name = served.map(|served| served.record.name.clone());
     name.ok_or_else(|| {
-        CommandError::failed(format_args!("the job has {uuid}, which no daemon serves"))
-            .with_hint("mig-mps status shows the devices that have a daemon")
+        failed(format_args!("the job has {uuid}, which no daemon serves"))
+            .hint("mig-mps status shows the devices that have a daemon")
     })
 }
 

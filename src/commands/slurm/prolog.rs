@@ -14,7 +14,8 @@ use super::files::node_name;
 use super::health::{CONSENT, heal, variable};
 use super::numbering::devices_of_job;
 use crate::client::{ClientLimits, Slot, ready};
-use crate::error::{CommandError, Context as _, ExitStatus, Result};
+use crate::error::{CommandError, Context as _, Result};
+use crate::failure::ExitStatus;
 use crate::host::printable;
 use crate::integrate::SlurmJob;
 use crate::node::{Detail, observe};
@@ -134,7 +135,7 @@ fn profile_of(job: &SlurmJob, directory: &Path) -> Result<Option<PathBuf>> {
                 second.display()
             ),
         )
-        .with_hint("submit the job with a single one of these features")),
+        .hint("submit the job with a single one of these features")),
     }
 }
 

@@ -7,7 +7,8 @@ use super::super::env::{Recorded, refuse_bytes, slurm_lines};
 use super::health::variable;
 use super::numbering::devices_of_job;
 use crate::client::ClientLimits;
-use crate::error::{CommandError, ExitStatus, Result};
+use crate::error::{Result, failed};
+use crate::failure::ExitStatus;
 use crate::integrate::SlurmJob;
 use crate::node::{Detail, observe};
 use crate::render::print;
@@ -32,8 +33,8 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
     let name = &names[rank.unwrap_or(0) % names.len()];
     let served = node.served_as(name);
     let served = served.ok_or_else(|| {
-        CommandError::failed(format_args!("no daemon serves {name} any more"))
-            .with_hint("mig-mps heal starts daemons that have died")
+        failed(format_args!("no daemon serves {name} any more"))
+            .hint("mig-mps heal starts daemons that have died")
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
     let device = Recorded::of(served);

@@ -3,6 +3,8 @@
 
 use thiserror::Error;
 
+use crate::failure::Failure;
+
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gres {
@@ -40,16 +42,16 @@ pub enum GresError {
     NotInNodeLine(String),
 }
 
-impl GresError {
-    /// Returns the remedy, unless the text says it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+impl Failure for GresError {
+    fn hint(&self) -> Option<String> {
+        let hint: Option<&str> = match self {
             Self::Malformed { .. } => Some("mig-mps slurm gres prints the lines of this node"),
             Self::Include(_) => None,
             Self::NoNodeLine | Self::NotInNodeLine(_) => {
                 Some("mig-mps slurm gres prints the Gres= for the line of this node in slurm.conf")
             }
-        }
+        };
+        hint.map(str::to_owned)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
+use crate::failure::{ExitStatus, Failure};
 use crate::host::{Uid, bounded};
 
 /// A variable that Slurm should have set.
@@ -20,16 +21,20 @@ pub enum JobError {
     Malformed { name: &'static str, value: String },
 }
 
-impl JobError {
-    /// Returns the remedy.
-    pub fn hint(&self) -> &'static str {
-        match self {
+impl Failure for JobError {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
             Self::Missing(_) => "mig-mps help slurm says how slurm.conf names the prologs",
             Self::Unnumbered(_) => {
                 "mig-mps slurm gres --check compares gres.conf with the node; with shards, Slurm 22.05 needs --one-file"
             }
             Self::Malformed { .. } => "Slurm sets it to a number: nothing else is to change it",
-        }
+        };
+        Some(hint.to_owned())
     }
 }
 

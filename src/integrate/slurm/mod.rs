@@ -7,6 +7,6 @@ mod conf;
 mod gres;
 mod job;
 
-pub use conf::{Gres, GresConf, GresError, gres_of_node};
+pub use conf::{Gres, GresConf, gres_of_node};
 pub use gres::{GresDevice, gres_conf, gres_string, in_order, type_name};
-pub use job::{JobError, SlurmJob};
+pub use job::SlurmJob;

@@ -9,5 +9,5 @@ mod probe;
 mod records;
 mod unmanaged;
 
-pub use observer::{Detail, ObserveError, Observer, observe, observe_device, observe_records};
+pub use observer::{Detail, Observer, observe, observe_device, observe_records};
 pub use records::{DeviceLogs, Logs};

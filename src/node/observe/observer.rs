@@ -11,6 +11,7 @@ use super::hardware::read_hardware;
 use super::probe::Answers;
 use super::records::{self, read_records};
 use super::{daemons, outside_mps, unmanaged};
+use crate::failure::Failure;
 use crate::host::{Environment, ProcessTable};
 use crate::node::{Lost, Node};
 use crate::nvml::{Nvml, NvmlError, Watched};
@@ -70,6 +71,15 @@ pub enum ObserveError {
     /// `/proc` cannot be read: running daemons could not be distinguished from dead ones.
     #[error("cannot read /proc: {0}")]
     Proc(std::io::Error),
+}
+
+impl Failure for ObserveError {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Nvml(error) => error.hint(),
+            Self::Proc(_) => Some("mount -t proc proc /proc mounts it".to_owned()),
+        }
+    }
 }
 
 /// Takes one snapshot of the node.

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 
 use super::super::device_word::{Candidate, record_order, select};
 use super::probe::configured_logs;
-use crate::host::{Environment, file_hint, printable, steers};
+use crate::failure::Failure;
+use crate::host::{Environment, printable, steers};
 use crate::node::{
     Clients, DaemonState, NoSuchDevice, Node, Presence, Served, Unseen, UnseenRunDir,
 };
@@ -57,7 +58,7 @@ fn add_unseen(run_dir: RunDir, error: &io::Error, node: &mut Node) {
     node.unseen_run_dirs.push(UnseenRunDir {
         run_dir,
         why,
-        hint: file_hint(error),
+        hint: error.hint(),
     });
 }
 

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::{VERSION, Version, line};
 use crate::client::Variables;
-use crate::plan::{Obstacle, Refusal};
+use crate::failure::Failure;
+use crate::plan::Obstacle;
 use crate::render::print;
 
 /// The output of a command with `--json` that fails, in place of its own document; one line.
@@ -30,11 +31,11 @@ pub struct Message {
     pub hints: Vec<String>,
 }
 
-impl From<&Refusal> for Message {
-    fn from(refusal: &Refusal) -> Self {
+impl<E: Failure> From<&E> for Message {
+    fn from(error: &E) -> Self {
         Self {
-            what: refusal.to_string(),
-            hints: refusal.hint().into_iter().collect(),
+            what: error.to_string(),
+            hints: error.hints(),
         }
     }
 }

@@ -1,0 +1,135 @@
+//! A command that failed: the error, its exit status, and what to do about it.
+
+use std::fmt::{self, Display, Formatter};
+use std::io;
+
+use crate::failure::{ExitStatus, Failure};
+use crate::host::without_error_numbers;
+use crate::render::json::Message;
+
+/// A command that failed.
+#[derive(Debug)]
+pub struct CommandError {
+    /// The exit status it ends the program with.
+    pub status: ExitStatus,
+    pub error: anyhow::Error,
+    /// Advice, shown after the error.
+    pub hints: Vec<String>,
+    /// True if the user chose this end, which is no error.
+    pub is_chosen: bool,
+    /// True if the JSON document that the command has printed has it.
+    pub is_in_document: bool,
+}
+
+/// The result of a command and of its parts.
+pub type Result<T, E = CommandError> = std::result::Result<T, E>;
+
+/// An error that only words describe.
+pub fn failed(message: impl Display) -> CommandError {
+    anyhow::Error::msg(message.to_string()).into()
+}
+
+/// A mistake on the command line.
+pub fn usage(message: impl Display) -> CommandError {
+    CommandError::new(ExitStatus::Usage, message)
+}
+
+impl CommandError {
+    /// The same as [`failed`], with another exit status.
+    pub fn new(status: ExitStatus, message: impl Display) -> Self {
+        Self {
+            status,
+            ..failed(message)
+        }
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Returns the message with its advice, for JSON.
+    pub fn message(&self) -> Message {
+        Message {
+            what: self.to_string(),
+            hints: self.hints.clone(),
+        }
+    }
+
+    /// Notes that a JSON document has it.
+    #[must_use]
+    pub fn in_document(self) -> Self {
+        Self {
+            is_in_document: true,
+            ..self
+        }
+    }
+
+    /// A change whose every step succeeded, and whose outcome cannot be read back.
+    #[must_use]
+    pub fn after_change(self) -> Self {
+        Self {
+            status: ExitStatus::Failed,
+            is_chosen: false,
+            is_in_document: false,
+            error: self
+                .error
+                .context("the node was changed as planned, but cannot be read back"),
+            hints: vec![
+                "nothing is undone: every step has reported success, and what cannot be read cannot be undone \
+                 safely; run the same command again: it goes on from there"
+                    .to_owned(),
+            ],
+        }
+    }
+}
+
+/// Says what was being done when an error came, and keeps its status and hints.
+pub trait Context<T> {
+    /// Puts `doing` before the error.
+    fn context(self, doing: impl Display) -> Result<T>;
+}
+
+impl Display for CommandError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_error_numbers(&format!("{:#}", self.error)))
+    }
+}
+
+impl<E: Failure> From<E> for CommandError {
+    fn from(error: E) -> Self {
+        Self {
+            status: error.status(),
+            hints: error.hints(),
+            is_chosen: false,
+            is_in_document: false,
+            error: error.into(),
+        }
+    }
+}
+
+impl From<anyhow::Error> for CommandError {
+    fn from(error: anyhow::Error) -> Self {
+        // What standard output refuses has a hint.
+        let hint = error.downcast_ref::<io::Error>().and_then(Failure::hint);
+        Self {
+            status: ExitStatus::Failed,
+            hints: hint.into_iter().collect(),
+            is_chosen: false,
+            is_in_document: false,
+            error,
+        }
+    }
+}
+
+impl<T, E: Into<CommandError>> Context<T> for Result<T, E> {
+    fn context(self, doing: impl Display) -> Result<T> {
+        self.map_err(|error| {
+            let mut error = error.into();
+            error.error = error.error.context(doing.to_string());
+            error
+        })
+    }
+}
