@@ -9,15 +9,18 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{self, Context, attach, complete, launch};
+use crate::commands::{Context, attach, launch};
 use crate::config::{LOG, VARIABLES};
+use crate::convert::mig_parted;
+use crate::doctor;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
+use crate::features::completion::{Sources, complete};
+use crate::features::manual::{TOPICS, setting_meaning};
 use crate::host::{
     self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
     refuse_old_kernel,
 };
-use crate::manual::TOPICS;
 use crate::render;
 use crate::render::json::{ErrorDocument, Message};
 
@@ -56,22 +59,22 @@ impl Command {
     }
 }
 
-/// Makes the subcommands from a row each: the file in `commands`, its name, its arguments.
+/// Makes the subcommands from a row each: its name, its variant, its module, its arguments.
 macro_rules! subcommands {
-    ($($task:literal: { $($module:ident $name:ident $args:ident)* })*) => {
+    ($($task:literal: { $($name:ident $variant:ident $($module:ident)::+ $args:ident)* })*) => {
         /// The subcommands. The documentation of their arguments is their help.
         #[derive(Debug, Subcommand)]
         pub enum Command {
-            $($($name(commands::$module::$args),)*)*
+            $($($variant(crate::$($module::)+$args),)*)*
         }
 
         /// The subcommands by task.
-        const TASKS: &[(&str, &[&str])] = &[$(($task, &[$(stringify!($module)),*])),*];
+        const TASKS: &[(&str, &[&str])] = &[$(($task, &[$(stringify!($name)),*])),*];
 
         impl Command {
             fn run(&self, context: &Context<'_>) -> Result<ExitStatus> {
                 match self {
-                    $($(Self::$name(args) => commands::$module::run(args, context),)*)*
+                    $($(Self::$variant(args) => crate::$($module::)+run(args, context),)*)*
                 }
             }
         }
@@ -80,46 +83,53 @@ macro_rules! subcommands {
 
 subcommands! {
     "See GPUs, devices and clients": {
-        list List ListArgs
-        status Status StatusArgs
-        logs Logs LogsArgs
-        doctor Doctor DoctorArgs
+        list List commands::list ListArgs
+        status Status commands::status StatusArgs
+        logs Logs commands::logs LogsArgs
+        doctor Doctor commands::doctor DoctorArgs
     }
     "Run programs on devices": {
-        run Run RunArgs
-        env Env EnvArgs
-        cdi Cdi CdiArgs
-        verify Verify VerifyArgs
-        compare Compare CompareArgs
+        run Run commands::run RunArgs
+        env Env commands::env EnvArgs
+        cdi Cdi commands::cdi CdiArgs
+        verify Verify commands::verify VerifyArgs
+        compare Compare commands::compare CompareArgs
     }
     "Change the node": {
-        plan Plan PlanArgs
-        up Up UpArgs
-        set Set SetArgs
-        restart Restart RestartArgs
-        heal Heal HealArgs
-        kill Kill KillArgs
-        down Down DownArgs
+        plan Plan commands::plan PlanArgs
+        up Up commands::up UpArgs
+        set Set commands::set SetArgs
+        restart Restart commands::restart RestartArgs
+        heal Heal commands::heal HealArgs
+        kill Kill commands::kill KillArgs
+        down Down commands::down DownArgs
     }
     "Run it in a cluster": {
-        systemd Systemd SystemdArgs
-        metrics Metrics MetricsArgs
-        slurm Slurm SlurmArgs
+        systemd Systemd commands::systemd SystemdArgs
+        metrics Metrics commands::metrics MetricsArgs
+        slurm Slurm commands::slurm SlurmArgs
     }
     "Write profiles": {
-        init Init InitArgs
-        check Check CheckArgs
-        import Import ImportArgs
-        export Export ExportArgs
-        profiles Profiles ProfilesArgs
-        schema Schema SchemaArgs
+        init Init commands::init InitArgs
+        check Check commands::check CheckArgs
+        import Import commands::import ImportArgs
+        export Export commands::export ExportArgs
+        profiles Profiles commands::profiles ProfilesArgs
+        schema Schema commands::schema SchemaArgs
     }
     "Learn more": {
-        help Help HelpArgs
-        completions Completions CompletionsArgs
-        man Man ManArgs
+        help Help features::manual HelpArgs
+        completions Completions features::completion CompletionsArgs
+        man Man features::manual::pages ManArgs
     }
 }
+
+/// What completion offers of other features.
+const SOURCES: Sources = Sources {
+    explanations: doctor::ids,
+    configurations: mig_parted::configurations,
+    setting_meaning,
+};
 
 /// The command line with everything that is made from other tables.
 pub fn command() -> clap::Command {
@@ -180,7 +190,7 @@ fn topics_of(command: &str) -> Option<String> {
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|word| word == complete::COMPLETE) {
-        complete::run(command, words.collect());
+        complete::run(command, SOURCES, words.collect());
         return ExitCode::SUCCESS;
     }
     // Before the command line is read, which takes a good part of a small stack.

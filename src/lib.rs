@@ -26,9 +26,11 @@
 //! - [`client`]: programs that use a device
 //! - [`doctor`]: checks of a node
 //! - [`integrate`]: text for other systems
-//! - [`render`], [`manual`]: tables, JSON, questions; the manual
+//! - [`render`]: tables, JSON, questions
 //! - [`error`]: the error that ends a command
-//! - [`commands`], [`cli`]: the subcommands
+//! - [`commands`]: the subcommands that every user meets
+//! - [`features`]: the others, a folder each
+//! - [`cli`]: the command line
 
 #![allow(
     rustdoc::private_intra_doc_links,
@@ -46,11 +48,11 @@ pub(crate) mod cuda;
 pub(crate) mod doctor;
 pub(crate) mod error;
 pub(crate) mod failure;
+pub(crate) mod features;
 pub(crate) mod geometry;
 pub(crate) mod host;
 pub(crate) mod integrate;
 pub(crate) mod logs;
-pub(crate) mod manual;
 pub(crate) mod mps;
 pub(crate) mod node;
 pub(crate) mod nvml;
@@ -105,7 +107,7 @@ pub mod internals {
         pub use crate::logs::SessionGrouper;
     }
     pub mod manual {
-        pub use crate::manual::TOPICS;
+        pub use crate::features::manual::TOPICS;
     }
     pub mod node {
         pub use crate::node::{

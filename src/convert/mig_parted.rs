@@ -17,7 +17,7 @@ use serde_saphyr::{Location, Spanned};
 
 use crate::catalog::{PciId, products_of};
 use crate::geometry::{ComputeName, ProfileName};
-use crate::host::steers;
+use crate::host::{read_text_from, steers};
 use crate::nvml::GpuInstanceReading;
 use crate::profile::{ProfileError, Source, Span};
 
@@ -92,6 +92,13 @@ const MOST: i64 = 64;
 
 /// More entries than any fleet needs.
 const MOST_ENTRIES: usize = 1000;
+
+/// The names of the configurations in a file; `None` if it cannot be read as one.
+pub fn configurations(path: &Path) -> Option<Vec<String>> {
+    let (path, text) = read_text_from(path);
+    let spec = Spec::parse(path, text.ok()?).ok()?;
+    Some(spec.configs.into_keys().collect())
+}
 
 impl Spec {
     /// Reads and checks a file's text; `path` is for messages only.

@@ -285,6 +285,12 @@ pub fn explanations() -> Vec<Explanation> {
     checks.chain(codes).collect()
 }
 
+/// The ids of [`explanations`] with their meanings.
+pub fn ids() -> Vec<(String, String)> {
+    let all = explanations().into_iter();
+    all.map(|one| (one.id, one.meaning)).collect()
+}
+
 /// Explains an id or an error code. Fails with the nearest id, if there is one.
 pub fn explain(word: &str) -> Result<Explanation, Option<String>> {
     let all = explanations();

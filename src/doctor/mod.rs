@@ -12,5 +12,5 @@ mod surroundings;
 
 pub use check::{
     AttachResult, Attached, Check, Diagnosis, Examined, Explanation, Finding, Severity, Subject,
-    examine, explain, explanations,
+    examine, explain, ids,
 };

@@ -56,12 +56,12 @@ pub(super) fn count(number: usize, noun: &str) -> String {
 const NO_BREAK: char = '\u{a0}';
 
 /// Makes text stay on one line where it is wrapped.
-pub(super) fn kept_together(text: &str) -> String {
+pub fn kept_together(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
 
 /// Wraps the text between words at `room` characters. A longer word stays whole, and so does a command in backquotes.
-pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
+pub fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     let mut is_quoted = false;

@@ -8,8 +8,6 @@ mod format;
 pub mod json;
 pub mod list;
 mod logs;
-mod markdown;
-mod markdown_table;
 pub mod models;
 mod output;
 pub mod partitions;
@@ -25,10 +23,9 @@ mod trace;
 mod usage;
 pub mod verified;
 
-pub use format::{behind, time_taken};
+pub use format::{behind, kept_together, time_taken, wrapped};
 pub use json::print_json;
 pub use logs::LogView;
-pub use markdown::markdown;
 pub use output::{
     be_quiet, error, is_quiet, is_watched, note, page, print, print_lines, printed, say, tell,
     terminal_width, width,

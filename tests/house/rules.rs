@@ -6,9 +6,9 @@ use regex::Regex;
 
 use crate::house::sources::Sources;
 
-/// The rooms of each floor, from the ground up. A room is a folder of `src` or a file in it. A file imports
-/// from lower floors and from its own room, so there is no circle between rooms.
-const FLOORS: [&[&str]; 17] = [
+/// The rooms of each floor, from the ground up. A room is a folder of `src` or a file in it, and each folder of
+/// `src/features`. A file imports from lower floors and from its own room, so there is no circle between rooms.
+const FLOORS: [&[&str]; 18] = [
     &["config", "failure"],
     &["geometry", "settings"],
     &["host"],
@@ -22,12 +22,16 @@ const FLOORS: [&[&str]; 17] = [
     &["convert"],
     &["apply"],
     &["client", "doctor", "integrate"],
-    &["render", "manual"],
+    &["render"],
     &["error"],
     &["commands"],
+    &[FEATURES],
     &["cli"],
     &["main"],
 ];
+
+/// The features. They know nothing of each other, and nothing but the command line knows them.
+const FEATURES: &str = "features";
 
 /// The doors to the outside, which know nothing of what the project makes of it.
 const DOORS: [&str; 3] = ["nvml", "mps", "cuda"];
@@ -89,7 +93,8 @@ fn code(text: &str) -> String {
 fn imports(file: &str, code: &str) -> BTreeSet<String> {
     let named = Regex::new(r"\b(?:crate|mig_mps)::(\w+|\{)").unwrap();
     let climbs = Regex::new(r"\b(?:super::)+").unwrap();
-    let depth = file.matches('/').count() - usize::from(file.ends_with("/mod.rs"));
+    let above = room(file).matches('/').count() + usize::from(file.ends_with("/mod.rs"));
+    let depth = file.matches('/').count() - above;
     let mut found: BTreeSet<String> = named
         .captures_iter(code)
         .map(|captures| captures[1].to_owned())
@@ -103,14 +108,20 @@ fn imports(file: &str, code: &str) -> BTreeSet<String> {
     found
 }
 
-/// The folder of `src` that a file is in, or its own name.
+/// The folder of `src` or of `src/features` that a file is in, or its own name.
 fn room(file: &str) -> &str {
     let inside = file.strip_prefix("src/").unwrap();
-    let first = inside.split('/').next().unwrap();
-    first.strip_suffix(".rs").unwrap_or(first)
+    let levels =
+        1 + usize::from(inside.starts_with("features/") && !inside.ends_with("features/mod.rs"));
+    let end = inside
+        .match_indices('/')
+        .nth(levels - 1)
+        .map_or(inside.len(), |(at, _)| at);
+    inside[..end].trim_end_matches(".rs")
 }
 
 fn floor(room: &str) -> Option<usize> {
+    let room = room.split('/').next()?;
     FLOORS.iter().position(|rooms| rooms.contains(&room))
 }
 
@@ -134,6 +145,10 @@ fn imports_go_down_and_doors_know_few_rooms() {
     assert!(may_import("mps", "host"));
     assert!(!may_import("mps", "profile"));
     assert!(may_import("main", "cli"));
+    assert!(may_import("features/doctor", "commands"));
+    assert!(may_import("cli", "features"));
+    assert!(!may_import("features/doctor", "features"));
+    assert!(!may_import("commands", "features"));
 }
 
 #[test]
@@ -147,6 +162,9 @@ fn a_path_anywhere_in_the_code_is_an_import() {
     assert_eq!(of("src/mps/mod.rs", "use super::node;"), ["super"]);
     assert_eq!(of("src/mps/log/mod.rs", "use super::b;"), [""; 0]);
     assert_eq!(of("src/a.rs", "use crate::{b, c};"), ["{"]);
+    assert_eq!(of("src/features/a/b.rs", "use super::c;"), [""; 0]);
+    assert_eq!(of("src/features/a/mod.rs", "use super::b;"), ["super"]);
+    assert_eq!(of("src/features/a/b.rs", "use super::super::c;"), ["super"]);
 }
 
 #[test]

@@ -11,14 +11,22 @@ use clap_complete::engine::{
 };
 
 use crate::catalog::{self, BuiltIn};
-use crate::convert::mig_parted;
-use crate::doctor;
-use crate::host::{Environment, read_text_from, user_name};
-use crate::manual::setting_meaning;
+use crate::host::{Environment, user_name};
 use crate::mps::{MpsProgram, serves_in};
 use crate::node::record_order;
 use crate::settings::{KEYS, Settings};
 use crate::state::{DeviceRecord, RunDir};
+
+/// What other features know of values.
+#[derive(Clone, Copy)]
+pub struct Sources {
+    /// The ids that `doctor --explain` takes, with their meanings.
+    pub explanations: fn() -> Vec<(String, String)>,
+    /// The configurations in a file, if it is one of mig-parted.
+    pub configurations: fn(&Path) -> Option<Vec<String>>,
+    /// The meaning of a setting.
+    pub setting_meaning: fn(&str) -> String,
+}
 
 /// Returns values with their meanings.
 type Candidates = fn(&Words) -> Vec<(String, String)>;
@@ -43,16 +51,18 @@ const PROFILE: &str = "PROFILE";
 
 /// The words of a command line up to the cursor.
 struct Words {
+    sources: Sources,
     before: Vec<String>,
     /// The beginning of the value.
     current: String,
 }
 
 impl Words {
-    fn new(words: &[OsString], current: &OsStr) -> Self {
+    fn new(sources: Sources, words: &[OsString], current: &OsStr) -> Self {
         let text = |word: &OsString| word.to_string_lossy().into_owned();
         let before = words.split_last().map_or(&[][..], |(_, before)| before);
         Self {
+            sources,
             before: before.iter().map(text).collect(),
             current: current.to_string_lossy().into_owned(),
         }
@@ -73,10 +83,20 @@ impl Words {
 }
 
 /// Completes an argument's values; `None` for one whose values clap knows.
-pub(super) fn of(command: &str, arg: &Arg, words: &Arc<[OsString]>) -> Option<ArgValueCompleter> {
+pub(super) fn of(
+    sources: Sources,
+    command: &str,
+    arg: &Arg,
+    words: &Arc<[OsString]>,
+) -> Option<ArgValueCompleter> {
     let name = arg.get_value_names()?.first()?.to_string();
     // After `--gpu N` no device follows.
-    let has_gpu = || Words::new(words, OsStr::new("")).gpus().next().is_some();
+    let has_gpu = || {
+        Words::new(sources, words, OsStr::new(""))
+            .gpus()
+            .next()
+            .is_some()
+    };
     let name = match (name.as_str(), command) {
         ("DEVICE", "set") if has_gpu() => SETTING.to_owned(),
         ("DEVICE", "kill") if has_gpu() => PID.to_owned(),
@@ -85,7 +105,7 @@ pub(super) fn of(command: &str, arg: &Arg, words: &Arc<[OsString]>) -> Option<Ar
     let (_, candidates) = VALUES.iter().find(|(value, _)| *value == name)?;
     let words = Arc::clone(words);
     Some(ArgValueCompleter::new(move |current: &OsStr| {
-        let words = Words::new(&words, current);
+        let words = Words::new(sources, &words, current);
         let mut found = candidates(&words);
         found.retain(|(value, _)| value.starts_with(&words.current));
         let found = found
@@ -104,9 +124,8 @@ fn is_toml(path: &Path) -> bool {
             .is_some_and(|extension| extension == "toml")
 }
 
-fn explanations(_: &Words) -> Vec<(String, String)> {
-    let all = doctor::explanations().into_iter();
-    all.map(|one| (one.id, one.meaning)).collect()
+fn explanations(words: &Words) -> Vec<(String, String)> {
+    (words.sources.explanations)()
 }
 
 fn built_in_profiles(_: &Words) -> Vec<(String, String)> {
@@ -222,7 +241,12 @@ fn devices_before(words: &Words, environment: &Environment) -> Vec<(RunDir, Devi
 fn settings(words: &Words) -> Vec<(String, String)> {
     let mut live = KEYS.iter().filter(|key| key.is_live());
     let Some((name, _)) = words.current.split_once('=') else {
-        let keys = live.map(|key| (format!("{}=", key.name), setting_meaning(key.name)));
+        let keys = live.map(|key| {
+            (
+                format!("{}=", key.name),
+                (words.sources.setting_meaning)(key.name),
+            )
+        });
         return keys.collect();
     };
     let Some(key) = live.find(|key| key.name == name) else {
@@ -284,11 +308,10 @@ fn described((value, meaning): (&str, &str)) -> (String, String) {
 fn configurations(words: &Words) -> Vec<(String, String)> {
     let files = words.before.iter().map(Path::new);
     let mut files = files.filter(|path| path.is_file());
-    let spec = files.find_map(|path| {
-        let (path, text) = read_text_from(path);
-        mig_parted::Spec::parse(path, text.ok()?).ok()
-    });
-    let names = spec.map_or_else(Vec::new, |spec| spec.configs.into_keys().collect());
-    let described = names.into_iter().map(|name| (name, String::new()));
+    let names = files.find_map(words.sources.configurations);
+    let described = names
+        .into_iter()
+        .flatten()
+        .map(|name| (name, String::new()));
     described.collect()
 }

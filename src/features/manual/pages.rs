@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_mangen::Man;
 
-use super::Context;
+use crate::commands::Context;
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::write_files_into;

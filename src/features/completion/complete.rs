@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Arg, Command};
 use clap_complete::engine::{CompletionCandidate, complete};
 
-use super::candidates;
+use super::candidates::{self, Sources};
 use crate::host::{printable, steers};
 use crate::render::print;
 
@@ -24,12 +24,12 @@ const LIMIT: Duration = Duration::from_secs(1);
 const STACK: usize = 8 << 20;
 
 /// Prints the candidates for the last word, one per line: the value, and after a tab its meaning, if it has one.
-pub fn run(program: fn() -> Command, words: Vec<OsString>) {
+pub fn run(program: fn() -> Command, sources: Sources, words: Vec<OsString>) {
     // A shell that completes has no place for messages.
     std::panic::set_hook(Box::new(|_| {}));
     let (send, receive) = mpsc::channel();
     let worker = thread::Builder::new().stack_size(STACK);
-    let worker = worker.spawn(move || send.send(lines(program(), words)));
+    let worker = worker.spawn(move || send.send(lines(program(), sources, words)));
     if worker.is_ok()
         && let Ok(lines) = receive.recv_timeout(LIMIT)
     {
@@ -37,12 +37,12 @@ pub fn run(program: fn() -> Command, words: Vec<OsString>) {
     }
 }
 
-fn lines(program: Command, mut words: Vec<OsString>) -> String {
+fn lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String {
     prepare(&program, &mut words);
     let given: Arc<[OsString]> = words.clone().into();
     let mut program = program.mut_subcommands(|command| {
         let name = command.get_name().to_owned();
-        command.mut_args(|arg| match candidates::of(&name, &arg, &given) {
+        command.mut_args(|arg| match candidates::of(sources, &name, &arg, &given) {
             Some(candidates) => arg.add(candidates),
             None => arg,
         })

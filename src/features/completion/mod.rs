@@ -1,10 +1,15 @@
-//! `mig-mps completions`
+//! Completion: the scripts for shells, and what they ask mig-mps for.
+
+mod candidates;
+pub mod complete;
 
 use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 
-use super::Context;
+pub use candidates::Sources;
+
+use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::render::{note, print};
@@ -32,9 +37,9 @@ enum Shell {
 impl Shell {
     fn script(self) -> &'static str {
         match self {
-            Self::Bash => include_str!("../../completions/mig-mps.bash"),
-            Self::Zsh => include_str!("../../completions/mig-mps.zsh"),
-            Self::Fish => include_str!("../../completions/mig-mps.fish"),
+            Self::Bash => include_str!("../../../completions/mig-mps.bash"),
+            Self::Zsh => include_str!("../../../completions/mig-mps.zsh"),
+            Self::Fish => include_str!("../../../completions/mig-mps.fish"),
         }
     }
 }

@@ -1,0 +1,6 @@
+//! Features: each folder is one, from its arguments to its output, and is read only by those who change it.
+//!
+//! A feature imports any room below, and no other feature. Only the command line knows it.
+
+pub mod completion;
+pub mod manual;
