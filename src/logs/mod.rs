@@ -3,5 +3,5 @@
 mod follow;
 mod sessions;
 
-pub use follow::{FollowEvent, Follower, merge, needs_rotation, rotate};
+pub use follow::{FollowEvent, Follower, merge};
 pub use sessions::{LogEntry, SessionGrouper, Sessions};

@@ -3,6 +3,7 @@
 mod bars;
 mod json;
 mod plain;
+mod steps;
 
 use bars::Bars;
 use clap::ValueEnum;
@@ -14,7 +15,7 @@ use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
 
 pub use json::ProgressDocument;
-pub use plain::Steps;
+pub use steps::Steps;
 
 /// The form of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,12 +2,10 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-use super::super::output::note;
 use crate::apply::{Progress, StepOf};
 use crate::plan::GpuPlan;
 use crate::render::format::time_taken;
+use crate::render::output::note;
 
 /// A step: its GPU's UUID and its number.
 type Key = (String, usize);
@@ -84,35 +82,5 @@ impl Progress for Plain {
 
     fn note(&self, what: &str) {
         note(what);
-    }
-}
-
-/// A progress bar over steps that have words of their own. It shows on a terminal only.
-#[derive(Debug)]
-pub struct Steps {
-    bar: ProgressBar,
-}
-
-impl Steps {
-    pub fn new(steps: usize) -> Self {
-        let bar = ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX));
-        let form = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}");
-        bar.set_style(form.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar }
-    }
-
-    /// Shows the step that begins.
-    pub fn begin(&self, step: &str) {
-        self.bar.set_message(step.to_owned());
-    }
-
-    pub fn end(&self) {
-        self.bar.inc(1);
-    }
-}
-
-impl Drop for Steps {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
     }
 }
