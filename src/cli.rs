@@ -9,6 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::commands::schema::Document;
 use crate::commands::{Context, attach, launch};
 use crate::config::{LOG, VARIABLES};
 use crate::convert::mig_parted;
@@ -21,8 +22,14 @@ use crate::host::{
     self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
     refuse_old_kernel,
 };
-use crate::render;
-use crate::render::json::{ErrorDocument, Message};
+use crate::profile::profile_schema;
+use crate::render::json::{
+    ChangeDocument, CheckDocument, CompareDocument, DoctorDocument, EnvDocument, ErrorDocument,
+    ListDocument, LogLineDocument, Message, ModelsDocument, PlanDocument, VerifyDocument,
+    schema_of,
+};
+use crate::render::status::Status;
+use crate::render::{self, ProgressDocument};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())
@@ -124,6 +131,35 @@ subcommands! {
     }
 }
 
+/// Makes the documents that have a schema from a row each: its name, what it is, and its schema.
+macro_rules! documents {
+    ($($name:literal $about:literal $schema:expr;)*) => {
+        const DOCUMENTS: &[Document] = &[$(Document { name: $name, about: $about, schema: $schema }),*];
+    };
+}
+
+documents! {
+    "profile" "A profile file, in TOML" profile_schema;
+    "list" "The output of list --json" schema_of::<ListDocument>;
+    "status" "The output of status --json" schema_of::<Status>;
+    "logs" "A line of the output of logs --json" schema_of::<LogLineDocument<'_>>;
+    "doctor" "The output of doctor --json" schema_of::<DoctorDocument>;
+    "plan" "The output of plan --json" schema_of::<PlanDocument>;
+    "up" "The output of up --json" schema_of::<ChangeDocument>;
+    "set" "The output of set --json" schema_of::<ChangeDocument>;
+    "restart" "The output of restart --json" schema_of::<ChangeDocument>;
+    "heal" "The output of heal --json" schema_of::<ChangeDocument>;
+    "kill" "The output of kill --json" schema_of::<ChangeDocument>;
+    "down" "The output of down --json" schema_of::<ChangeDocument>;
+    "verify" "The output of verify --json" schema_of::<VerifyDocument>;
+    "compare" "The output of compare --json" schema_of::<CompareDocument<'_>>;
+    "env" "The output of env --format json" schema_of::<EnvDocument>;
+    "check" "The output of check --json" schema_of::<CheckDocument>;
+    "models" "The output of check --models --json" schema_of::<ModelsDocument>;
+    "progress" "A line of the output of --progress json" schema_of::<ProgressDocument<'_>>;
+    "error" "The output of a command with --json that fails" schema_of::<ErrorDocument>;
+}
+
 /// What completion offers of other features.
 const SOURCES: Sources = Sources {
     explanations: doctor::ids,
@@ -170,6 +206,13 @@ pub fn command() -> clap::Command {
     let topics = topics.map(|topic| PossibleValue::new(topic.name).help(topic.about));
     let subjects: Vec<PossibleValue> = commands.chain(topics).collect();
     let subjects = PossibleValuesParser::new(subjects);
+    let documents = DOCUMENTS
+        .iter()
+        .map(|document| PossibleValue::new(document.name).help(document.about));
+    let documents = PossibleValuesParser::new(documents);
+    let program = program.mut_subcommand("schema", |schema| {
+        schema.mut_arg("document", |document| document.value_parser(documents))
+    });
     program.mut_subcommand("help", |help| {
         help.mut_arg("subject", |subject| subject.value_parser(subjects))
     })
@@ -307,6 +350,7 @@ fn run() -> ExitCode {
     let context = Context {
         environment: &environment,
         program: &command,
+        documents: DOCUMENTS,
         tasks: TASKS,
     };
     match cli.command.run(&context) {

@@ -60,6 +60,8 @@ pub struct Context<'a> {
     pub environment: &'a Environment,
     /// The command line, for help.
     pub program: &'a dyn Fn() -> clap::Command,
+    /// The documents that have a schema.
+    pub documents: &'a [schema::Document],
     /// The subcommands that help lists, by task.
     pub tasks: &'a [(&'a str, &'a [&'a str])],
 }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
-use crate::host::in_path;
 use super::{KEPT, LogDir, LogFile};
+use crate::host::in_path;
 
 /// The size in bytes at which a log is rotated. With a client connected, a query by `status` adds about 900 bytes to
 /// control.log: one every 15 s fills the limit in a day and a half, so the log and its three older parts cover most of a
