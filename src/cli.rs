@@ -16,6 +16,7 @@ use crate::convert::mig_parted;
 use crate::doctor;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
+use crate::features::compare::CompareDocument;
 use crate::features::completion::{Sources, complete};
 use crate::features::manual::{TOPICS, setting_meaning};
 use crate::host::{
@@ -24,9 +25,8 @@ use crate::host::{
 };
 use crate::profile::profile_schema;
 use crate::render::json::{
-    ChangeDocument, CheckDocument, CompareDocument, DoctorDocument, EnvDocument, ErrorDocument,
-    ListDocument, LogLineDocument, Message, ModelsDocument, PlanDocument, VerifyDocument,
-    schema_of,
+    ChangeDocument, CheckDocument, DoctorDocument, EnvDocument, ErrorDocument, ListDocument,
+    LogLineDocument, Message, ModelsDocument, PlanDocument, VerifyDocument, schema_of,
 };
 use crate::render::status::Status;
 use crate::render::{self, ProgressDocument};
@@ -100,7 +100,7 @@ subcommands! {
         env Env commands::env EnvArgs
         cdi Cdi commands::cdi CdiArgs
         verify Verify commands::verify VerifyArgs
-        compare Compare commands::compare CompareArgs
+        compare Compare features::compare CompareArgs
     }
     "Change the node": {
         plan Plan commands::plan PlanArgs
@@ -112,8 +112,8 @@ subcommands! {
         down Down commands::down DownArgs
     }
     "Run it in a cluster": {
-        systemd Systemd commands::systemd SystemdArgs
-        metrics Metrics commands::metrics MetricsArgs
+        systemd Systemd features::systemd SystemdArgs
+        metrics Metrics features::metrics MetricsArgs
         slurm Slurm commands::slurm SlurmArgs
     }
     "Write profiles": {

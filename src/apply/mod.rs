@@ -17,7 +17,6 @@ mod mig_mode;
 mod rollback;
 mod run;
 mod shared;
-mod unit_files;
 
 pub use cdi_file::CdiFile;
 pub use cleanup::{has_large_logs, put_logs_aside};
@@ -26,4 +25,3 @@ pub use journal::{pick_up, read as read_journal, record_profile};
 pub use mig_mode::{held, wait_for_holders};
 pub use run::run;
 pub use shared::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
-pub use unit_files::UnitFiles;

@@ -6,7 +6,6 @@
 
 mod access;
 mod choice;
-mod comparison;
 mod limits;
 mod rank;
 mod ready;
@@ -16,7 +15,6 @@ use access::access;
 
 pub use access::{NoAccess, refuse_unmapped};
 pub use choice::{NoneFree, Wanted, devices_for, free_devices};
-pub use comparison::{Compared, Comparison, Quantity, Spread, Way};
 pub use limits::{ClientLimits, own_memory};
 pub use rank::{LocalRank, Map};
 pub use ready::{NotReady, Slot, Verified, ready, verify};

@@ -22,17 +22,17 @@ use crate::settings::{ClientPriority, MemoryLimit, Percentage};
 
 /// The devices of a command line.
 #[derive(Args, Debug)]
-pub(super) struct DeviceArgs {
+pub struct DeviceArgs {
     /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
     #[arg(value_name = "DEVICE")]
-    pub(super) words: Vec<String>,
+    pub words: Vec<String>,
     /// Every device of the GPU with index N
     #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
-    pub(super) gpus: Vec<u32>,
+    pub gpus: Vec<u32>,
 }
 
 /// Reads the index of a GPU.
-pub(super) fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
+pub fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
     text.parse()
         .map_err(|_| "expected the index of a GPU, as mig-mps list shows it; --gpu can be given several times")
 }
@@ -40,7 +40,7 @@ pub(super) fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
 impl DeviceArgs {
     /// Returns the devices and the values of `set DEVICE VALUE…` or `set --gpu N VALUE…`, where the first word is a
     /// value, too. `value_name` is the values' name in help.
-    pub(super) fn and_values<T: Clone, E: Display>(
+    pub fn and_values<T: Clone, E: Display>(
         first: Option<&String>,
         gpus: &[u32],
         others: &[T],
@@ -64,12 +64,12 @@ impl DeviceArgs {
     }
 
     /// True if no device is named: the command is about all.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.words.is_empty() && self.gpus.is_empty()
     }
 
     /// Returns the names of the devices; none only if [`is_empty`](Self::is_empty).
-    pub(super) fn names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
+    pub fn names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
         let mut names = node.resolve(&self.words)?;
         for &index in &self.gpus {
             for name in node.names_on(index)? {
@@ -83,42 +83,42 @@ impl DeviceArgs {
 }
 
 /// The hint about clients in the way.
-pub(super) const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
+pub const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
 
 /// The flags of every command that changes the node.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
-pub(super) struct ConsentArgs {
+pub struct ConsentArgs {
     /// Show the plan and change nothing
     #[arg(long)]
-    pub(super) dry_run: bool,
+    pub dry_run: bool,
     /// Do not ask before something that runs is disrupted
     #[arg(long, short)]
-    pub(super) yes: bool,
+    pub yes: bool,
     /// Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub(super) drain: Option<u32>,
+    pub drain: Option<u32>,
     /// End clients in the way; with --drain, refuse new ones and end the rest after SECONDS
     #[arg(long)]
-    pub(super) force: bool,
+    pub force: bool,
     /// Print the plan and the outcome as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    pub json: bool,
     /// Form of the progress on standard error [default: auto; with --json, none unless a terminal]
     #[arg(long, value_name = "FORM")]
-    pub(super) progress: Option<ProgressForm>,
+    pub progress: Option<ProgressForm>,
 }
 
 impl ConsentArgs {
     /// The time that clients get before they are ended; `None` without `--force`.
-    pub(super) fn force(&self) -> Option<u32> {
+    pub fn force(&self) -> Option<u32> {
         self.force.then(|| self.drain.unwrap_or(AT_ONCE))
     }
 }
 
 /// The limits of a program, for `run` and `env`.
 #[derive(Args, Debug)]
-pub(super) struct LimitArgs {
+pub struct LimitArgs {
     /// Share of the device's SMs that the program may use, in percent
     #[arg(long, value_name = "PERCENT")]
     threads: Option<Percentage>,
@@ -135,7 +135,7 @@ fn priorities() -> impl TypedValueParser<Value = ClientPriority> {
 }
 
 impl LimitArgs {
-    pub(super) fn limits(&self) -> ClientLimits {
+    pub fn limits(&self) -> ClientLimits {
         ClientLimits {
             threads: self.threads,
             memory: self.memory,
@@ -146,7 +146,7 @@ impl LimitArgs {
 
 /// A number of lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lines {
+pub enum Lines {
     All,
     Last(usize),
 }
@@ -236,7 +236,7 @@ fn near(path: &Path) -> String {
 }
 
 /// Parses a duration such as `30s`, `5m` or `1h30m`; a number alone counts seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let is_number = text.chars().all(|c| c.is_ascii_digit() || c == '.');
     let unit = if is_number { "s" } else { "" };
     SpanParser::new()
@@ -245,7 +245,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a duration in whole seconds.
-pub(super) fn seconds(text: &str) -> Result<u32, String> {
+pub fn seconds(text: &str) -> Result<u32, String> {
     let duration = duration(text)?;
     let whole = u32::try_from(duration.as_secs()).ok();
     whole

@@ -50,7 +50,7 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Refuses a profile that asks for the file where mig-mps could not write it.
-pub(super) fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> {
+pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> {
     if !matches!(profile.cdi, Some((true, _))) {
         return Ok(());
     }
@@ -59,7 +59,7 @@ pub(super) fn refuse_other(profile: &Profile, environment: &Environment) -> Resu
 }
 
 /// Plans to apply a profile, with what becomes of the CDI file.
-pub(super) fn plan_up(
+pub fn plan_up(
     environment: &Environment,
     node: &Node,
     profile: &Profile,
@@ -104,7 +104,7 @@ fn change_of(
 }
 
 /// Says what was done to the file.
-pub(super) fn done(change: CdiChange) -> &'static str {
+pub fn done(change: CdiChange) -> &'static str {
     match change {
         CdiChange::Write => "The CDI file was written; otherwise the node is as the profile says.",
         CdiChange::Remove => "The CDI file was removed; otherwise the node is as the profile says.",
@@ -113,7 +113,7 @@ pub(super) fn done(change: CdiChange) -> &'static str {
 
 /// Makes the node's CDI file say what the records say after a change: if there is one, or the profile asks for one, unless
 /// it asks for none. Fails only if the profile says anything: else nobody has asked for the file.
-pub(super) fn keep_current(
+pub fn keep_current(
     environment: &Environment,
     directories: &Directories,
     wanted: Option<bool>,

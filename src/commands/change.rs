@@ -27,33 +27,33 @@ use crate::state::RunDir;
 type Planner<'a> = dyn Fn(&Node, &RunDir) -> Result<Plan, Refusal> + 'a;
 
 /// A command's change of the node.
-pub(super) struct Change<'a> {
-    pub(super) context: &'a Context<'a>,
-    pub(super) directories: &'a Directories,
-    pub(super) consent: &'a ConsentArgs,
-    pub(super) allowed: Allowed,
-    pub(super) on_failure: OnFailure,
-    pub(super) detail: Detail,
-    pub(super) planner: &'a Planner<'a>,
+pub struct Change<'a> {
+    pub context: &'a Context<'a>,
+    pub directories: &'a Directories,
+    pub consent: &'a ConsentArgs,
+    pub allowed: Allowed,
+    pub on_failure: OnFailure,
+    pub detail: Detail,
+    pub planner: &'a Planner<'a>,
     /// Notes shown with a plan.
-    pub(super) remark: &'a dyn Fn(&Node, &Plan),
+    pub remark: &'a dyn Fn(&Node, &Plan),
     /// False if the plan does only what the command's own name asks for.
-    pub(super) needs_consent: &'a dyn Fn(&Plan) -> bool,
+    pub needs_consent: &'a dyn Fn(&Plan) -> bool,
     /// True if the change can be made while the driver does not answer.
-    pub(super) does_without_driver: bool,
+    pub does_without_driver: bool,
     /// Plans again afterwards: a node that reads back as something else is an error.
-    pub(super) verify: bool,
+    pub verify: bool,
     /// True for a change that nobody watches: it shows no plan.
-    pub(super) is_unattended: bool,
+    pub is_unattended: bool,
     /// The time to wait for another change.
-    pub(super) lock_limit: Duration,
+    pub lock_limit: Duration,
     /// Follows the change, under its lock, however it ended.
-    pub(super) after: &'a dyn Fn(Ending) -> Result<()>,
+    pub after: &'a dyn Fn(Ending) -> Result<()>,
 }
 
 /// The end of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub enum Ending {
     /// There was nothing to do, and no lock was taken.
     Unchanged,
     Done,
@@ -62,7 +62,7 @@ pub(super) enum Ending {
 
 impl<'a> Change<'a> {
     /// A change that asks before it disrupts anything, and undoes what it did when a step fails.
-    pub(super) fn new(
+    pub fn new(
         context: &'a Context<'a>,
         directories: &'a Directories,
         consent: &'a ConsentArgs,
@@ -87,7 +87,7 @@ impl<'a> Change<'a> {
     }
 
     /// Makes the change; `None` if its plan was only to be shown.
-    pub(super) fn run(&self) -> Result<Option<Outcome>> {
+    pub fn run(&self) -> Result<Option<Outcome>> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
         let environment = self.context.environment;
@@ -451,28 +451,28 @@ fn differs(rest: &Plan) -> CommandError {
 }
 
 /// The outcome of a change.
-pub(super) struct Outcome {
+pub struct Outcome {
     /// Nobody else changes anything until this is dropped.
     #[expect(dead_code, reason = "it is held, not read")]
-    pub(super) lock: Option<Lock>,
+    pub lock: Option<Lock>,
     /// True if the node was as wanted from the start.
-    pub(super) is_unchanged: bool,
+    pub is_unchanged: bool,
     /// The actions that were carried out; none if somebody else had done them meanwhile.
-    pub(super) plan: Plan,
+    pub plan: Plan,
     /// The node afterwards.
-    pub(super) node: Node,
+    pub node: Node,
     /// The failures, if everything else was done.
-    pub(super) failed: Option<ApplyError>,
+    pub failed: Option<ApplyError>,
     /// The failure of what follows the change.
-    pub(super) after: Option<CommandError>,
+    pub after: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
-    pub(super) took: Duration,
+    pub took: Duration,
 }
 
 impl Outcome {
     /// Shows the devices with these names, or all, as they are after the change. The document also has the devices that
     /// were checked.
-    pub(super) fn report(
+    pub fn report(
         &self,
         devices: &[String],
         consent: &ConsentArgs,
@@ -498,7 +498,7 @@ impl Outcome {
     }
 
     /// Ends the run with one line: how many of these devices, or of all, are ready.
-    pub(super) fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
+    pub fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
         if !consent.json && !self.is_unchanged {
             note(&status::summary(&self.node, devices, self.took));
         }

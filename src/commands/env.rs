@@ -106,7 +106,7 @@ fn dotenv(variables: Variables) -> Result<String> {
 }
 
 /// Returns the lines by which a task prolog sets the variables.
-pub(super) fn slurm_lines(variables: &Variables) -> String {
+pub fn slurm_lines(variables: &Variables) -> String {
     lines(variables, |name, value| {
         value.map_or_else(
             || format!("unset {name}"),
@@ -155,7 +155,7 @@ impl Shell {
 }
 
 /// Refuses paths that text for other programs cannot name.
-pub(super) fn refuse_bytes(variables: &Variables) -> Result<()> {
+pub fn refuse_bytes(variables: &Variables) -> Result<()> {
     let mut set = variables.set.iter();
     let Some((name, value)) = set.find(|(_, value)| value.to_str().is_none()) else {
         return Ok(());
@@ -174,17 +174,17 @@ pub(super) fn refuse_bytes(variables: &Variables) -> Result<()> {
 }
 
 /// A device with a record.
-pub(super) struct Recorded<'n> {
-    pub(super) served: &'n Served,
+pub struct Recorded<'n> {
+    pub served: &'n Served,
 }
 
 impl<'n> Recorded<'n> {
-    pub(super) fn of(served: &'n Served) -> Self {
+    pub fn of(served: &'n Served) -> Self {
         Self { served }
     }
 
     /// Finds the one device that a word means.
-    pub(super) fn find(node: &'n Node, word: &str) -> Result<Self> {
+    pub fn find(node: &'n Node, word: &str) -> Result<Self> {
         let names = node.resolve(&[word.to_owned()])?;
         let [name] = names.as_slice() else {
             let what = format!("{word} means several devices: {}", names.join(", "));
@@ -199,13 +199,13 @@ impl<'n> Recorded<'n> {
         Ok(Self::of(served.ok_or_else(missing)?))
     }
 
-    pub(super) fn name(&self) -> &'n str {
+    pub fn name(&self) -> &'n str {
         &self.served.record.name
     }
 
     /// Returns the environment of a client that inherits the caller's. The caller's own memory limit holds, unless there is
     /// another one; refuses one that cannot be read.
-    pub(super) fn variables_over_own(
+    pub fn variables_over_own(
         &self,
         environment: &Environment,
         limits: &ClientLimits,
@@ -223,11 +223,7 @@ impl<'n> Recorded<'n> {
     }
 
     /// Returns the environment of its clients. Refuses limits above those of the device.
-    pub(super) fn variables(
-        &self,
-        environment: &Environment,
-        limits: &ClientLimits,
-    ) -> Result<Variables> {
+    pub fn variables(&self, environment: &Environment, limits: &ClientLimits) -> Result<Variables> {
         let record = &self.served.record;
         limits.check(&record.settings)?;
         let logs = environment.logs_of(self.served.run_dir.path());

@@ -1,11 +1,10 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
-mod args;
+pub mod args;
 pub mod attach;
 pub mod cdi;
-mod change;
+pub mod change;
 pub mod check;
-pub mod compare;
 mod containers;
 mod copies;
 pub mod doctor;
@@ -24,7 +23,6 @@ pub mod kill;
 pub mod launch;
 pub mod list;
 pub mod logs;
-pub mod metrics;
 mod new_profile;
 pub mod plan;
 pub mod profiles;
@@ -34,8 +32,6 @@ pub mod schema;
 pub mod set;
 pub mod slurm;
 pub mod status;
-pub mod systemd;
-mod trial;
 pub mod up;
 pub mod verify;
 
@@ -67,10 +63,10 @@ pub struct Context<'a> {
 }
 
 /// The time to wait for another change.
-const LOCK_LIMIT: Duration = Duration::from_secs(10);
+pub const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
-fn detail_for(profile: &Profile) -> Detail {
+pub fn detail_for(profile: &Profile) -> Detail {
     if profile.partitions() {
         Detail::Plan
     } else {
@@ -79,7 +75,7 @@ fn detail_for(profile: &Profile) -> Detail {
 }
 
 /// Returns the directories of a change. Refuses a plain user those of another, before a plan of it is shown.
-fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<Directories> {
+pub fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<Directories> {
     let directories = environment.directories()?;
     let owner = RunDir::at(&directories.run).owner();
     let is_anothers = |owner: &Uid| *owner != environment.caller && !environment.is_root();
@@ -101,7 +97,11 @@ fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<D
 }
 
 /// Makes the run directory and takes the node's change lock, for which it waits up to `limit`.
-fn locked(environment: &Environment, directories: &Directories, limit: Duration) -> Result<Lock> {
+pub fn locked(
+    environment: &Environment,
+    directories: &Directories,
+    limit: Duration,
+) -> Result<Lock> {
     let run_dir = RunDir::at(&directories.run);
     // Before anything is touched.
     let directory = run_dir
@@ -141,7 +141,7 @@ fn locked(environment: &Environment, directories: &Directories, limit: Duration)
 }
 
 /// Returns the error of a command that needs a daemon, on a node where none can be seen.
-fn no_daemon(node: &Node) -> CommandError {
+pub fn no_daemon(node: &Node) -> CommandError {
     if let Some((_, why)) = node.unreadable.first() {
         return failed(format_args!(
             "no device has a daemon that can be seen: {why}"
@@ -167,7 +167,7 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
 }
 
 /// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.
-fn remark_on(node: &Node, plan: &Plan) {
+pub fn remark_on(node: &Node, plan: &Plan) {
     plan.remarks.iter().for_each(|remark| note(remark));
     let open = plan.with_open_limits(node.control_program());
     if !open.is_empty() {
@@ -183,14 +183,14 @@ fn remark_on(node: &Node, plan: &Plan) {
 }
 
 /// Warns of memory limits that may leave no program any memory.
-fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
+pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
         note(&warning);
     }
 }
 
 /// Warns of memory limits that limit nothing.
-fn warn_of_loose_limits(loose: &LooseLimits) {
+pub fn warn_of_loose_limits(loose: &LooseLimits) {
     for ((limit, memory), devices) in loose {
         let (devices, have) = match devices.as_slice() {
             [one] => (one.clone(), "has"),
@@ -203,7 +203,7 @@ fn warn_of_loose_limits(loose: &LooseLimits) {
 }
 
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
-fn tell_of_interrupted(environment: &Environment) {
+pub fn tell_of_interrupted(environment: &Environment) {
     // Without a run directory, or access to its journal, the caller can do nothing about it.
     let Ok(directories) = environment.directories() else {
         return;
@@ -218,7 +218,7 @@ fn tell_of_interrupted(environment: &Environment) {
 }
 
 /// Picks up what a killed change has left, and reports it. Returns true if there was one.
-fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<bool> {
+pub fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<bool> {
     let run_dir = RunDir::at(&directories.run);
     let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {

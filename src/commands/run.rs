@@ -243,21 +243,21 @@ const MOST_COPIES: i64 = 1024;
 /// The ways to choose a device, of which a command line has one at most.
 #[derive(Args, Debug)]
 #[group(id = "choosing", multiple = false)]
-pub(super) struct ChooseArgs {
+pub struct ChooseArgs {
     /// Take any device that takes the program now: fewest clients, then most free memory
     #[arg(long)]
-    pub(super) any: bool,
+    pub any: bool,
     /// Take the device of this process's rank on the node, under MPI or in a Slurm step
     #[arg(long)]
-    pub(super) by_rank: bool,
+    pub by_rank: bool,
     /// Run N copies of the program, spread over the devices that take it now
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_COPIES))]
-    pub(super) copies: Option<u32>,
+    pub copies: Option<u32>,
 }
 
 /// The devices that are chosen from.
 #[derive(Args, Debug)]
-pub(super) struct WantedArgs {
+pub struct WantedArgs {
     /// Only devices of this profile, such as 1g or 3g.40gb
     #[arg(long, value_name = "PROFILE", requires = "choosing")]
     profile: Option<ProfileName>,
@@ -292,7 +292,7 @@ enum MapWord {
 
 impl WantedArgs {
     /// Returns the devices to choose from, which have these names or any.
-    pub(super) fn among(&self, names: Vec<String>) -> Wanted {
+    pub fn among(&self, names: Vec<String>) -> Wanted {
         Wanted {
             names,
             profile: self.profile.clone(),
@@ -301,7 +301,7 @@ impl WantedArgs {
         }
     }
 
-    pub(super) fn map(&self) -> Map {
+    pub fn map(&self) -> Map {
         match self.map {
             Some(MapWord::Block) => Map::Block,
             Some(MapWord::Cycle) | None => Map::Cycle,
@@ -310,7 +310,7 @@ impl WantedArgs {
 }
 
 /// A reason why a program cannot start now.
-pub(super) struct Obstacle {
+pub struct Obstacle {
     /// True if it ends when other programs do.
     is_passing: bool,
     error: CommandError,
@@ -348,7 +348,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The time that a program waits for a device.
-pub(super) struct Patience {
+pub struct Patience {
     until: Option<Instant>,
     /// The obstacle that was reported last.
     said: RefCell<String>,
@@ -356,7 +356,7 @@ pub(super) struct Patience {
 
 impl Patience {
     /// Without a time, nothing is waited for.
-    pub(super) fn new(wait: Option<Duration>) -> Self {
+    pub fn new(wait: Option<Duration>) -> Self {
         Self {
             until: wait.map(|wait| Instant::now() + wait),
             said: RefCell::default(),
@@ -364,7 +364,7 @@ impl Patience {
     }
 
     /// Attempts something until it succeeds, as long as the obstacle may pass.
-    pub(super) fn until<T>(&self, attempt: impl Fn() -> Result<T, Obstacle>) -> Result<T> {
+    pub fn until<T>(&self, attempt: impl Fn() -> Result<T, Obstacle>) -> Result<T> {
         let mut pause = FIRST_PAUSE;
         loop {
             let obstacle = match attempt() {
@@ -393,7 +393,7 @@ impl Patience {
 }
 
 /// Returns the program with the environment of a device's clients.
-pub(super) fn command(words: &[OsString], variables: &Variables) -> Command {
+pub fn command(words: &[OsString], variables: &Variables) -> Command {
     let (program, arguments) = words.split_first().unzip();
     let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
     command.args(arguments.unwrap_or_default());
@@ -405,7 +405,7 @@ pub(super) fn command(words: &[OsString], variables: &Variables) -> Command {
 }
 
 /// Becomes the program. Returns only if that fails.
-pub(super) fn become_it(words: &[OsString], variables: &Variables) -> Result<Infallible> {
+pub fn become_it(words: &[OsString], variables: &Variables) -> Result<Infallible> {
     let mut command = command(words, variables);
     ignore_again(&mut command);
     let error = command.exec();
@@ -413,7 +413,7 @@ pub(super) fn become_it(words: &[OsString], variables: &Variables) -> Result<Inf
 }
 
 /// Returns the error for a program that does not start, as shells have it.
-pub(super) fn not_started(command: &Command, error: &io::Error) -> CommandError {
+pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
     if error.kind() == ErrorKind::WouldBlock {
         let what = format!("cannot run {}: {error}", command.get_program().display());
         return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);

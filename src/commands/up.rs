@@ -218,7 +218,7 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
 }
 
 /// Records which profile was applied.
-pub(super) fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
+pub fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
     let name = profile.name.clone();
     let name = name.unwrap_or_else(|| profile.source.path().display().to_string());
     let run_dir = RunDir::at(&directories.run);
@@ -251,7 +251,7 @@ fn remark(node: &Node, plan: &Plan) {
 
 /// Refuses a profile that serves users or groups that this machine does not know, and shows its other mistakes on this
 /// node too. `caller` is the user who would apply it.
-pub(super) fn check(
+pub fn check(
     profile: &Profile,
     environment: &Environment,
     caller: Uid,
@@ -287,7 +287,7 @@ fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Option<ProfileError>
 }
 
 /// Describes the user or group that this machine does not know, and names a similar one.
-pub(super) fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
+pub fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
     let (what, name, found, list) = match serve {
         Serve::User(name) => {
             let found = Account::named(name).map(|account| account.is_some());
@@ -309,7 +309,7 @@ pub(super) fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
 }
 
 /// Refuses run and log directories that a served user cannot reach.
-pub(super) fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
+pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
     // A missing directory is made so that everybody can enter.
     let pipe = RunDir::at(&directories.run).pipe_dir("a-device");
     let log = directories.log.join("a-device/control.log");
@@ -357,7 +357,7 @@ fn said(what: &str, name: &str, found: &io::Result<bool>) -> String {
 }
 
 /// Rotates large logs if there are any, under a lock of its own.
-pub(super) fn put_aside(node: &Node, directories: &Directories, environment: &Environment) {
+pub fn put_aside(node: &Node, directories: &Directories, environment: &Environment) {
     if !apply::has_large_logs(node, directories) {
         return;
     }
@@ -369,11 +369,7 @@ pub(super) fn put_aside(node: &Node, directories: &Directories, environment: &En
 }
 
 /// Rotates large logs. The caller holds the lock.
-pub(super) fn put_aside_under_lock(
-    node: &Node,
-    directories: &Directories,
-    environment: &Environment,
-) {
+pub fn put_aside_under_lock(node: &Node, directories: &Directories, environment: &Environment) {
     for kept in apply::put_logs_aside(environment, node, directories) {
         note(&kept);
     }

@@ -51,13 +51,13 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Sees to it that the check itself harms nobody.
-pub(super) fn prepare(environment: &Environment) -> Result<()> {
+pub fn prepare(environment: &Environment) -> Result<()> {
     give_open_files()?;
     Ok(refuse_unmapped(&environment.host)?)
 }
 
 /// Checks these devices side by side.
-pub(super) fn all(environment: &Environment, node: &Node, devices: Vec<&Served>) -> Vec<Verified> {
+pub fn all(environment: &Environment, node: &Node, devices: Vec<&Served>) -> Vec<Verified> {
     let others = devices.len().saturating_sub(1);
     Pool::with(others, devices.len(), |pool| {
         pool.side_by_side(devices, |served, _| verify(environment, node, served))
@@ -65,7 +65,7 @@ pub(super) fn all(environment: &Environment, node: &Node, devices: Vec<&Served>)
 }
 
 /// Returns the exit status. A device that serves another user, or is for one, is no failure.
-pub(super) fn status(verified: &[Verified]) -> ExitStatus {
+pub fn status(verified: &[Verified]) -> ExitStatus {
     let errors = || verified.iter().filter_map(|one| one.result.as_ref().err());
     if errors().any(|error| !error.is_unchecked()) {
         ExitStatus::Failed

@@ -2,5 +2,8 @@
 //!
 //! A feature imports any room below, and no other feature. Only the command line knows it.
 
+pub mod compare;
 pub mod completion;
 pub mod manual;
+pub mod metrics;
+pub mod systemd;

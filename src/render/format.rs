@@ -9,14 +9,14 @@ use console::measure_text_width;
 use crate::host::steers;
 
 /// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
-pub(super) fn gib(bytes: u64) -> String {
+pub fn gib(bytes: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "shown with one decimal")]
     let gib = bytes as f64 / f64::from(1 << 30);
     format!("{gib:.1}")
 }
 
 /// Formats the two largest units of a duration: `45s`, `3m12s`, `2h5m`, `4d3h`.
-pub(super) fn age(duration: Duration) -> String {
+pub fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match () {
@@ -37,17 +37,17 @@ pub fn time_taken(duration: Duration) -> String {
 }
 
 /// Shows a value, or the word for none.
-pub(super) fn or(value: Option<impl Display>, none: &str) -> String {
+pub fn or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// Puts two blanks before each line.
-pub(super) fn indented(text: &str) -> String {
+pub fn indented(text: &str) -> String {
     text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
 }
 
 /// `1 client`, `3 clients`
-pub(super) fn count(number: usize, noun: &str) -> String {
+pub fn count(number: usize, noun: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{s}")
 }
@@ -83,7 +83,7 @@ pub fn wrapped(text: &str, room: usize) -> Vec<String> {
 }
 
 /// Wraps each line that is too long; what follows its first part is indented more.
-pub(super) fn fitted(text: &str, width: usize) -> String {
+pub fn fitted(text: &str, width: usize) -> String {
     let line = |line: &str| {
         let rest = line.trim_start_matches(' ');
         let indent = &line[..line.len() - rest.len()];
@@ -119,12 +119,12 @@ pub fn behind(head: &str, text: &str, width: usize) -> String {
 const LEAST_ROOM: usize = 20;
 
 /// Escapes everything in text of others that could control the terminal.
-pub(super) fn escaped(text: &str) -> Cow<'_, str> {
+pub fn escaped(text: &str) -> Cow<'_, str> {
     escape(text, steers)
 }
 
 /// Escapes text of others, except its newlines and tabs.
-pub(super) fn escaped_lines(text: &str) -> Cow<'_, str> {
+pub fn escaped_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
 }
 
@@ -141,7 +141,7 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Puts items that are alike into one group, in the order of each group's first item.
-pub(super) fn grouped<T>(
+pub fn grouped<T>(
     items: impl IntoIterator<Item = T>,
     alike: impl Fn(&T, &T) -> bool,
 ) -> Vec<Vec<T>> {
@@ -156,7 +156,7 @@ pub(super) fn grouped<T>(
 }
 
 /// Formats a list of names; of a long one, the first four names and the last.
-pub(super) fn shortened(names: &[&str]) -> String {
+pub fn shortened(names: &[&str]) -> String {
     match names {
         [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
         _ => names.join(", "),

@@ -1,10 +1,9 @@
 //! The output of commands: tables, JSON, progress, questions.
 
 pub mod check;
-pub mod comparison;
 pub mod consequences;
 pub mod doctor;
-mod format;
+pub mod format;
 pub mod json;
 pub mod list;
 mod logs;
@@ -16,9 +15,9 @@ pub mod profiles;
 mod progress;
 mod question;
 mod screen;
-mod slice_map;
+pub mod slice_map;
 pub mod status;
-mod table;
+pub mod table;
 mod trace;
 mod usage;
 pub mod verified;
@@ -30,7 +29,7 @@ pub use output::{
     be_quiet, error, is_quiet, is_watched, note, page, print, print_lines, printed, say, tell,
     terminal_width, width,
 };
-pub use progress::{ProgressDocument, ProgressForm, Steps, progress};
+pub use progress::{ProgressDocument, ProgressForm, progress};
 pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
 pub use screen::{Key, Screen, restore_terminal};
 pub use trace::trace;

@@ -8,12 +8,12 @@ use super::output::{Symbols, symbols, symbols_for_stderr};
 use crate::geometry::{Cell, ProfileName, SliceMap};
 
 /// Draws a map: a colour for each size of profile, and lines where the terminal has them.
-pub(super) fn map(map: &SliceMap) -> String {
+pub fn map(map: &SliceMap) -> String {
     drawn(map, symbols(), style)
 }
 
 /// Draws a map for standard error.
-pub(super) fn map_for_stderr(map: &SliceMap) -> String {
+pub fn map_for_stderr(map: &SliceMap) -> String {
     drawn(map, symbols_for_stderr(), |cell| style(cell).for_stderr())
 }
 
@@ -28,7 +28,7 @@ fn drawn(map: &SliceMap, symbols: Symbols, style: impl Fn(&Cell<'_>) -> Style) -
 }
 
 /// Returns the colour of a cell, by the number of its compute slices.
-pub(super) fn style(cell: &Cell<'_>) -> Style {
+pub fn style(cell: &Cell<'_>) -> Style {
     let Some(segment) = cell.segment else {
         return Style::new().dim();
     };

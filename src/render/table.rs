@@ -8,14 +8,14 @@ use console::{measure_text_width, style};
 use super::format::behind;
 
 /// A table that fits the terminal by hiding columns, not by breaking cells: half a UUID cannot be copied.
-pub(super) struct Table {
+pub struct Table {
     columns: Vec<Column>,
     comfy: Comfy,
 }
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Column {
+pub struct Column {
     title: &'static str,
     right: bool,
     /// Columns with higher ranks are hidden first; rank 0 stays.
@@ -27,7 +27,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    pub(super) const fn left(title: &'static str, rank: u8) -> Self {
+    pub const fn left(title: &'static str, rank: u8) -> Self {
         Self {
             title,
             right: false,
@@ -37,7 +37,7 @@ impl Column {
         }
     }
 
-    pub(super) const fn right(title: &'static str, rank: u8) -> Self {
+    pub const fn right(title: &'static str, rank: u8) -> Self {
         Self {
             right: true,
             ..Self::left(title, rank)
@@ -45,7 +45,7 @@ impl Column {
     }
 
     /// Marks it as changing with time alone.
-    pub(super) const fn restless(self) -> Self {
+    pub const fn restless(self) -> Self {
         Self {
             is_restless: true,
             ..self
@@ -53,12 +53,12 @@ impl Column {
     }
 
     /// Marks it as never hidden.
-    pub(super) const fn kept(self) -> Self {
+    pub const fn kept(self) -> Self {
         Self { rank: 0, ..self }
     }
 
     /// Lets its cells be cut to the rest of the line, but to no less than this width.
-    pub(super) const fn cut(self, least: u16) -> Self {
+    pub const fn cut(self, least: u16) -> Self {
         Self {
             least: Some(least),
             ..self
@@ -73,7 +73,7 @@ const GAP: u16 = 2;
 const HIDDEN: &str = "hidden: ";
 
 impl Table {
-    pub(super) fn new(columns: Vec<Column>) -> Self {
+    pub fn new(columns: Vec<Column>) -> Self {
         let mut comfy = Comfy::new();
         comfy
             .load_style(presets::NOTHING)
@@ -97,18 +97,18 @@ impl Table {
     }
 
     /// Adds a row with a cell for every column.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         let mut row = Row::from(cells);
         row.max_height(1);
         self.comfy.add_row(row);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.comfy.is_empty()
     }
 
     /// Returns the text of each row without the columns that change with time alone.
-    pub(super) fn essences(&self) -> Vec<String> {
+    pub fn essences(&self) -> Vec<String> {
         let lasting = |row: &Row| {
             let cells = row.cell_iter().zip(&self.columns);
             let cells = cells.filter(|(_, column)| !column.is_restless);
@@ -120,7 +120,7 @@ impl Table {
 
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
     /// shows them.
-    pub(super) fn within(mut self, width: usize, option: &str) -> String {
+    pub fn within(mut self, width: usize, option: &str) -> String {
         self.comfy
             .set_width(u16::try_from(width).unwrap_or(u16::MAX));
         let columns = self.columns.iter().enumerate();

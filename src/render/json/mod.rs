@@ -1,7 +1,6 @@
 //! The documents that `--json` prints, and their schemas. That of `status` is in [`super::status`].
 
 mod check;
-mod compare;
 mod doctor;
 mod logs;
 mod message;
@@ -20,7 +19,6 @@ use super::print;
 use crate::host::steers;
 
 pub use check::CheckDocument;
-pub use compare::CompareDocument;
 pub use doctor::DoctorDocument;
 pub use logs::LogLineDocument;
 pub use message::{EnvDocument, ErrorDocument, Message};
@@ -33,10 +31,10 @@ pub use super::verified::VerifyDocument;
 /// The version of the format. The format only grows; a change that breaks readers raises it.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "version")]
-pub(super) struct Version(u32);
+pub struct Version(u32);
 
 /// The version that this program prints.
-pub(super) const VERSION: Version = Version(1);
+pub const VERSION: Version = Version(1);
 
 /// Returns the schema of a document, as JSON Schema 2020-12.
 pub fn schema_of<T: JsonSchema>() -> Value {

@@ -3,7 +3,6 @@
 mod bars;
 mod json;
 mod plain;
-mod steps;
 
 use bars::Bars;
 use clap::ValueEnum;
@@ -15,7 +14,6 @@ use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
 
 pub use json::ProgressDocument;
-pub use steps::Steps;
 
 /// The form of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -18,18 +18,18 @@ use crate::settings::{ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_ME
 use crate::state::DeviceKey;
 
 /// A device and its daemon.
-pub(super) struct Row<'a> {
+pub struct Row<'a> {
     node: &'a Node,
-    pub(super) name: String,
-    pub(super) uuid: String,
+    pub name: String,
+    pub uuid: String,
     key: DeviceKey,
     /// `None` if it is gone.
-    pub(super) device: Option<Device>,
-    pub(super) served: Option<&'a Served>,
+    pub device: Option<Device>,
+    pub served: Option<&'a Served>,
 }
 
 /// Returns the devices in the order of `list`; those that are gone come last.
-pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
+pub fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     let served = node.served.iter().map(|served| {
         let record = &served.record;
         // A device that was made again may have two records.
@@ -73,12 +73,12 @@ pub(super) fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
 }
 
 impl Row<'_> {
-    pub(super) fn gpu(&self) -> Option<&Gpu> {
+    pub fn gpu(&self) -> Option<&Gpu> {
         self.node.gpu(&self.key.gpu)
     }
 
     /// Returns the index of its GPU, also of one that is lost.
-    pub(super) fn gpu_index(&self) -> Option<u32> {
+    pub fn gpu_index(&self) -> Option<u32> {
         let recorded = || {
             let served = self.served.filter(|served| !served.is_gone())?;
             served.record.gpu
@@ -87,46 +87,46 @@ impl Row<'_> {
     }
 
     /// True if its device should be there.
-    pub(super) fn is_missed(&self) -> bool {
+    pub fn is_missed(&self) -> bool {
         self.served.is_some_and(|served| self.node.misses(served))
     }
 
     /// True if it has no record that can be read, and a daemon may serve it.
-    pub(super) fn may_be_served(&self) -> bool {
+    pub fn may_be_served(&self) -> bool {
         self.served.is_none() && self.node.may_be_served(&self.uuid)
     }
 
-    pub(super) fn profile(&self) -> Option<String> {
+    pub fn profile(&self) -> Option<String> {
         let part = self.device.as_ref()?.part.as_ref();
         Some(or(part.map(|part| &part.title), "whole GPU"))
     }
 
-    pub(super) fn memory(&self) -> Option<Memory> {
+    pub fn memory(&self) -> Option<Memory> {
         self.node.processes.get(&self.uuid)?.memory
     }
 
     /// True for a MIG device: no driver reports its utilization.
-    pub(super) fn is_part(&self) -> bool {
+    pub fn is_part(&self) -> bool {
         self.key.instance.is_some()
     }
 
-    pub(super) fn utilization(&self) -> Option<u32> {
+    pub fn utilization(&self) -> Option<u32> {
         let is_whole = self.device.is_some() && !self.is_part();
         self.gpu().filter(|_| is_whole)?.utilization
     }
 
     /// Returns its daemon if that runs, or may run.
-    pub(super) fn alive(&self) -> Option<&Served> {
+    pub fn alive(&self) -> Option<&Served> {
         self.served.filter(|served| served.is_alive())
     }
 
     /// True if its servers and clients are known.
-    pub(super) fn is_known(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         self.served.is_some_and(|served| served.clients.are_known())
     }
 
     /// True if its daemon runs and its servers and clients are unknown.
-    pub(super) fn is_unknown(&self) -> bool {
+    pub fn is_unknown(&self) -> bool {
         self.alive().is_some() && !self.is_known()
     }
 }
@@ -285,7 +285,7 @@ impl PartialEq for StatusColumn {
 }
 
 /// Returns the table of devices with these columns; with as many as fit if none is named.
-pub(super) fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
+pub fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
     let mut columns: Vec<StatusColumn> = Vec::new();
     // A column that the user named is shown whatever the width, and once.
     for wanted in wanted {
@@ -314,7 +314,7 @@ fn unknown(row: &Row<'_>) -> String {
 }
 
 /// `3`, `3/48`, `3+1 waiting`
-pub(super) fn clients(served: &Served, is_known: bool) -> String {
+pub fn clients(served: &Served, is_known: bool) -> String {
     if !is_known {
         return "?".to_owned();
     }
@@ -354,13 +354,13 @@ fn users(served: &Served) -> Option<String> {
     (!names.is_empty()).then(|| names.join(","))
 }
 
-pub(super) fn pids(servers: &[ServerProcess]) -> Option<String> {
+pub fn pids(servers: &[ServerProcess]) -> Option<String> {
     let pids = servers.iter().map(|server| server.pid.to_string());
     let pids: Vec<String> = pids.collect();
     (!pids.is_empty()).then(|| pids.join(","))
 }
 
-pub(super) fn user(uid: Option<Uid>) -> String {
+pub fn user(uid: Option<Uid>) -> String {
     or(uid.map(user_name), "hidden")
 }
 
@@ -368,7 +368,7 @@ fn since(served: &Served) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
 }
 
-pub(super) fn style(state: State) -> Style {
+pub fn style(state: State) -> Style {
     match state {
         State::Ready => Style::new().green(),
         State::Fault

@@ -117,7 +117,7 @@ impl Status {
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "device")]
-pub(super) struct Device {
+pub struct Device {
     /// The name, which commands take.
     name: String,
     /// The UUID, which CUDA takes: `MIG-…` or `GPU-…`.
@@ -170,7 +170,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn of(row: &Row<'_>) -> Self {
+    pub fn of(row: &Row<'_>) -> Self {
         let served = row.served;
         let alive = row.alive();
         let known = alive.filter(|_| row.is_known());
@@ -218,7 +218,7 @@ impl Device {
 /// The state of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "state")]
-pub(super) enum State {
+pub enum State {
     /// It would take a client now.
     #[serde(rename = "ready")]
     Ready,
@@ -264,7 +264,7 @@ pub(super) enum State {
 }
 
 impl State {
-    pub(super) const ALL: [Self; 14] = [
+    pub const ALL: [Self; 14] = [
         Self::Ready,
         Self::NoServerYet,
         Self::Starting,
@@ -281,7 +281,7 @@ impl State {
         Self::NoDaemon,
     ];
 
-    pub(super) fn of(row: &Row<'_>) -> Self {
+    pub fn of(row: &Row<'_>) -> Self {
         match row.served {
             None if row.may_be_served() => Self::Hidden,
             None => Self::NoDaemon,
@@ -332,7 +332,7 @@ impl Owner {
 /// An MPS server.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "server")]
-pub(super) struct Server {
+pub struct Server {
     /// The process id.
     pid: u32,
     #[serde(flatten)]
@@ -340,7 +340,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn of(server: &ServerProcess) -> Self {
+    pub fn of(server: &ServerProcess) -> Self {
         Self {
             pid: server.pid.0,
             owner: Owner::of(server.user),
@@ -351,7 +351,7 @@ impl Server {
 /// A client of a device, or a program that waits to become one.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "client")]
-pub(super) struct Client {
+pub struct Client {
     /// The device's name.
     device: String,
     /// The process id; null if the daemon cannot see it, as in another pid namespace.
@@ -367,7 +367,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn of(row: &Row<'_>, client: &node::Client) -> Self {
+    pub fn of(row: &Row<'_>, client: &node::Client) -> Self {
         Self {
             device: row.name.clone(),
             pid: client.pid.map(|pid| pid.0),
@@ -382,9 +382,9 @@ impl Client {
 /// A program that computes outside MPS.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "outside")]
-pub(super) struct Outside {
+pub struct Outside {
     /// The device's name.
-    pub(super) device: String,
+    pub device: String,
     /// The process id.
     pid: u32,
     #[serde(flatten)]
@@ -402,7 +402,7 @@ pub(super) struct Outside {
 }
 
 impl Outside {
-    pub(super) fn of(node: &Node, outside: &OutsideMps) -> Self {
+    pub fn of(node: &Node, outside: &OutsideMps) -> Self {
         Self {
             device: node.name_of_uuid(&outside.uuid),
             pid: outside.pid.0,
@@ -419,7 +419,7 @@ impl Outside {
 /// An MPS daemon or server that mig-mps did not start. It is never touched.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "unmanaged")]
-pub(super) struct UnmanagedDaemon {
+pub struct UnmanagedDaemon {
     /// `control`, or `server` for a server whose daemon is gone.
     program: &'static str,
     /// The process id.
@@ -445,7 +445,7 @@ pub(super) struct UnmanagedDaemon {
 }
 
 impl UnmanagedDaemon {
-    pub(super) fn of(node: &Node, unmanaged: &Unmanaged) -> Self {
+    pub fn of(node: &Node, unmanaged: &Unmanaged) -> Self {
         let devices = unmanaged.devices.iter();
         Self {
             program: match unmanaged.program {
@@ -467,7 +467,7 @@ impl UnmanagedDaemon {
 }
 
 /// Returns the state of an unmanaged daemon or server.
-pub(super) fn unmanaged_state(unmanaged: &Unmanaged) -> &'static str {
+pub fn unmanaged_state(unmanaged: &Unmanaged) -> &'static str {
     if unmanaged.is_orphan {
         "orphan"
     } else {

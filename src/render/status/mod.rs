@@ -3,13 +3,12 @@
 mod columns;
 mod device;
 mod map;
-mod metrics;
 mod others;
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use columns::{Row, rows};
+
 use console::Style;
 
 use super::format::wrapped;
@@ -18,10 +17,9 @@ use super::table::Table;
 use crate::node::{Gpu, Node, Problem, ProblemId};
 use crate::plan::is_healed;
 
-pub use columns::StatusColumn;
-pub use device::Status;
+pub use columns::{Row, StatusColumn, rows};
+pub use device::{State, Status};
 pub(super) use map::Marks;
-pub use metrics::{Drift, metrics};
 pub use others::summary;
 
 /// The most devices that a change shows in a table.

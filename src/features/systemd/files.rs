@@ -1,8 +1,7 @@
 //! The unit files and the profile by which systemd applies it at boot.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::host::{Directory, Host, in_path, in_the_way};
 

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::columns::{Row, rows};
-use super::device::State;
-use crate::integrate::{Kind, Metrics, Samples};
+use super::text::{Kind, Metrics, Samples};
 use crate::node::{Node, ProblemId, Served};
+use crate::render::status::{Row, State, rows};
 
 /// The differences between the node and a profile.
 #[derive(Debug)]

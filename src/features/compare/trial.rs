@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::run::{command, not_started};
 use crate::client::Variables;
+use crate::commands::run::{command, not_started};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Interrupt, ProcessHandle, bounded};

@@ -1,19 +1,22 @@
 //! `mig-mps metrics`
 
+mod series;
+mod text;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
+use series::{Drift, metrics};
+use text::ALERTS;
 
-use super::args::ProfileSource;
-use super::{Context, cdi, detail_for, up};
+use crate::commands::args::ProfileSource;
+use crate::commands::{Context, cdi, detail_for, up};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, write_text_to};
-use crate::integrate::ALERTS;
 use crate::node::{Detail, Observer};
 use crate::profile::Profile;
-use crate::render::status::{Drift, metrics};
 use crate::render::{note, print};
 use crate::state::RunDir;
 

@@ -1,17 +1,20 @@
 //! `mig-mps systemd`
 
+mod files;
+mod units;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use files::UnitFiles;
+use units::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
 
-use super::Context;
-use super::args::ProfileSource;
-use crate::apply::UnitFiles;
+use crate::commands::Context;
+use crate::commands::args::ProfileSource;
 use crate::error::{Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, UnitsError, as_root, only_root_can_change, write_files_into};
-use crate::integrate::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
 use crate::profile::Profile;
 use crate::render::{note, print};
 

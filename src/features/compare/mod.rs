@@ -1,24 +1,31 @@
 //! `mig-mps compare`
 
+mod comparison;
+mod report;
+mod steps;
+mod trial;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use comparison::{Compared, Comparison, Quantity, Way};
+pub use report::CompareDocument;
+use steps::Steps;
+use trial::{Throughput, Trial, mixed};
 
-use super::args::duration;
-use super::env::Recorded;
-use super::trial::{Throughput, Trial, mixed};
-use super::{Context, verify};
-use crate::client::{
-    ClientLimits, Compared, Comparison, Quantity, Slot, Variables, Wanted, Way, free_devices, ready,
-};
+use crate::client::{ClientLimits, Slot, Variables, Wanted, free_devices, ready};
+use crate::commands::args::duration;
+use crate::commands::env::Recorded;
+use crate::commands::{Context, verify};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
-use crate::render::json::CompareDocument;
-use crate::render::{Steps, comparison, note, print, print_json, time_taken};
+use crate::render::format::time_taken;
+use crate::render::json::print_json;
+use crate::render::{note, print};
 
 /// Compare a program's throughput outside MPS and as MPS clients
 ///
@@ -95,7 +102,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&CompareDocument::of(&compared))?;
     } else {
-        print(&comparison::text(&compared))?;
+        print(&report::text(&compared))?;
     }
     Ok(ExitStatus::Done)
 }
