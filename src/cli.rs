@@ -13,11 +13,12 @@ use crate::commands::schema::Document;
 use crate::commands::{Context, attach, launch};
 use crate::config::{LOG, VARIABLES};
 use crate::convert::mig_parted;
-use crate::doctor;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::features::compare::CompareDocument;
 use crate::features::completion::{Sources, complete};
+use crate::features::doctor::{self, DoctorDocument};
+use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, setting_meaning};
 use crate::host::{
     self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
@@ -25,8 +26,8 @@ use crate::host::{
 };
 use crate::profile::profile_schema;
 use crate::render::json::{
-    ChangeDocument, CheckDocument, DoctorDocument, EnvDocument, ErrorDocument, ListDocument,
-    LogLineDocument, Message, ModelsDocument, PlanDocument, VerifyDocument, schema_of,
+    ChangeDocument, CheckDocument, EnvDocument, ErrorDocument, ListDocument, Message,
+    ModelsDocument, PlanDocument, VerifyDocument, schema_of,
 };
 use crate::render::status::Status;
 use crate::render::{self, ProgressDocument};
@@ -92,8 +93,8 @@ subcommands! {
     "See GPUs, devices and clients": {
         list List commands::list ListArgs
         status Status commands::status StatusArgs
-        logs Logs commands::logs LogsArgs
-        doctor Doctor commands::doctor DoctorArgs
+        logs Logs features::logs LogsArgs
+        doctor Doctor features::doctor DoctorArgs
     }
     "Run programs on devices": {
         run Run commands::run RunArgs
@@ -114,7 +115,7 @@ subcommands! {
     "Run it in a cluster": {
         systemd Systemd features::systemd SystemdArgs
         metrics Metrics features::metrics MetricsArgs
-        slurm Slurm commands::slurm SlurmArgs
+        slurm Slurm features::slurm SlurmArgs
     }
     "Write profiles": {
         init Init commands::init InitArgs

@@ -17,14 +17,12 @@
 //! - [`host`]: processes, users, files, limits; one root prefix
 //! - [`catalog`], [`profile`]: GPU models as data, the profile file
 //! - [`nvml`], [`mps`], [`cuda`]: the doors to the driver, to one MPS daemon, and to CUDA
-//! - [`logs`]: following, rotating and explaining MPS logs
 //! - [`state`]: the run directory
 //! - [`node`]: the snapshot
 //! - [`plan`]: pure planning, also for GPUs that are not there
 //! - [`convert`]: mig-parted and nodes to profiles
 //! - [`apply`]: runs a plan, with rollback
 //! - [`client`]: programs that use a device
-//! - [`doctor`]: checks of a node
 //! - [`integrate`]: text for other systems
 //! - [`render`]: tables, JSON, questions
 //! - [`error`]: the error that ends a command
@@ -45,14 +43,12 @@ pub(crate) mod commands;
 pub(crate) mod config;
 pub(crate) mod convert;
 pub(crate) mod cuda;
-pub(crate) mod doctor;
 pub(crate) mod error;
 pub(crate) mod failure;
 pub(crate) mod features;
 pub(crate) mod geometry;
 pub(crate) mod host;
 pub(crate) mod integrate;
-pub(crate) mod logs;
 pub(crate) mod mps;
 pub(crate) mod node;
 pub(crate) mod nvml;
@@ -85,7 +81,7 @@ pub mod internals {
         pub use crate::mps::{DaemonStatus, LogFile, LogLine};
     }
     pub mod slurm {
-        pub use crate::integrate::{GresConf, SlurmJob, gres_of_node};
+        pub use crate::features::slurm::{GresConf, SlurmJob, gres_of_node};
     }
     pub mod failure {
         pub use crate::failure::{ExitStatus, Failure};
@@ -104,7 +100,7 @@ pub mod internals {
         };
     }
     pub mod logs {
-        pub use crate::logs::SessionGrouper;
+        pub use crate::features::logs::SessionGrouper;
     }
     pub mod manual {
         pub use crate::features::manual::TOPICS;

@@ -4,6 +4,9 @@
 
 pub mod compare;
 pub mod completion;
+pub mod doctor;
+pub mod logs;
 pub mod manual;
 pub mod metrics;
+pub mod slurm;
 pub mod systemd;

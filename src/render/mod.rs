@@ -2,11 +2,9 @@
 
 pub mod check;
 pub mod consequences;
-pub mod doctor;
 pub mod format;
 pub mod json;
 pub mod list;
-mod logs;
 pub mod models;
 mod output;
 pub mod partitions;
@@ -24,7 +22,6 @@ pub mod verified;
 
 pub use format::{behind, kept_together, time_taken, wrapped};
 pub use json::print_json;
-pub use logs::LogView;
 pub use output::{
     be_quiet, error, is_quiet, is_watched, note, page, print, print_lines, printed, say, tell,
     terminal_width, width,

@@ -1,8 +1,6 @@
 //! The documents that `--json` prints, and their schemas. That of `status` is in [`super::status`].
 
 mod check;
-mod doctor;
-mod logs;
 mod message;
 mod models;
 mod plan;
@@ -19,8 +17,6 @@ use super::print;
 use crate::host::steers;
 
 pub use check::CheckDocument;
-pub use doctor::DoctorDocument;
-pub use logs::LogLineDocument;
 pub use message::{EnvDocument, ErrorDocument, Message};
 pub use models::ModelsDocument;
 pub use plan::{ChangeDocument, PlanDocument};
@@ -50,7 +46,7 @@ pub fn print_json(document: &impl Serialize) -> Result<()> {
 }
 
 /// Formats a document as one line.
-pub(super) fn line(document: &impl Serialize) -> Result<String> {
+pub fn line(document: &impl Serialize) -> Result<String> {
     Ok(spelled(&serde_json::to_string(document)?) + "\n")
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::apply::{Progress, StepOf};
 use crate::plan::GpuPlan;
 use crate::render::format::time_taken;
-use crate::render::output::note;
+use crate::render::note;
 
 /// A step: its GPU's UUID and its number.
 type Key = (String, usize);

@@ -4,11 +4,14 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use console::Style;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::format::wrapped;
-use super::output;
-use crate::doctor::{Diagnosis, Explanation, Finding, Severity};
+use super::check::{Diagnosis, Explanation, Finding, Severity};
 use crate::host::printable;
+use crate::render;
+use crate::render::format::wrapped;
+use crate::render::json::{VERSION, Version};
 
 /// The width of the verdicts, with the blanks around.
 const MARGIN: usize = 10;
@@ -17,7 +20,7 @@ const MARGIN: usize = 10;
 pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     let mut report = Report {
         out: String::new(),
-        room: output::width().saturating_sub(MARGIN),
+        room: render::width().saturating_sub(MARGIN),
     };
     let mut subject = None;
     for one in all {
@@ -29,7 +32,7 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
         report.subject(&of_it.collect::<Vec<_>>(), is_verbose);
     }
     let _ = writeln!(report.out, "\n{}", summary(all));
-    output::print(&report.out)
+    render::print(&report.out)
 }
 
 /// `70 checks: 1 fail, 2 warn, 1 unknown, 66 ok`
@@ -129,11 +132,89 @@ pub fn explain(one: &Explanation) -> Result<()> {
         ("remedy", &one.remedy),
     ];
     for (head, part) in parts {
-        let room = output::width().saturating_sub(MARGIN);
+        let room = render::width().saturating_sub(MARGIN);
         for (nth, line) in wrapped(part, room).iter().enumerate() {
             let head = if nth == 0 { head } else { "" };
             let _ = writeln!(text, "  {head:<8}{line}");
         }
     }
-    output::print(&text)
+    render::print(&text)
+}
+
+/// The output of `mig-mps doctor --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "doctor")]
+pub struct DoctorDocument {
+    version: Version,
+    /// The worst verdict; with `fail` the exit status is 3.
+    severity: &'static str,
+    checks: Vec<Checked>,
+}
+
+/// A check that was made.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "checked")]
+struct Checked {
+    /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
+    id: &'static str,
+    /// The part of the node: `driver`, `gpus`, `daemons`, `directories` or `surroundings`.
+    subject: &'static str,
+    /// The worst verdict: `ok`; `unknown`, if it cannot be seen; `warn`; `fail`.
+    severity: &'static str,
+    /// The fault that it finds.
+    fault: &'static str,
+    /// The reason why that matters.
+    why: &'static str,
+    findings: Vec<CheckedFinding>,
+}
+
+/// A fact that a check has found.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "finding")]
+struct CheckedFinding {
+    /// The device's name; null if it is about the node.
+    device: Option<String>,
+    /// The verdict.
+    severity: &'static str,
+    /// The fact, as a sentence.
+    seen: String,
+    /// A command that shows more or is the remedy; null if there is none.
+    command: Option<String>,
+}
+
+impl DoctorDocument {
+    /// Describes these checks.
+    pub fn of(all: &[Diagnosis]) -> Self {
+        let worst = all.iter().map(Diagnosis::severity).max();
+        Self {
+            version: VERSION,
+            severity: worst.unwrap_or(Severity::Ok).name(),
+            checks: all.iter().map(Checked::of).collect(),
+        }
+    }
+}
+
+impl Checked {
+    fn of(one: &Diagnosis) -> Self {
+        let check = &one.check;
+        Self {
+            id: check.id,
+            subject: check.subject.name(),
+            severity: one.severity().name(),
+            fault: check.fault,
+            why: check.why,
+            findings: one.findings.iter().map(CheckedFinding::of).collect(),
+        }
+    }
+}
+
+impl CheckedFinding {
+    fn of(finding: &Finding) -> Self {
+        Self {
+            device: finding.device.clone(),
+            severity: finding.severity.name(),
+            seen: finding.seen.clone(),
+            command: finding.command.clone(),
+        }
+    }
 }

@@ -2,12 +2,14 @@
 
 use clap::Args;
 
-use super::super::Context;
+use super::conf::Gres;
 use super::files::{SlurmFiles, checked_name, node_name};
+use super::gres::{GresDevice, gres_conf, gres_string, in_order, type_name};
+use super::job::SlurmJob;
+use crate::commands::Context;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::integrate::{Gres, GresDevice, SlurmJob, gres_conf, gres_string, in_order, type_name};
 use crate::node::{Detail, Device, Gpu, Node, observe};
 use crate::render::{note, print};
 use crate::settings::Serve;

@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::check::Judge;
-use super::{Check, Examined, Finding, Subject};
+use super::check::{Check, Examined, Finding, Judge, Subject};
 use crate::failure::Failure;
 use crate::host::{
     Directories, Directory, Reader, Uid, file_system, group_named, may_write, printable,

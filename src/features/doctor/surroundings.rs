@@ -1,7 +1,6 @@
 //! The machine around GPUs and daemons.
 
-use super::check::Judge;
-use super::{Check, Examined, Finding, Subject};
+use super::check::{Check, Examined, Finding, Judge, Subject};
 use crate::host::open_files;
 
 /// The first driver whose servers share memory without `/dev/shm`.

@@ -1,20 +1,30 @@
 //! `mig-mps logs`
+//!
+//! Follows and merges the logs of daemons, and groups the control sessions in them.
+
+mod follow;
+mod report;
+mod sessions;
 
 use std::collections::BTreeSet;
 use std::io;
 
 use clap::Args;
+use follow::{FollowEvent, Follower, merge};
+use report::LogView;
+use sessions::LogEntry;
 
-use super::Context;
-use super::args::{DeviceArgs, Lines};
+pub use report::LogLineDocument;
+pub use sessions::SessionGrouper;
+
+use crate::commands::Context;
+use crate::commands::args::{DeviceArgs, Lines};
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::logs::{FollowEvent, Follower, LogEntry, SessionGrouper, merge};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
-use crate::render::json::LogLineDocument;
-use crate::render::{LogView, note, print, tell, terminal_width};
+use crate::render::{note, print, tell, terminal_width};
 
 /// Show the logs of a device's daemon and server
 ///

@@ -1,19 +1,35 @@
 //! `mig-mps doctor`
+//!
+//! Checks of the node: why does MIG or MPS not work here?
+//!
+//! Each file has the checks of one subject as a table. A check judges an [`Examined`] node and returns what it has found.
+//! Problems that `status` reports are checks too, by the same ids.
 
+mod check;
+mod daemons;
+mod directories;
+mod driver;
+mod gpus;
+mod report;
+mod surroundings;
+
+use check::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs};
-use super::change::Change;
-use super::{Context, verify};
+pub use check::ids;
+pub use report::DoctorDocument;
+
 use crate::client::Verified;
-use crate::doctor::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
+use crate::commands::args::{ConsentArgs, DeviceArgs};
+use crate::commands::change::Change;
+use crate::commands::{Context, verify};
 use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, bounded, user_name};
 use crate::node::{Detail, observe, observe_records};
 use crate::plan;
-use crate::render::json::DoctorDocument;
-use crate::render::{doctor, note, print_json};
+use crate::render::json::print_json;
+use crate::render::note;
 
 /// Find out why MIG or MPS does not work here
 ///
@@ -70,7 +86,7 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&DoctorDocument::of(&all))?;
     } else {
-        doctor::print(&all, args.all)?;
+        report::print(&all, args.all)?;
     }
     let fails = all.iter().any(|one| one.severity() == Severity::Fail);
     Ok(if fails {
@@ -83,7 +99,7 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
 fn explained(word: &str) -> Result<ExitStatus> {
     match explain(word) {
         Ok(explanation) => {
-            doctor::explain(&explanation)?;
+            report::explain(&explanation)?;
             Ok(ExitStatus::Done)
         }
         Err(near) => {

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::check::Judge;
-use super::{AttachResult, Check, Examined, Finding, Subject};
+use super::check::{AttachResult, Check, Examined, Finding, Judge, Subject};
 use crate::host::{Holder, Pid, Process};
 use crate::mps::ContextMemory;
 use crate::node::{Served, Unmanaged};

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::super::args::ProfileSource;
-use super::super::change::Change;
-use super::super::env::Recorded;
-use super::super::{Context, detail_for, up, verify};
 use super::files::node_name;
 use super::health::{CONSENT, heal, variable};
+use super::job::SlurmJob;
 use super::numbering::devices_of_job;
 use crate::client::{ClientLimits, Slot, ready};
+use crate::commands::args::ProfileSource;
+use crate::commands::change::Change;
+use crate::commands::env::Recorded;
+use crate::commands::{Context, detail_for, up, verify};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::printable;
-use crate::integrate::SlurmJob;
 use crate::node::{Detail, observe};
 use crate::plan::{self, Obstacle, Plan, Refusal};
 use crate::profile::Profile;

@@ -1,15 +1,26 @@
 //! `mig-mps slurm`
+//!
+//! Slurm: its configuration of generic resources (GRES), and the variables that it gives to prologs and tasks.
+//!
+//! All of it was tried with Slurm 22.05.8. Slurm numbers the GPUs of a node by their place in its own list: gres.conf's
+//! entries, ordered by the types in the `Gres=` of the node's line in slurm.conf.
 
+mod conf;
 mod epilog;
 mod files;
+mod gres;
 mod health;
+mod job;
 mod numbering;
 mod prolog;
 mod task_prolog;
 
 use clap::{Args, Subcommand};
 
-use super::Context;
+pub use conf::{GresConf, gres_of_node};
+pub use job::SlurmJob;
+
+use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 

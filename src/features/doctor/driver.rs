@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::check::Judge;
-use super::{Check, Examined, Explanation, Finding, Subject};
+use super::check::{Check, Examined, Explanation, Finding, Judge, Subject};
 use crate::cuda::{self, CudaError};
 use crate::failure::Failure;
 use crate::host::run;

@@ -2,14 +2,14 @@
 
 use clap::Args;
 
-use super::super::Context;
-use super::super::env::{Recorded, refuse_bytes, slurm_lines};
 use super::health::variable;
+use super::job::SlurmJob;
 use super::numbering::devices_of_job;
 use crate::client::ClientLimits;
+use crate::commands::Context;
+use crate::commands::env::{Recorded, refuse_bytes, slurm_lines};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::integrate::SlurmJob;
 use crate::node::{Detail, observe};
 use crate::render::print;
 

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::conf::{GresConf, gres_of_node};
 use super::health::variable;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::host::{printable, read_text_from};
-use crate::integrate::{GresConf, gres_of_node};
 
 /// The directories of slurm.conf, in the order in which slurmd finds one; the second is that of a node that gets its
 /// configuration from the controller.

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::Signal as RawSignal;
 
-use super::super::Context;
-use super::super::change::Change;
 use super::health::{CONSENT, variable};
+use super::job::SlurmJob;
 use super::numbering::devices_of_job;
+use crate::commands::Context;
+use crate::commands::change::Change;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Pid, StartTime, bounded};
-use crate::integrate::SlurmJob;
 use crate::mps::Patience;
 use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};

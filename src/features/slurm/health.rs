@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::super::args::ConsentArgs;
-use super::super::change::{Change, Outcome};
-use super::super::{Context, verify as verification};
 use super::files::{SlurmFiles, node_name};
 use super::numbering::{device_of, devices};
 use crate::apply::OnFailure;
 use crate::client::{NotReady, verify};
+use crate::commands::args::ConsentArgs;
+use crate::commands::change::{Change, Outcome};
+use crate::commands::{Context, verify as verification};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Pool, SlurmNode, bounded, printable};

@@ -5,8 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::check::{self, Judge};
-use super::{Check, Examined, Finding, Subject};
+use super::check::{self, Check, Examined, Finding, Judge, Subject};
 use crate::catalog;
 use crate::host::{Holders, caller, may_open, user_name, with_sudo};
 use crate::node::{Device, Gpu, ProblemId};
